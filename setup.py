@@ -9,6 +9,7 @@ FLOORS = (
     "foundation",
     "likelihoods",
     "replicator",
+    "planning",
     "autoregressive",
     "compression",
     "wavenet",

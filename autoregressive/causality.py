@@ -10,7 +10,7 @@ import tensorflow as tf
 from autoregressive.any_length import Taken, any_length
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.plan import LONG as VERIFIED
+from autoregressive.incremental.program import LONG as VERIFIED
 from autoregressive.incremental.tracing import Traces
 from autoregressive.networks import condition_specs, input_spec
 from autoregressive.outputs import one_line, output_shape

@@ -15,7 +15,7 @@ from autoregressive.condition_specs import (
     only_rate,
 )
 from autoregressive.elements import as_array, as_condition
-from autoregressive.given import Given
+from autoregressive.given import NamedConditions
 from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import CALLS, inlined, needed
 
@@ -52,7 +52,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
         known.
 
     Returns:
-      None; the tensor of the only condition, if that has a time axis; otherwise a `Given`.
+      None; the tensor of the only condition, if that has a time axis; otherwise `NamedConditions`.
 
     Raises:
       ValueError: a condition is missing, is not read, or has another shape or other values.
@@ -70,7 +70,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
     if axes == 1 and only_rate(specs) is not None:
         return next(iter(found.values()))
     timed = {n for n, spec in specs.items() if axes == 1 and is_at_rate(spec)}
-    return Given(
+    return NamedConditions(
         {name: x for name, x in found.items() if name in timed},
         {name: x for name, x in found.items() if name not in timed},
     )
@@ -78,7 +78,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
 
 def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
     """Return what is given by name; raise ValueError unless it has the names of the specs."""
-    if isinstance(given, Given):
+    if isinstance(given, NamedConditions):
         given = {**given.timed, **given.fixed}
     if not specs:
         if given is not None and not (isinstance(given, Mapping) and not given):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import Specs
 
 
-class Given(NamedTuple):
+class NamedConditions(NamedTuple):
     """Conditions by name.
 
     Attributes:
@@ -20,7 +20,7 @@ class Given(NamedTuple):
     fixed: dict[str, tf.Tensor]
 
 
-Condition = tf.Tensor | Given | None
+Condition = tf.Tensor | NamedConditions | None
 
 
 def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
@@ -28,9 +28,9 @@ def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any
 
     Args:
       function: function of a tensor [batch, time, ...].
-      condition: a tensor with a time axis, a `Given` or None.
+      condition: a tensor with a time axis, `NamedConditions` or None.
     """
-    if isinstance(condition, Given):
+    if isinstance(condition, NamedConditions):
         return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
     return None if condition is None else function(condition)
 
@@ -47,20 +47,20 @@ def rows(condition: Any, which: slice) -> Any:
 
 def fixed_of(condition: Any) -> dict[str, tf.Tensor]:
     """Return the conditions of a call that are the same at every time."""
-    return condition.fixed if isinstance(condition, Given) else {}
+    return condition.fixed if isinstance(condition, NamedConditions) else {}
 
 
 def timed_of(condition: Any) -> list[tf.Tensor]:
     """Return the tensors of a condition that have a time axis."""
     if condition is None:
         return []
-    return tf.nest.flatten(condition.timed if isinstance(condition, Given) else condition)
+    return tf.nest.flatten(condition.timed if isinstance(condition, NamedConditions) else condition)
 
 
 def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
     """Return a condition of a step, from what `timed_of` another one returned."""
-    if isinstance(condition, Given):
-        return Given(tf.nest.pack_sequence_as(condition.timed, tensors), {})
+    if isinstance(condition, NamedConditions):
+        return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
     return tensors[0] if tensors else None
 
 
@@ -81,13 +81,13 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
     """Return tensors of a condition as a network takes them.
 
     Args:
-      condition: a tensor for a network of one condition, tensors by name, a `Given` or None.
+      condition: the tensor of the only condition, tensors by name, `NamedConditions` or None.
       specs: specs of the network's conditions by name, or of some of them.
 
     Raises:
       ValueError: a condition is missing.
     """
-    if isinstance(condition, Given):
+    if isinstance(condition, NamedConditions):
         condition = {**condition.timed, **condition.fixed}
     found = []
     for name, spec in specs.items():

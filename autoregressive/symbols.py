@@ -72,7 +72,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         """Return the steps of a chunk that begins with a block.
 
         Args:
-          condition: the condition of the chunk: [batch, time, channels], a `Given` or None.
+          condition: the condition of the chunk: [batch, time, channels], `NamedConditions` or None.
 
         Returns:
           A function of the time in the chunk, the remainder of the time by `block` as a Python
@@ -270,7 +270,7 @@ class TimeOrder:
         Args:
           inputs: the network's inputs before each of the symbols, [batch, n, ...].
           state: the network's state, without the input before the first symbol.
-          condition: the condition of the symbols: [batch, n, channels], a `Given` or None.
+          condition: the condition of the symbols: [batch, n, channels], `NamedConditions` or None.
         """
         given = in_order(condition, self._timed)
         parameters, after = self.stepped.step(inputs, state, *given)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.incremental.layer_names import layer_names, layer_of
-from autoregressive.incremental.plan import LENGTHS
+from autoregressive.incremental.program import LENGTHS
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.tracing import Traces, graph_of

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from foundation.atomic_files import replacing, write_text
@@ -163,7 +162,6 @@ def write_plot(path: Path, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(row["bench"] for row in held))
     counts = [sum(1 + _label(r).count("\n") for r in held if r["bench"] == name) for name in names]
     figure = Figure(figsize=(9, 1 + 0.22 * sum(counts) + 0.6 * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
     if held:
         panels = figure.subplots(len(names), 1, squeeze=False, height_ratios=counts)
         for axes, name in zip(panels[:, 0], names, strict=True):

@@ -18,7 +18,7 @@ from benchmarks.image_samplers import CLASSES, PIXELCNN, configuration
 from benchmarks.matrix_peak import PEAK, peak_gflops
 from benchmarks.report import Benchmark, Row
 from pixelcnn.density import ImageDensity
-from replicator.training.config import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
 from wavenet.config import WaveNetConfig
@@ -73,7 +73,7 @@ def wavenet_step(config: WaveNetConfig, clips: int, samples: int) -> tuple[Step,
         return -tf.reduce_mean(network.likelihood.log_prob(parameters, batch["levels"])), {}
 
     state = TrainState(network, OptimizerConfig(), 1000)
-    step = compile_step(state, loss, jit_compile=True)
+    step = compile_step(state, loss, LoopConfig().jit_compile)
     levels = np.random.default_rng(0).integers(0, config.levels, [clips, samples], np.int32)
     batch = {"levels": tf.constant(levels)}
     kernels = [w for w in network.trainable_variables if len(w.shape) > 1]

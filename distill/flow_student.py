@@ -25,13 +25,6 @@ from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
 
 
-def nearest(values: tf.Tensor, codec: Codec) -> tf.Tensor:
-    """Return the symbols int32 [...] nearest to what networks read of them, about -1 to 1."""
-    top = (codec.levels or 0) - 1
-    levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
-    return tf.cast(levels, tf.int32)
-
-
 class FlowStudent:
     """A student that draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), repeated.
 
@@ -253,7 +246,9 @@ class FlowStudent:
         """Return the elements nearest to values as networks read them."""
         if self.codec.levels is None:
             return self.codec.decode(values)
-        return self.codec.decode(nearest(values, self.codec))
+        top = self.codec.levels - 1
+        symbols = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
+        return self.codec.decode(tf.cast(symbols, tf.int32))
 
     def as_draft(self, model: Autoregressive) -> FlowDraft:
         """Return the student as a draft of a model, for its `sample(method="speculative")`.

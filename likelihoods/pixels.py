@@ -26,7 +26,8 @@ class PixelMixture:
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
     Raises:
-      ValueError: levels or components as for `LogisticMixture`, or channels other than 1 or 3.
+      ValueError: fewer than 2 levels or more than 2^22, no component, or channels other than 1 or
+        3.
     """
 
     levels: int = 256

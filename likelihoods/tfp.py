@@ -144,8 +144,13 @@ class FromTFP:
     ) -> tf.Tensor:
         """Return uniforms float32 [rows, length, 1], or seeds int32 [rows, length, 2].
 
-        Arguments as for `noise.bits`. A uniform is a float32 in (0, 1), at least 2^-24 from either
-        end.
+        A uniform is in (0, 1), at least 2^-24 from either end.
+
+        Args:
+          seed: integer in [0, 2^64), or a key uint32 [2] or [rows, 2].
+          rows: int32 [rows], the number of each row under its seed.
+          start: position of the first symbol.
+          length: number of symbols.
         """
         if self.has_quantile:
             return counter_noise.uniform(seed, rows, start, length)[..., :1]

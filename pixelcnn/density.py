@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from foundation.compute_dtype import compute_dtype
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.networks.conditioning import Condition, Conditioner
@@ -117,7 +118,7 @@ class ImageDensity(tf.Module):
         if "share" in batch:
             seed = batch["seeds"][0, 0]
             share = BatchSlice(batch["share"], batch["seeds"].shape[0])
-        return Mode(tf.as_dtype(self.config.compute_dtype), seed, share)
+        return Mode(compute_dtype(self.config.compute_dtype), seed, share)
 
 
 class ImageLoss:

@@ -7,9 +7,9 @@ import numpy as np
 
 from speech.frame_density import no_pause
 from speech.phonemes import EspeakError, TextError, TooLongError, characters_at, text_parts
-from speech.voice import Voice, load, shipped
+from speech.voice import Voice, load_voice, shipped
 
-__all__ = ["EspeakError", "TextError", "TooLongError", "load", "shipped", "text_frames"]
+__all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):

@@ -84,7 +84,7 @@ class AcousticModel(tf.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig:
+class AcousticLossConfig:
     """The weights of the errors."""
 
     mel: float = 1.0
@@ -100,7 +100,7 @@ class LossConfig:
 class AcousticLoss:
     """The weighted sum of the errors of an acoustic model on a batch."""
 
-    def __init__(self, model: AcousticModel, config: LossConfig):
+    def __init__(self, model: AcousticModel, config: AcousticLossConfig):
         self.model, self.config = model, config
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:

@@ -13,7 +13,7 @@ from foundation.errors import UserError
 from speech.evaluation import spoken
 from speech.examples import examples, prepared
 from speech.train import write
-from speech.voice import load, shipped
+from speech.voice import load_voice, shipped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ def main(given: Arguments) -> int:
     mel = model.data.mel(model.hop_samples)
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: it cannot speak texts.")
-    voice = load(given.voice) if given.voice else shipped(model.spec)
+    voice = load_voice(given.voice) if given.voice else shipped(model.spec)
     voice.check(model.spec)
     with TemporaryDirectory() as folder:
         dev = examples(prepared(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]

@@ -10,7 +10,13 @@ from speech.training import Scale, with_silence
 from speech.voice import Voice
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
-from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
+from wavenet.features import (
+    MelConvention,
+    PitchConvention,
+    above_silence,
+    fundamental_frequency,
+    mel_spectrogram,
+)
 from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 
 BEFORE, BEHIND = 4, 10  # frames of silence around a recording
@@ -165,7 +171,9 @@ def spoken(
         }
         row["found_share"] = float(np.argmin(away) == place)
         row["level_difference_db"] = audio.rms_db(made) - audio.rms_db(again)
-        f0_hz, voiced = fundamental_frequency(made, mel.sample_rate_hz, mel.hop_samples)
+        f0_hz, voiced = fundamental_frequency(
+            made, PitchConvention(mel.sample_rate_hz, mel.hop_samples)
+        )
         for what, sound in (("text", made), ("respoken", again)):
             for name, score in opinions(sound, mel.sample_rate_hz).items():
                 row[f"{name}_{what}"] = score

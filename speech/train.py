@@ -25,7 +25,7 @@ from speech.examples import Example, examples, prepared
 from speech.network import VoiceConfig
 from speech.phonemes import QUESTION
 from speech.training import Scale, SpeechConfig, scale_of, train
-from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load
+from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load_voice
 from wavenet.data import audio
 from wavenet.features import MelConvention
 from wavenet.plots import spectrogram_png
@@ -78,7 +78,7 @@ def main(given: Arguments) -> int:
         voice = _finished(given, found["train"], scale, mel)
         origin = _origin(given, found["train"], voice)
     else:
-        voice, origin = load(given.start_from), {}
+        voice, origin = load_voice(given.start_from), {}
         voice.check(model.spec)
     if given.density.channels:
         folder = given.workdir / "density"

@@ -12,7 +12,7 @@ from replicator import TrainState
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Outcome
 from replicator.training.training_run import TrainingRun
-from speech.acoustic import AcousticLoss, AcousticModel, LossConfig
+from speech.acoustic import AcousticLoss, AcousticLossConfig, AcousticModel
 from speech.examples import Example
 from speech.inputs import contexts, numbers, phoneme_of_frame, positions
 from speech.network import VoiceConfig
@@ -63,7 +63,7 @@ class SpeechConfig:
     loop: LoopConfig = dataclasses.field(
         default_factory=lambda: LoopConfig(2600, evaluate_every_steps=200, save_every_minutes=3.0)
     )
-    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    loss: AcousticLossConfig = dataclasses.field(default_factory=AcousticLossConfig)
     batch_frames: int = 2400
     """Approximate number of frames per batch."""
     mel_dropout: float = 0.1

@@ -245,7 +245,7 @@ def _whole(exact: np.ndarray) -> np.ndarray:
     return np.diff(ends, prepend=0)
 
 
-def load(folder: Path) -> Voice:
+def load_voice(folder: Path) -> Voice:
     """Load the voice of a folder that training wrote.
 
     Raises:
@@ -301,4 +301,4 @@ def shipped(spec: dict[str, Any] | None = None) -> Voice:
 @functools.lru_cache(maxsize=1)
 def _voices() -> tuple[Voice, ...]:
     folder = Path(str(importlib.resources.files("speech"))) / "shipped"
-    return tuple(load(folder / name) for name in ("kathleen-22k", "kathleen-16k"))
+    return tuple(load_voice(folder / name) for name in ("kathleen-22k", "kathleen-16k"))

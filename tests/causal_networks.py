@@ -1,4 +1,4 @@
-"""Causal networks as their users write them, and networks that are not causal."""
+"""Causal networks as their users write them."""
 
 import keras
 import numpy as np
@@ -166,6 +166,70 @@ def two_inputs():
     return keras.Model([inputs, condition], layers.Dense(2)(h))
 
 
+class Dilated(tf.Module):
+    """A network in float64, so that rounding moves no level."""
+
+    inputs = tf.TensorSpec([None, None, 1], tf.float64)
+
+    def __init__(self, num_parameters, condition_channels=0, first_seed=0):
+        super().__init__()
+        shapes = [[2, 1 + condition_channels, 6], [2, 6, 6], [2, 6, num_parameters]]
+        self.kernels = [
+            tf.Variable(tf.cast(variable(shape, seed, 0.7), tf.float64))
+            for seed, shape in enumerate(shapes, first_seed)
+        ]
+
+    def __call__(self, x, condition=None):
+        h = x if condition is None else tf.concat([x, tf.cast(condition, x.dtype)], -1)
+        for i, kernel in enumerate(self.kernels):
+            padded = tf.pad(h, [[0, 0], [2**i, 0], [0, 0]])
+            h = tf.nn.convolution(padded, kernel, dilations=[2**i])
+            h = tf.tanh(h) if i < 2 else h
+        return h
+
+
+def convolved(channels, outputs, attention=False):
+    """A network that mixes its channels."""
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([None, channels])
+    h = layers.Conv1D(6, 2, padding="causal", activation="tanh")(inputs)
+    if attention:
+        h = h + layers.MultiHeadAttention(2, 3)(h, h, use_causal_mask=True)
+    return keras.Model(inputs, layers.Dense(outputs)(h))
+
+
+def codebooks(codes):
+    """A recurrent network over three codes at a time, or a start that is none of them."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input([None, 3], dtype="int32")
+    h = layers.Reshape([-1, 3 * 4])(layers.Embedding(codes + 1, 4)(inputs))
+    return keras.Model(inputs, layers.Dense(3 * codes)(layers.GRU(6, return_sequences=True)(h)))
+
+
+def conditioned(*kinds, levels=8, as_dict=False):
+    """A Keras model of tokens and conditions, which it tells apart by their shapes."""
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input([None], dtype="int32", name="tokens")
+    inputs = {"tokens": tokens}
+    h = layers.Embedding(levels, 8)(tokens)
+    if "speaker" in kinds:
+        inputs["speaker"] = keras.Input([], dtype="int32", name="speaker")
+        h = h + layers.Embedding(4, 8)(inputs["speaker"])[:, None]
+    if "vector" in kinds:
+        inputs["vector"] = keras.Input([3], name="vector")
+        h = h + layers.Reshape([1, 8])(layers.Dense(8)(inputs["vector"]))
+    if "mel" in kinds:
+        inputs["mel"] = keras.Input([None, 2], name="mel")
+        h = h + layers.Dense(8)(inputs["mel"])
+    h = layers.Conv1D(8, 2, padding="causal", activation="tanh")(h)
+    if "memory" in kinds:
+        inputs["memory"] = keras.Input([None, 3], name="memory")
+        encoded = layers.Dense(8, activation="softplus")(inputs["memory"])
+        h = h + layers.MultiHeadAttention(1, 4)(h, encoded)
+    logits = layers.Dense(levels, kernel_initializer=keras.initializers.RandomNormal(stddev=2.0))
+    return keras.Model(inputs if as_dict else list(inputs.values()), logits(h))
+
+
 class Conditioned(tf.Module):
     """A condition that passes a convolution of its own."""
 
@@ -273,47 +337,6 @@ CAUSAL = {
 }  # fmt: skip
 
 
-def functional(*stack):
-    """A functional model of a convolution, the layers, and a dense one."""
-    inputs = keras.Input([None, 1])
-    h = layers.Conv1D(4, 2, padding="causal", name="front")(inputs)
-    for layer in stack:
-        h = layer(h)
-    return keras.Model(inputs, layers.Dense(2)(h))
-
-
-def future():
-    return functional(layers.Conv1D(4, 3, padding="same", name="blur"))
-
-
-def dilated_future():
-    return functional(layers.Conv1D(4, 3, padding="same", dilation_rate=2, name="blur"))
-
-
-def shortened():
-    return functional(layers.Conv1D(4, 3, padding="valid", name="short"))
-
-
-def strided():
-    return functional(layers.Conv1D(4, 2, strides=2, padding="causal", name="stride"))
-
-
-def repeated():
-    return functional(layers.UpSampling1D(2, name="up"))
-
-
-def pooled():
-    return functional(layers.AveragePooling1D(2, strides=1, padding="same", name="pool"))
-
-
-def bidirectional():
-    return functional(layers.Bidirectional(layers.GRU(2, return_sequences=True), name="both"))
-
-
-def attention():
-    return skewed_attention(1, 4)
-
-
 class Skewed(layers.Layer):
     """Attention to learned relative positions, whose scores are shifted by reshaping them."""
 
@@ -335,145 +358,6 @@ def skewed_attention(width, num_parameters):
     inputs = keras.Input([None, 1])
     h = Skewed()(layers.Dense(width)(inputs))
     return keras.Model(inputs, layers.Dense(num_parameters)(h))
-
-
-def squeezed():
-    inputs = keras.Input([None, 4])
-    mean = layers.GlobalAveragePooling1D(keepdims=True, name="mean")(inputs)
-    return keras.Model(inputs, layers.Multiply()([inputs, mean]))
-
-
-def group_normalised():
-    return functional(layers.GroupNormalization(1, name="group"))
-
-
-class Dropping(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.drop, self.out = layers.Dropout(0.5, name="drop"), layers.Dense(2)
-
-    def call(self, inputs):
-        return self.out(self.drop(inputs, training=True))
-
-
-class Training(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.normalise, self.out = layers.BatchNormalization(name="norm"), layers.Dense(2)
-
-    def call(self, inputs):
-        return self.out(self.normalise(inputs, training=True))
-
-
-class Positions(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = tf.Variable(tf.zeros([200, 1]))
-
-    def __call__(self, x):
-        with tf.name_scope("positions"):
-            return x + self.table[: x.shape[1]]
-
-
-def length_scaled():
-    def network(x):
-        with tf.name_scope("scaled"):
-            return x / tf.cast(tf.shape(x)[1], tf.float32)
-
-    return network
-
-
-def time_softmax():
-    def network(x):
-        with tf.name_scope("spread"):
-            return tf.nn.softmax(x[..., 0])[..., None]
-
-    return network
-
-
-def reversed_time():
-    def network(x):
-        with tf.name_scope("backwards"):
-            return tf.reverse(x, [1])
-
-    return network
-
-
-def shifted_left():
-    def network(x):
-        with tf.name_scope("next"):
-            return tf.pad(x[:, 2:], [[0, 0], [0, 2], [0, 0]])
-
-    return network
-
-
-def rolled():
-    def network(x):
-        with tf.name_scope("roll"):
-            return tf.roll(x, 1, 1)
-
-    return network
-
-
-def unrolled():
-    def network(x):
-        total, rows = 0.0, []
-        for t in range(x.shape[1]):
-            total = 0.5 * total + x[:, t]
-            rows.append(total)
-        return tf.stack(rows, 1)
-
-    return network
-
-
-def first_repeated():
-    def network(x):
-        with tf.name_scope("edge"):
-            return x - tf.concat([x[:, :1], x[:, :-1]], 1)
-
-    return network
-
-
-def last_subtracted():
-    def network(x):
-        with tf.name_scope("last"):
-            return x - x[:, -1:]
-
-    return network
-
-
-def noisy():
-    def network(x):
-        with tf.name_scope("noise"):
-            return x + tf.random.normal(tf.shape(x))
-
-    return network
-
-
-# What is refused, with the text that the message must have.
-REFUSED = {
-    future: "blur pads on both sides: output t depends on input t [+] 1",
-    dilated_future: "blur pads on both sides: output t depends on input t [+] 2",
-    shortened: "short drops the first 2 of its rows: the output must be as long as the input",
-    strided: "stride changes the rate of time",
-    repeated: "up gives the output another rate",
-    pooled: "pool",
-    bidirectional: "both|backward",
-    attention: "attend: no step for",
-    squeezed: "mean reads all of the sequence at once",
-    group_normalised: "group reads all of the sequence at once",
-    Dropping: "drop draws random numbers of its own",
-    Training: "norm",
-    length_scaled: "scaled depends on the length",
-    time_softmax: "spread mixes all times",
-    reversed_time: "backwards",
-    shifted_left: "next .*output t depends on input t [+] 2",
-    rolled: "roll",
-    unrolled: "has different operations for a longer input",
-    first_repeated: "edge reads fixed times",
-    last_subtracted: "last reads fixed times",
-    noisy: "noise/random_normal draws random numbers of its own",
-}
 
 
 class MaskedImage(tf.Module):

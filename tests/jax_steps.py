@@ -54,7 +54,7 @@ def export(folder, loss, weights, batch):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "batches.py").write_text(BATCHES)
     shutil.copy(ROOT / "replicator/portable/run.py", folder)
-    shutil.copytree(ROOT / "replicator/layouts", folder / "layouts")
+    shutil.copytree(ROOT / "replicator/portable/layouts", folder / "layouts")
     return folder
 
 

@@ -5,9 +5,9 @@ import itertools
 import jax_steps
 from layout_checks import MACHINE, PERCEPTRON, exported, named, perceptron, searched
 
-from replicator.layouts.cost import Machine
-from replicator.layouts.layout import is_possible, whole
-from replicator.layouts.simulation import Network
+from replicator.portable.layouts.cost import Machine
+from replicator.portable.layouts.layout import is_possible, whole
+from replicator.portable.layouts.simulation import Network
 
 TIED = [[f"{kind}/{name}" for kind in jax_steps.SLOTS] for name in PERCEPTRON]
 

@@ -1,5 +1,6 @@
 """Small models of users, and bundles of them, made once."""
 
+import contextlib
 import functools
 import shutil
 import tempfile
@@ -174,6 +175,17 @@ def drawn(name):
     return model(name).sample(NUM, length(name), SEED, *condition(name))
 
 
+def saved_folder(name) -> Path:
+    """The folder of a saved model, which is read and never written."""
+    options = {"sample_rate_hz": RATE_HZ} if name == "sound" else {}
+    return made_once.once(f"saved/{name}", lambda path: onepass.save(model(name), path, **options))
+
+
+def places(name, url):
+    """Where a model is: saved, as a bundle, and at the address of a server."""
+    return saved_folder(name), bundle_folder(name), f"{url}/{name}"
+
+
 @functools.cache
 def bundle_folder(name) -> Path:
     def make(path):
@@ -201,3 +213,20 @@ class Store:
 
     def load(self, path, *rest, **named):
         return bundle(Path(path).parent.name)
+
+
+@contextlib.contextmanager
+def served(protocol, *names):
+    """The address of a server in this process, and its models, asked over http or grpc."""
+    import grpc_running
+    import http_running
+
+    from onepass.remote_model import RemoteModel
+
+    running = (http_running if protocol == "http" else grpc_running).Running
+    with running(Store(*names)) as server, contextlib.ExitStack() as remotes:
+        url = server.url if protocol == "http" else f"grpc://{server.address}"
+        made = [RemoteModel(f"{url}/{name}") for name in names]
+        for remote in made:
+            remotes.callback(remote.close)
+        yield url, made

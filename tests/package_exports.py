@@ -7,7 +7,7 @@ from processes import ROOT
 
 FOLDERS = (
     *("autoregressive", "compression", "distill", "examples", "likelihoods", "onepass"),
-    *("foundation", "pixelcnn", "replicator", "serving", "speech", "wavenet"),
+    *("foundation", "pixelcnn", "planning", "replicator", "serving", "speech", "wavenet"),
 )
 
 
@@ -43,8 +43,8 @@ def used(tree, names):
       tree: of the file.
       names: for each package, its exports.
     """
-    aliases = {}
-    for node in ast.walk(tree):
+    aliases, exported, nodes = {}, set().union(*names.values()), [*ast.walk(tree)]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.module, alias.name
@@ -52,8 +52,8 @@ def used(tree, names):
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 aliases[alias.asname or alias.name] = alias.name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in exported:
             text = ast.unparse(node.value)
             package = aliases.get(text, text)
             if node.attr in names.get(package, ()):

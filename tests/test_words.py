@@ -30,7 +30,8 @@ RETIRED = {
 }
 FOLDERS = {
     "foundation",
-    *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("likelihoods", "replicator", "planning", "autoregressive", "compression"),
+    *("wavenet", "pixelcnn"),
     *("distill", "speech", "serving", "onepass", "examples", "benchmarks", "tests"),
 }
 # Fields of stored configurations, which keep their names.

@@ -58,14 +58,7 @@ class FeatureExtraction:
         if mel is not None:
             columns.append(above_silence(mel_spectrogram(waveform, mel), mel))
         if pitch is not None:
-            f0_hz, voiced = fundamental_frequency(
-                waveform,
-                pitch.sample_rate_hz,
-                self.hop_samples,
-                low_hz=pitch.low_hz,
-                high_hz=pitch.high_hz,
-                method=pitch.method,
-            )
+            f0_hz, voiced = fundamental_frequency(waveform, pitch)
             columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
         return np.concatenate(columns, axis=1)
 

@@ -10,8 +10,11 @@ gives the coefficients a_1 .. a_K and the gain g of the residual e, so that
     x_t = sum_k a_k x_(t-k) + g e_t
 """
 
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +26,8 @@ LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the powe
 WHITE_NOISE = 1e-4  # -40 dB of the signal, so that no valley of the spectrum is too deep
 FLOOR = 1e-4  # RMS, three steps of 16 bits: what digital silence is taken for
 HANN_POWER = 0.375  # mean square of a Hann window
+
+Solver = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class MelPrediction:
@@ -62,10 +67,20 @@ class MelPrediction:
         correlation = tf.matmul(tf.cast(power, summed), tf.cast(self._lags, summed))
         noise = WHITE_NOISE * correlation[..., :1] + FLOOR**2
         correlation = tf.concat([correlation[..., :1] + noise, correlation[..., 1:]], -1)
-        solve = levinson if self._exact else levinson_unrolled
+        solve = _SOLVER.get() if self._exact else levinson_unrolled
         coefficients, error = solve(correlation)
         found = coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(correlation[..., 0])
         return tuple(tf.cast(one, power.dtype) for one in found)
+
+
+@contextlib.contextmanager
+def solved_by(solver: Solver) -> Iterator[None]:
+    """Let another function than `levinson` solve the predictions that are computed meanwhile."""
+    token = _SOLVER.set(solver)
+    try:
+        yield
+    finally:
+        _SOLVER.reset(token)
 
 
 @functools.lru_cache(maxsize=8)
@@ -140,6 +155,9 @@ def _recursion(rows: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
     start = tf.constant(0), tf.concat([none, -ones, 0.0 * ones], 0), rows[0]
     _, coefficients, error = tf.while_loop(lambda i, *_: i < order, step, start)
     return coefficients[:order], error
+
+
+_SOLVER: contextvars.ContextVar[Solver] = contextvars.ContextVar("solver", default=levinson)
 
 
 def levinson_unrolled(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

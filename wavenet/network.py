@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from foundation.compute_dtype import compute_dtype
 from likelihoods.capabilities import with_scales
 from likelihoods.initial import Initial
 from wavenet.config import WaveNetConfig
@@ -71,7 +72,7 @@ class WaveNet(Network):
         initial = Initial(seed)
         self.config = config
         self.likelihood, self.codec = config.make_likelihood(), config.make_codec()
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         # A wave has 16 bits, more than bfloat16 holds.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual, skip = config.residual_channels, config.skip_channels

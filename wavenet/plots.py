@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import scipy.signal
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -92,7 +91,6 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
     levels = {title: level_db(w, sample_rate_hz) for title, w in arrays.items()}
     top_db = max(float(level.max()) for level in levels.values())
     figure = Figure(figsize=(10.0, 4.2 * len(arrays)), layout="constrained")
-    FigureCanvasAgg(figure)
     rows = figure.subplots(2 * len(arrays), 1, squeeze=False, height_ratios=[1, 3] * len(arrays))
     rows = rows[:, 0]
     for place, (title, waveform) in enumerate(arrays.items()):

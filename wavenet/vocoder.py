@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from foundation.compute_dtype import compute_dtype
 from foundation.errors import UserError
 from likelihoods.capabilities import with_scales
 from likelihoods.distribution import Distribution, LocationScale
@@ -52,7 +53,7 @@ class VocoderWaveNet(Network):
         initial = Initial(seed)
         self.config, self.codec = config, config.make_codec()
         self.likelihood = located(config.make_likelihood())
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual = config.residual_channels
         self.conditioner = Conditioner(config, initial, mel)

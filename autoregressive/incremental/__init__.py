@@ -1,6 +1,7 @@
 """The cached step of any causal network, derived from its graph."""
 
 from autoregressive.incremental.derive import incremental
-from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.rules import rule
+from autoregressive.incremental.streams import NotCausalError, Part, UnsupportedNetworkError
 
-__all__ = ["NotCausalError", "UnsupportedNetworkError", "incremental"]
+__all__ = ["NotCausalError", "Part", "UnsupportedNetworkError", "incremental", "rule"]

@@ -163,8 +163,7 @@ class Analysis:
             node.kinds[index] = kind.as_stream()
         if not node.streams() and op.type not in loops.LOOPS:
             return rowwise.still(node) if grows else self._constant(node)
-        rule = RULES.get(op.type)
-        part = rule(node) if rule else _no_rule(node)
+        part = _ruled(node)
         for index, kind in tables.items():
             delays = part.delays.get(index, (0,))
             if len(delays) > 1:
@@ -178,9 +177,8 @@ class Analysis:
             try:
                 if not node.streams() or node.type in SHAPES:
                     return rowwise.still(node)
-                rule = RULES.get(node.type)
-                if rule is not None:
-                    return rule(node)
+                if node.type in RULES:
+                    return _ruled(node)
             except (NotCausalError, UnsupportedNetworkError):
                 pass  # its rows differ
         refused = Refused(f"{node.layer} depends on the length of its input")
@@ -230,6 +228,17 @@ class Analysis:
         self.lag = offset
 
 
-def _no_rule(node: Node) -> Part:
-    node.refuse_kinds()
-    raise node.unsupported("there is no rule for it")
+def _ruled(node: Node) -> Part:
+    """Return the part by the rule for an operation."""
+    if node.type not in RULES:
+        node.refuse_kinds()
+        raise node.unsupported("there is no rule for it; `rule` registers one")
+    part = RULES[node.type](node)
+    if not isinstance(part, Part):
+        raise TypeError(f"the rule for {node.type} must return a Part, got {part!r}.")
+    if len(part.kinds) != node.num_outputs:
+        raise TypeError(
+            f"the rule for {node.type} must have a kind for each of {node.num_outputs} outputs,"
+            f" got {len(part.kinds)}."
+        )
+    return part

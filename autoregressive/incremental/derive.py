@@ -1,5 +1,6 @@
 """`incremental`: a network's cached step, derived from its graph."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,9 +8,9 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.condition_specs import FIXED_ENTRIES
-from autoregressive.incremental.horizon import State
+from autoregressive.incremental.horizon import POSITION, State, batch_of, horizon_of
 from autoregressive.incremental.layer_names import layer_names
-from autoregressive.incremental.plan import LENGTHS, POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.program import LENGTHS, StepProgram
 from autoregressive.incremental.replay import captured, run_graph
 from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces, is_temporal, sized
@@ -39,22 +40,22 @@ class Incremental:
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
     ) -> None:
         self._function, self._names, self.specs = function, names, specs
-        self._plans: dict[tuple, Plan] = {}
+        self._programs: dict[tuple, StepProgram] = {}
         self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
             if isinstance(function, Traces):  # of an earlier check
                 short = [sized(spec, LENGTHS[0][0]) for spec in specs]
                 function.forget_if_changed([_of_rows(spec, 1) for spec in short])
-            verify(self, self.plan(1), specs)
+            verify(self, self.program(1), specs)
 
     @property
     def has_horizon(self) -> bool:
         """True if a state is made for a number of times: the network has keys or positions."""
-        return self.plan(1).has_horizon
+        return self.program(1).has_horizon
 
-    def plan(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> Plan:
-        """Return the plan for a batch size, computed once.
+    def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
+        """Return the program for a batch size, computed once.
 
         Args:
           batch: number of rows.
@@ -63,7 +64,7 @@ class Incremental:
         if shapes is None:
             shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
         key = (batch, *map(tuple, shapes))
-        if key not in self._plans:
+        if key not in self._programs:
             given = iter(shapes)
             specs = [
                 tf.TensorSpec(
@@ -72,8 +73,8 @@ class Incremental:
                 for spec in self.specs
             ]
             with tf.init_scope():
-                self._plans[key] = Plan(self._function, specs, self._names)
-        return self._plans[key]
+                self._programs[key] = StepProgram(self._function, specs, self._names)
+        return self._programs[key]
 
     def initial_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
@@ -91,19 +92,18 @@ class Incremental:
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         shapes = tuple(tuple(each.shape) for each in fixed)
-        plan = self.plan(batch, shapes)
-        horizon = self._horizon(plan, length) if plan.has_horizon else 0
+        program = self.program(batch, shapes)
+        horizon = self._horizon(program, length)
         key = (batch, horizon, shapes)
         if key not in self._starts:
             self._starts[key] = tf.function(
-                lambda *given: plan.initial_state(horizon, given), autograph=False
+                lambda *given: program.initial_state(horizon, given), autograph=False
             )
         return self._starts[key](*fixed)
 
     def horizon(self, length: int) -> int:
         """Return the number of times that a state for `length` times is made for; 0: any."""
-        plan = self.plan(1)
-        return self._horizon(plan, length) if plan.has_horizon else 0
+        return self._horizon(self.program(1), length)
 
     def first_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
@@ -113,8 +113,8 @@ class Incremental:
         The arguments are those of `initial_state`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
-        plan = self.plan(batch, [tuple(each.shape) for each in fixed])
-        return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
+        program = self.program(batch, [tuple(each.shape) for each in fixed])
+        return program.initial_state(self._horizon(program, length), fixed)
 
     def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
         """Trace a step as compiled callers do, and return a function that runs its graph at once.
@@ -138,17 +138,16 @@ class Incremental:
 
         return step
 
-    def _horizon(self, plan: Plan, length: int) -> int:
+    def _horizon(self, program: StepProgram, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
+        if not program.has_horizon:
+            return 0
         with tf.init_scope():
-            for horizon in (bucket(length), length):
-                try:
-                    plan.horizon(horizon)
-                    return horizon
-                except ValueError:
-                    if horizon == length:
-                        raise
-        raise AssertionError
+            with contextlib.suppress(ValueError):
+                program.horizon(bucket(length))
+                return bucket(length)
+            program.horizon(length)
+            return length
 
     def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence.
@@ -165,8 +164,8 @@ class Incremental:
         if before >= length or not before:
             return state
         fixed = [tf.convert_to_tensor(each) for each in fixed]
-        plan = self.plan(batch_of(state), [tuple(each.shape) for each in fixed])
-        return plan.lengthened(state, before, self._horizon(plan, length), fixed)
+        program = self.program(batch_of(state), [tuple(each.shape) for each in fixed])
+        return program.lengthened(state, before, self._horizon(program, length), fixed)
 
     def step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
@@ -199,8 +198,8 @@ class Incremental:
     def _step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
     ) -> tuple[tf.Tensor, State]:
-        plan = self.plan(inputs.shape[0], self._fixed_shapes(state))
-        return plan.step([inputs, *conditions], state, horizon_of(state))
+        program = self.program(inputs.shape[0], self._fixed_shapes(state))
+        return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
         """Return the shapes of the conditions without a time axis that a state was made for."""

@@ -13,6 +13,19 @@ from autoregressive.incremental.streams import Keys, Mask, Part, TableRead, Unsu
 from autoregressive.incremental.tracing import aligned
 
 State = dict[str, tf.Tensor]
+POSITION = "position"
+# An entry [batch, horizon, 0] of the state, for its shape.
+EXTENT = "extent"
+
+
+def horizon_of(state: State) -> int:
+    """Return the number of times that a state was made for; 0: any."""
+    return state[EXTENT].shape[1] if EXTENT in state else 0
+
+
+def batch_of(state: State) -> int:
+    """Return the batch size of a state that has a horizon."""
+    return state[EXTENT].shape[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +223,7 @@ class Horizon:
         else:
             found = table
             if read.query is not None:
-                first = tf.maximum(state["position"] - read.delay, 0)
+                first = tf.maximum(state[POSITION] - read.delay, 0)
                 begin = tf.concat([[first], tf.zeros([rank - 1], tf.int32)], 0)
                 found = tf.slice(table, begin, [rows, *table.shape[1:]])
                 found.set_shape([rows, *table.shape[1:]])

@@ -11,7 +11,7 @@ from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Run, Stream
 
 ELEMENTWISE = types_of("""
-    Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
+    Abs Acos Acosh AddN AddV2 Add Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
     BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div
     Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
     IdentityN Inv IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p

@@ -91,6 +91,27 @@ def _place(word: int, constants: int, workspace: int) -> np.int64:
     return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
 
 
+@compiled
+def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
+    """Return the most rows that any row of the batch has filled, the present one included."""
+    filled = np.int64(0)
+    for row in range(rows):
+        filled = max(filled, np.int64(double_at(base + row * step + 4 * position)) + 1)
+    return filled
+
+
+@compiled
+def _past(
+    p: np.ndarray, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
+) -> None:
+    """Run a product with old rows, row of the batch by row."""
+    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+    for _ in range(rows):
+        past(p, o, a, b, c, at, sums, end)
+        o, a, c = o + step, a + step, c + c_step
+        at, sums, end = at + step, sums + step, end + step
+
+
 @entry
 def run(
     program: np.ndarray,
@@ -121,10 +142,7 @@ def run(
     filled = np.int64(0)
     for time in range(given.shape[1]):
         if position >= 0:
-            filled = np.int64(0)
-            for row in range(rows):
-                now = np.int64(double_at(base + row * step + 4 * position))
-                filled = max(filled, now + 1)
+            filled = _filled(position, base, step, rows)
         for index in range(program.shape[0]):
             p = program[index]
             # Column 20 has the index of a count of rows, and 19 its full value: no more rows are
@@ -146,11 +164,7 @@ def run(
                 map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
                 continue
             if p[0] == _PAST:
-                at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
-                for _ in range(rows):
-                    past(p, o, a, b, c, at, sums, end)
-                    o, a, c = o + step, a + step, c + c_step
-                    at, sums, end = at + step, sums + step, end + step
+                _past(p, o, a, b, c, base, step, c_step, rows)
                 continue
             for row in range(rows):
                 if p[0] >= _INPUT:  # or _OUTPUT

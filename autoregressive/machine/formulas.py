@@ -14,21 +14,23 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from autoregressive.machine.kernels import (
+from autoregressive.machine.llvm import (
     FLOAT,
     LANES,
     VECTOR,
     VECTOR_BYTES,
     WORDS,
     clip,
+    emitted,
     expm1,
     integer,
-    intrinsic,
+    load_vector,
     multiply_add,
     number,
     pointer_at,
     power_and_rest,
     spread,
+    store_vector,
     whole,
 )
 
@@ -303,55 +305,43 @@ def folded(name: str, *arrays: np.ndarray) -> np.ndarray:
     return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
 
 
-@intrinsic
+@emitted(types.void, *[types.int64] * 9)
 def map_vectors(
-    typing_context: Any,
-    code: types.Type,
-    o: types.Type,
-    a: types.Type,
-    b: types.Type,
-    c: types.Type,
-    a_step: types.Type,
-    b_step: types.Type,
-    c_step: types.Type,
-    vectors: types.Type,
-) -> tuple[Any, Callable[..., Any]]:
+    builder: ir.IRBuilder,
+    code: ir.Value,
+    o: ir.Value,
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value,
+    a_step: ir.Value,
+    b_step: ir.Value,
+    c_step: ir.Value,
+    vectors: ir.Value,
+) -> None:
     """Set `vectors` vectors at o to a function of those at a, b and c.
 
     A step is the bytes from one vector to the next, or 0 for one number for all lanes.
     """
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        code, o, *rest = arguments
-        operands, steps, vectors = rest[:3], rest[3:6], rest[6]
-        starts = [_spread_once(builder, at, step) for at, step in zip(operands, steps, strict=True)]
-        end = builder.append_basic_block("mapped")
-        switch = builder.switch(code, end)
-        for function in FUNCTIONS.values():
-            if function.vector is None:
-                continue
-            block = builder.append_basic_block("function")
-            switch.add_case(integer(function.code), block)
-            builder.position_at_end(block)
-            with cgutils.for_range(builder, vectors) as loop:
-                loaded = [
-                    _vector(builder, builder.add(at, builder.mul(loop.index, step)))
-                    for at, step in zip(starts, steps, strict=True)
-                ]
-                made = function.vector(builder, *loaded[: function.arity])
-                at = builder.add(o, builder.mul(loop.index, integer(VECTOR_BYTES)))
-                builder.store(made, pointer_at(builder, at, VECTOR), align=4)
-            builder.branch(end)
-        builder.position_at_end(end)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 9), emit
-
-
-def _vector(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    return builder.load(pointer_at(builder, address, VECTOR), align=4)
+    steps = a_step, b_step, c_step
+    starts = [_spread_once(builder, at, step) for at, step in zip((a, b, c), steps, strict=True)]
+    end = builder.append_basic_block("mapped")
+    switch = builder.switch(code, end)
+    for function in FUNCTIONS.values():
+        if function.vector is None:
+            continue
+        block = builder.append_basic_block("function")
+        switch.add_case(integer(function.code), block)
+        builder.position_at_end(block)
+        with cgutils.for_range(builder, vectors) as loop:
+            loaded = [
+                load_vector(builder, builder.add(at, builder.mul(loop.index, step)))
+                for at, step in zip(starts, steps, strict=True)
+            ]
+            made = function.vector(builder, *loaded[: function.arity])
+            at = builder.add(o, builder.mul(loop.index, integer(VECTOR_BYTES)))
+            store_vector(builder, made, at)
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
 def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:

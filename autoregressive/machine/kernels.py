@@ -18,36 +18,36 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
 from numpy.typing import DTypeLike
 
-intrinsic: Any = _intrinsic  # its call has one argument fewer than its definition
+from autoregressive.machine.llvm import (
+    FLOAT,
+    FLOAT_BYTES,
+    INT,
+    LANES,
+    VECTOR_BYTES,
+    clip,
+    emitted,
+    expm1,
+    integer,
+    load_vector,
+    multiply_add,
+    number,
+    pointer_at,
+    power_and_rest,
+    spread,
+    store_vector,
+)
 
-
-def _lanes() -> int:
-    features = llvmlite.binding.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16
-    return 8 if features.get("avx") else 4
-
-
-LANES = _lanes()  # float32 numbers in one vector register
 _PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
 # Rows that share one read of the weights: their sums, and the weights, must fit the registers.
 HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
 _ROWS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)
-
-_INT = ir.IntType(64)
-FLOAT = ir.FloatType()
-VECTOR = ir.VectorType(FLOAT, LANES)
-WORDS = ir.VectorType(ir.IntType(32), LANES)
-FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 compiled = numba.njit(**_OPTIONS)
@@ -112,89 +112,12 @@ def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list
     return chosen
 
 
-# --- pieces of LLVM code ---------------------------------------------------------------------
-
-
-def integer(value: int) -> ir.Value:
-    """Return the 64-bit constant."""
-    return ir.Constant(_INT, value)
-
-
-def number(value: float) -> ir.Value:
-    """Return the vector whose every lane is this constant."""
-    return ir.Constant(VECTOR, [value] * LANES)
-
-
-def whole(value: int) -> ir.Value:
-    """Return the vector of 32-bit integers whose every lane is this constant."""
-    return ir.Constant(WORDS, [value] * LANES)
-
-
-def pointer_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = VECTOR) -> ir.Value:
-    """Return a pointer to values of a kind at an address."""
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-def _load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
-
-
-def _store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
-    builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
-
-
-def spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
-    """Return the vector whose every lane is `scalar`."""
-    undefined = ir.Constant(VECTOR, ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, undefined, whole(0))
-
-
-def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Return a b + c."""
-    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
-    return builder.call(function, [a, b, c])
-
-
-def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
-    """Return x limited to [-limit, limit]."""
-    low, high = number(-limit), number(limit)
-    x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
-    return builder.select(builder.fcmp_unordered(">", x, low), x, low)
-
-
-def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return 2^n and exp(r) - 1, x = n log 2 + r, |r| <= log(2) / 2, to an ulp or so; |x| < 87."""
-    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
-    n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
-    n = builder.fsub(n, to_whole)
-    high = 355 / 512  # log 2 in two parts; n times the first is exact
-    r = multiply_add(builder, n, number(-high), x)
-    r = multiply_add(builder, n, number(high - np.log(2)), r)
-    series = number(1 / 5040)  # Taylor; the next term is below 6e-9
-    for factorial in (720, 120, 24, 6, 2, 1):
-        series = multiply_add(builder, series, r, number(1 / factorial))
-    exponent = builder.add(builder.fptosi(n, WORDS), whole(127))
-    power = builder.bitcast(builder.shl(exponent, whole(23)), VECTOR)
-    return power, builder.fmul(series, r)
-
-
-def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return exp(x) - 1, to about an ulp; |x| < 87."""
-    power, rest = power_and_rest(builder, x)
-    return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
-
-
 def _each_vector(
     builder: ir.IRBuilder, count: ir.Value
 ) -> AbstractContextManager[tuple[ir.Value, ir.Value]]:
     return cgutils.for_range_slice(
-        builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), _INT
+        builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), INT
     )
-
-
-# --- kernels ---------------------------------------------------------------------------------
 
 
 def _emit_panel(
@@ -215,11 +138,13 @@ def _emit_panel(
     ]
     x_at = [builder.add(x, builder.mul(x_stride, integer(row))) for row in range(rows)]
     # LLVM turns these stack slots into registers.
-    sums = [[cgutils.alloca_once_value(builder, _load(builder, at)) for at in row] for row in y_at]
+    sums = [
+        [cgutils.alloca_once_value(builder, load_vector(builder, at)) for at in row] for row in y_at
+    ]
     with cgutils.for_range(builder, inputs) as loop:
         row_bytes = builder.mul(loop.index, integer(vectors * VECTOR_BYTES))
         weights = [
-            _load(builder, builder.add(builder.add(at, row_bytes), integer(v * VECTOR_BYTES)))
+            load_vector(builder, builder.add(builder.add(at, row_bytes), integer(v * VECTOR_BYTES)))
             for at in panel_at
             for v in range(vectors)
         ]
@@ -232,36 +157,28 @@ def _emit_panel(
                 builder.store(total, slot)
     for row_at, row_sums in zip(y_at, sums, strict=True):
         for at, slot in zip(row_at, row_sums, strict=True):
-            _store(builder, builder.load(slot), at)
+            store_vector(builder, builder.load(slot), at)
 
 
-@intrinsic
+@emitted(types.void, *[types.int64] * 8)
 def _add_panel(
-    typing_context: Any,
-    y: types.Type,
-    y_stride: types.Type,
-    w: types.Type,
-    x: types.Type,
-    x_stride: types.Type,
-    inputs: types.Type,
-    rows: types.Type,
-    vectors: types.Type,
-) -> tuple[Any, Callable[..., Any]]:
+    builder: ir.IRBuilder,
+    y: ir.Value,
+    y_stride: ir.Value,
+    w: ir.Value,
+    x: ir.Value,
+    x_stride: ir.Value,
+    inputs: ir.Value,
+    rows: ir.Value,
+    vectors: ir.Value,
+) -> None:
     """Add x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        *operands, rows, vectors = arguments
-        shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
-        for shape in shapes:
-            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
-            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
-            with builder.if_then(builder.and_(same_rows, same_width)):
-                _emit_panel(builder, *shape, operands)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 8), emit
+    shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
+    for shape in shapes:
+        same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
+        same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
+        with builder.if_then(builder.and_(same_rows, same_width)):
+            _emit_panel(builder, *shape, (y, y_stride, w, x, x_stride, inputs))
 
 
 @compiled
@@ -297,29 +214,22 @@ def multiply(
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
     """Return a kernel(y, a, b, c, d, vectors): y = formula of the vectors at a to d."""
 
-    @intrinsic
+    @emitted(types.void, *[types.int64] * 6)
     def kernel(
-        typing_context: Any,
-        y: types.Type,
-        a: types.Type,
-        b: types.Type,
-        c: types.Type,
-        d: types.Type,
-        vectors: types.Type,
-    ) -> tuple[Any, Callable[..., Any]]:
-        def emit(
-            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-        ) -> ir.Value:
-            y, *operands, vectors = arguments
-            with _each_vector(builder, vectors) as (offset, _):
+        builder: ir.IRBuilder,
+        y: ir.Value,
+        a: ir.Value,
+        b: ir.Value,
+        c: ir.Value,
+        d: ir.Value,
+        vectors: ir.Value,
+    ) -> None:
+        with _each_vector(builder, vectors) as (offset, _):
 
-                def load(index: int) -> ir.Value:
-                    return _load(builder, builder.add(operands[index], offset))
+            def load(index: int) -> ir.Value:
+                return load_vector(builder, builder.add((a, b, c, d)[index], offset))
 
-                _store(builder, formula(builder, load), builder.add(y, offset))
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 6), emit
+            store_vector(builder, formula(builder, load), builder.add(y, offset))
 
     return kernel
 

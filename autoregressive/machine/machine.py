@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +23,7 @@ from autoregressive.machine.kernels import LANES
 from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
+from foundation.cores import cores
 
 _WORTH_A_THREAD = 100_000  # instructions; a thread starts in less than a tenth of their time
 _TRIED = 4  # steps by which limits are tried
@@ -227,13 +227,6 @@ def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
     threads = min(rows, cores()) if rows * instructions >= _WORTH_A_THREAD else 1
     bounds = [rows * index // threads for index in range(threads + 1)]
     return [(start, stop - start) for start, stop in itertools.pairwise(bounds)]
-
-
-def cores() -> int:
-    """Return the processor cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:

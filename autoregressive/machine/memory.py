@@ -1,55 +1,52 @@
 """Numbers at addresses, for compiled code."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from autoregressive.machine.kernels import (
+from autoregressive.machine.kernels import compiled
+from autoregressive.machine.llvm import (
     FLOAT,
     FLOAT_BYTES,
     LANES,
     VECTOR,
-    compiled,
+    VECTOR_BYTES,
+    emitted,
     integer,
-    intrinsic,
+    load_vector,
     multiply_add,
     number,
     pointer_at,
     spread,
+    store_vector,
 )
 
 _DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 
-def _loader(kind: ir.Type, result: types.Type) -> Any:
-    @intrinsic
-    def load(typing_context: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
-        def emit(
-            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-        ) -> ir.Value:
-            return builder.load(pointer_at(builder, arguments[0], kind), align=FLOAT_BYTES)
+@contextlib.contextmanager
+def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
+    """Yield the distance in bytes to every one of a number of vectors, in a loop."""
+    with cgutils.for_range(builder, vectors) as loop:
+        yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
-        return result(types.int64), emit
+
+def _loader(kind: ir.Type, result: types.Type) -> Any:
+    @emitted(result, types.int64)
+    def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        return builder.load(pointer_at(builder, address, kind), align=FLOAT_BYTES)
 
     return load
 
 
 def _storer(kind: ir.Type, argument: types.Type) -> Any:
-    @intrinsic
-    def store(
-        typing_context: Any, address: types.Type, value: types.Type
-    ) -> tuple[Any, Callable[..., Any]]:
-        def emit(
-            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-        ) -> ir.Value:
-            pointer = pointer_at(builder, arguments[0], kind)
-            builder.store(arguments[1], pointer, align=FLOAT_BYTES)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, argument), emit
+    @emitted(types.void, types.int64, argument)
+    def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+        builder.store(value, pointer_at(builder, address, kind), align=FLOAT_BYTES)
 
     return store
 
@@ -59,84 +56,60 @@ double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.
 word_at = _loader(_WORD, types.int32)
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
+@emitted(types.void, types.int64)
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Ask for the cache line at an address, which will be read soon."""
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
-        pointer = builder.inttoptr(arguments[0], byte)
-        builder.call(function, [pointer, read, locality, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), emit
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
 
 
-@intrinsic
+@emitted(types.void, types.int64, types.float32, types.int64, types.int64)
 def add_scaled(
-    typing_context: Any, y: types.Type, scale: types.Type, x: types.Type, vectors: types.Type
-) -> tuple[Any, Callable[..., Any]]:
+    builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, vectors: ir.Value
+) -> None:
     """Add `scale` times the vectors at x to those at y."""
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        y, scale, x, vectors = arguments
-        repeated = spread(builder, scale)
-        with cgutils.for_range(builder, vectors) as loop:
-            offset = builder.mul(loop.index, integer(FLOAT_BYTES * LANES))
-            target = pointer_at(builder, builder.add(y, offset), VECTOR)
-            source = pointer_at(builder, builder.add(x, offset), VECTOR)
-            loaded = builder.load(source, align=FLOAT_BYTES)
-            total = builder.load(target, align=FLOAT_BYTES)
-            total = multiply_add(builder, repeated, loaded, total)
-            builder.store(total, target, align=FLOAT_BYTES)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.float32, types.int64, types.int64), emit
+    repeated = spread(builder, scale)
+    with _each_offset(builder, vectors) as offset:
+        target = builder.add(y, offset)
+        loaded = load_vector(builder, builder.add(x, offset))
+        total = multiply_add(builder, repeated, loaded, load_vector(builder, target))
+        store_vector(builder, total, target)
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
     """Return a function of a and b and a number of vectors: combine over all, lane by lane."""
 
-    @intrinsic
-    def reduce(
-        typing_context: Any, a: types.Type, b: types.Type, vectors: types.Type
-    ) -> tuple[Any, Callable[..., Any]]:
-        def emit(
-            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-        ) -> ir.Value:
-            a, b, vectors = arguments
-            total = cgutils.alloca_once_value(builder, number(start))
-            with cgutils.for_range(builder, vectors) as loop:
-                offset = builder.mul(loop.index, integer(FLOAT_BYTES * LANES))
-                loaded = [
-                    builder.load(
-                        pointer_at(builder, builder.add(at, offset), VECTOR), align=FLOAT_BYTES
-                    )
-                    for at in (a, b)
-                ]
-                builder.store(combine(builder, builder.load(total), *loaded), total)
-            lanes = builder.load(total)
+    @emitted(types.float32, types.int64, types.int64, types.int64)
+    def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
+        total = cgutils.alloca_once_value(builder, number(start))
+        _combine_into(builder, total, combine, (a, b), vectors)
+        lanes = builder.load(total)
+        parts = [builder.extract_element(lanes, ir.Constant(_WORD, lane)) for lane in range(LANES)]
+        while len(parts) > 1:
+            half = len(parts) // 2
             parts = [
-                builder.extract_element(lanes, ir.Constant(_WORD, lane)) for lane in range(LANES)
+                _joined(builder, start, *pair)
+                for pair in zip(parts[:half], parts[half:], strict=True)
             ]
-            while len(parts) > 1:
-                half = len(parts) // 2
-                parts = [
-                    _joined(builder, start, *pair)
-                    for pair in zip(parts[:half], parts[half:], strict=True)
-                ]
-            return parts[0]
-
-        return types.float32(types.int64, types.int64, types.int64), emit
+        return parts[0]
 
     return reduce
+
+
+def _combine_into(
+    builder: ir.IRBuilder,
+    total: ir.Value,
+    combine: Callable[..., ir.Value],
+    operands: tuple[ir.Value, ir.Value],
+    vectors: ir.Value,
+) -> None:
+    """Combine the stack slot `total` with all vectors at the operands, lane by lane."""
+    with _each_offset(builder, vectors) as offset:
+        loaded = [load_vector(builder, builder.add(at, offset)) for at in operands]
+        builder.store(combine(builder, builder.load(total), *loaded), total)
 
 
 def _joined(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -149,7 +122,11 @@ def _largest(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -
     return builder.select(builder.fcmp_unordered(">", a, total), a, total)
 
 
-_dot_vectors = _reduction(lambda builder, total, a, b: multiply_add(builder, a, b, total), 0.0)
+def _product_added(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return multiply_add(builder, a, b, total)
+
+
+_dot_vectors = _reduction(_product_added, 0.0)
 _sum_vectors = _reduction(lambda builder, total, a, b: builder.fadd(total, a), 0.0)
 _max_vectors = _reduction(_largest, float("-inf"))
 
@@ -164,47 +141,29 @@ def dot(a: int, b: int, count: int) -> float:
     return total
 
 
-@intrinsic
+@emitted(types.void, *[types.int64] * 6)
 def dots(
-    typing_context: Any,
-    y: types.Type,
-    x: types.Type,
-    w: types.Type,
-    w_step: types.Type,
-    vectors: types.Type,
-    count: types.Type,
-) -> tuple[Any, Callable[..., Any]]:
+    builder: ir.IRBuilder,
+    y: ir.Value,
+    x: ir.Value,
+    w: ir.Value,
+    w_step: ir.Value,
+    vectors: ir.Value,
+    count: ir.Value,
+) -> None:
     """Set `count` floats at y to the products of the vectors at x and at w, w + w_step, ..."""
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        y, x, w, w_step, vectors, count = arguments
-        kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
-        name = f"llvm.vector.reduce.fadd.v{LANES}f32"
-        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
-        with cgutils.for_range(builder, count) as column:
-            total = cgutils.alloca_once_value(builder, number(0.0))
-            builder.store(number(0.0), total)
-            row = builder.add(w, builder.mul(column.index, w_step))
-            with cgutils.for_range(builder, vectors) as loop:
-                offset = builder.mul(loop.index, integer(FLOAT_BYTES * LANES))
-                loaded = [
-                    builder.load(
-                        pointer_at(builder, builder.add(at, offset), VECTOR), align=FLOAT_BYTES
-                    )
-                    for at in (x, row)
-                ]
-                first, second = loaded
-                made = multiply_add(builder, first, second, builder.load(total))
-                builder.store(made, total)
-            zero = ir.Constant(FLOAT, -0.0)
-            made = builder.call(reduce, [zero, builder.load(total)], fastmath=("reassoc",))
-            at = builder.add(y, builder.mul(column.index, integer(FLOAT_BYTES)))
-            builder.store(made, pointer_at(builder, at, FLOAT), align=FLOAT_BYTES)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 6), emit
+    kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
+    name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+    reduce = cgutils.get_or_insert_function(builder.module, kind, name)
+    with cgutils.for_range(builder, count) as column:
+        total = cgutils.alloca_once_value(builder, number(0.0))
+        builder.store(number(0.0), total)
+        row = builder.add(w, builder.mul(column.index, w_step))
+        _combine_into(builder, total, _product_added, (x, row), vectors)
+        zero = ir.Constant(FLOAT, -0.0)
+        made = builder.call(reduce, [zero, builder.load(total)], fastmath=("reassoc",))
+        at = builder.add(y, builder.mul(column.index, integer(FLOAT_BYTES)))
+        builder.store(made, pointer_at(builder, at, FLOAT), align=FLOAT_BYTES)
 
 
 @compiled

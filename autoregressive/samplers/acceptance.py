@@ -61,7 +61,7 @@ class Block(NamedTuple):
     Attributes:
       noise: the noise of the model's distribution, [batch, n, noise channels]; by rejection the
         noise of the draft's own.
-      condition: the block's condition: [batch, n, channels], a `Given` or None.
+      condition: the block's condition: [batch, n, channels], `NamedConditions` or None.
       temperature: 1 samples the model, smaller values are closer to its mode; 1 by rejection.
       draft_condition: the condition of a draft that reads something else than the model; else None.
       address: the address of the random numbers by rejection; None by coupling.

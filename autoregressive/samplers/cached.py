@@ -43,7 +43,7 @@ def cached_chunk(
       network: a network of symbols with a step.
       distribution: the distribution of a symbol.
       noise: the noise of this chunk, [batch, time, noise channels].
-      condition: the condition of this chunk: [batch, time, channels], a `Given` or None.
+      condition: the condition of this chunk: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
         one number for each row.
       state: the state from `network.initial_state`, or from the previous chunk, whose length must

@@ -113,7 +113,7 @@ class Native:
 
         Args:
           noise: the noise of this chunk, [batch, time, ..., noise channels].
-          condition: the condition of this chunk: [batch, time, channels], a `Given` or None.
+          condition: condition of this chunk: [batch, time, channels], `NamedConditions` or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode.
           state: the state from `begin`, or from the previous chunk; it is consumed.
 

@@ -113,7 +113,7 @@ def speculative(
       network: a network of symbols whose step takes several symbols at once.
       distribution: the distribution of a symbol.
       noise: the noise of all symbols, [batch, time, noise channels].
-      condition: [batch, time, channels], a `Given` or None.
+      condition: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
         number for each row, or a `Choice`.
       draft: proposes the symbols.

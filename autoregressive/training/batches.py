@@ -44,7 +44,7 @@ class Batches:
     """Batches from any step on, reproducible at every call.
 
     Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws. One
-    with `lengths` also has `mean_length`, see `rows.mean_length`.
+    with `lengths` also has `mean_length`, that of the rows before training splits a batch.
 
     Args:
       source: an array of elements [num, ...], from which every batch draws random rows; a list of

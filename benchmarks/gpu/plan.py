@@ -26,7 +26,7 @@ class Job:
     """A row, and how it is measured.
 
     Attributes:
-      what, size, batch, unit: of the row, see `benchmarks.report.Row`.
+      what, size, batch, unit: these fields of the `benchmarks.report.Row` that is measured.
       against: the `what` of each row of the same size and batch that it is compared with.
       function: exported function that is timed; "": a peer, which `peers` makes.
       weights: file of its weights, or "random".

@@ -196,7 +196,7 @@ def _derived_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:
             return t + 1, drawn[:, tf.newaxis], state, written.write(t, drawn)
 
         # Inlined, so that nothing is left of the zeros in place of which the inputs are.
-        start = derived.plan(batch).initial_state(sizes.horizon)
+        start = derived.program(batch).initial_state(sizes.horizon)
         start |= {name: given[name] for name in caches}
         loop = (0, given["token"], start, written)
         return {
@@ -213,8 +213,8 @@ def _derived_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:
 
 def _caches(derived: Any, batch: int, horizon: int) -> Specs:
     """Return the keys of a state, which are inputs: as zeros TensorFlow would fill them here."""
-    derived.plan(batch).horizon(horizon)  # its tables, made once, outside of graphs
-    start = tf.function(lambda: derived.plan(batch).initial_state(horizon), autograph=False)
+    derived.program(batch).horizon(horizon)  # its tables, made once, outside of graphs
+    start = tf.function(lambda: derived.program(batch).initial_state(horizon), autograph=False)
     state = start.get_concrete_function().structured_outputs
     keys = {name: value for name, value in state.items() if name.startswith(plan.KEYS)}
     return {name: tf.TensorSpec(value.shape, value.dtype) for name, value in keys.items()}

@@ -16,8 +16,9 @@ from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_ti
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
 from distill.flows import Flow
 from distill.residual import Prediction
+from foundation.cores import cores
 from likelihoods.affine import FlowOutput
-from wavenet.samplers.numba import as_compiled, check_shape, cores
+from wavenet.samplers.numba import as_compiled, check_shape
 
 
 @dataclasses.dataclass

@@ -10,29 +10,26 @@ weight to the last. In a gate's panels every filter vector is followed by its ga
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from autoregressive.machine.kernels import (
+from autoregressive.machine.kernels import HAS_32_REGISTERS, compiled, panel_widths
+from autoregressive.machine.llvm import (
     FLOAT,
     FLOAT_BYTES,
-    HAS_32_REGISTERS,
     LANES,
     VECTOR,
     VECTOR_BYTES,
     WORDS,
     clip,
-    compiled,
+    emitted,
     integer,
-    intrinsic,
     multiply_add,
     number,
-    panel_widths,
     pointer_at,
     spread,
     whole,
@@ -183,99 +180,77 @@ def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.
     return [[builder.load(slot) for slot in row] for row in slots]
 
 
-@intrinsic
+@emitted(types.void, *[types.int64] * 13)
 def _gate_panel(
-    typing_context: Any,
-    z: types.Type,
-    stride: types.Type,
-    weights: types.Type,
-    base: types.Type,
-    offsets: types.Type,
-    x: types.Type,
-    x_stride: types.Type,
-    lag: types.Type,
-    taps: types.Type,
-    inputs: types.Type,
-    c: types.Type,
-    c_inputs: types.Type,
-    width: types.Type,
-) -> tuple[Any, Callable[..., ir.Value]]:
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        z, stride, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, width = (
-            arguments
-        )
-        for units in _each_width(builder, GATE_VECTORS, width):
-            bases = _offset_pointers(builder, base, offsets)
-            first = [
-                [_element(builder, row, integer(v)) for v in range(2 * units)] for row in bases
-            ]
-            sums = _slots(builder, first)
-            tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
-            with cgutils.for_range(builder, taps) as loop:
-                lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
-                tap = builder.sub(x, builder.mul(lag, lags))
-                panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
-                _add_products(builder, sums, panel, tap, x_stride, inputs)
-            panel = builder.add(weights, builder.mul(tap_bytes, taps))
-            c_stride = builder.mul(c_inputs, integer(FLOAT_BYTES))
-            _add_products(builder, sums, panel, c, c_stride, c_inputs)
-            made = [
-                [_unit(builder, row[v], row[units + v]) for v in range(units)]
-                for row in _values(builder, sums)
-            ]
-            _store_rows(builder, z, stride, made)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 13), emit
+    builder: ir.IRBuilder,
+    z: ir.Value,
+    stride: ir.Value,
+    weights: ir.Value,
+    base: ir.Value,
+    offsets: ir.Value,
+    x: ir.Value,
+    x_stride: ir.Value,
+    lag: ir.Value,
+    taps: ir.Value,
+    inputs: ir.Value,
+    c: ir.Value,
+    c_inputs: ir.Value,
+    width: ir.Value,
+) -> None:
+    for units in _each_width(builder, GATE_VECTORS, width):
+        bases = _offset_pointers(builder, base, offsets)
+        first = [[_element(builder, row, integer(v)) for v in range(2 * units)] for row in bases]
+        sums = _slots(builder, first)
+        tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
+        with cgutils.for_range(builder, taps) as loop:
+            lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
+            tap = builder.sub(x, builder.mul(lag, lags))
+            panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
+            _add_products(builder, sums, panel, tap, x_stride, inputs)
+        panel = builder.add(weights, builder.mul(tap_bytes, taps))
+        c_stride = builder.mul(c_inputs, integer(FLOAT_BYTES))
+        _add_products(builder, sums, panel, c, c_stride, c_inputs)
+        made = [
+            [_unit(builder, row[v], row[units + v]) for v in range(units)]
+            for row in _values(builder, sums)
+        ]
+        _store_rows(builder, z, stride, made)
 
 
-@intrinsic
+@emitted(types.void, *[types.int64] * 9, types.float32, types.int64)
 def _product_panel(
-    typing_context: Any,
-    y: types.Type,
-    stride: types.Type,
-    weights: types.Type,
-    bias: types.Type,
-    base: types.Type,
-    base_stride: types.Type,
-    x: types.Type,
-    x_stride: types.Type,
-    inputs: types.Type,
-    floor: types.Type,
-    width: types.Type,
-) -> tuple[Any, Callable[..., ir.Value]]:
-
-    def emit(
-        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments
-        for vectors in _each_width(builder, PANEL_VECTORS, width):
-            biases = pointer_at(builder, bias)
-            first = [
-                [
-                    multiply_add(
-                        builder,
-                        _element(builder, row, integer(v)),
-                        number(math.sqrt(0.5)),
-                        _element(builder, biases, integer(v)),
-                    )
-                    for v in range(vectors)
-                ]
-                for row in _row_pointers(builder, base, base_stride)
+    builder: ir.IRBuilder,
+    y: ir.Value,
+    stride: ir.Value,
+    weights: ir.Value,
+    bias: ir.Value,
+    base: ir.Value,
+    base_stride: ir.Value,
+    x: ir.Value,
+    x_stride: ir.Value,
+    inputs: ir.Value,
+    floor: ir.Value,
+    width: ir.Value,
+) -> None:
+    for vectors in _each_width(builder, PANEL_VECTORS, width):
+        biases = pointer_at(builder, bias)
+        first = [
+            [
+                multiply_add(
+                    builder,
+                    _element(builder, row, integer(v)),
+                    number(math.sqrt(0.5)),
+                    _element(builder, biases, integer(v)),
+                )
+                for v in range(vectors)
             ]
-            sums = _slots(builder, first)
-            _add_products(builder, sums, weights, x, x_stride, inputs)
-            low = spread(builder, floor)
-            made = [
-                [_at_least(builder, value, low) for value in row] for row in _values(builder, sums)
-            ]
-            _store_rows(builder, y, stride, made)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 9, types.float32, types.int64), emit
+            for row in _row_pointers(builder, base, base_stride)
+        ]
+        sums = _slots(builder, first)
+        _add_products(builder, sums, weights, x, x_stride, inputs)
+        low = spread(builder, floor)
+        made = [[_at_least(builder, value, low) for value in row] for row in _values(builder, sums)]
+        _store_rows(builder, y, stride, made)
 
 
 @compiled

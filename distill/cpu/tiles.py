@@ -64,6 +64,16 @@ class TileSchedule(NamedTuple):
     """Layers that each thread has finished, over all tiles: int64 [threads, _LINE]."""
 
 
+class Tile(NamedTuple):
+    """A stretch of time of one sound."""
+
+    sound: int
+    start: int
+    """First bunch."""
+    rows: int
+    """Bunches."""
+
+
 class Scratch(NamedTuple):
     """A thread's own memory, float32."""
 
@@ -93,37 +103,29 @@ def _address(array: np.ndarray) -> int:
 
 
 @compiled
-def _reserve_rows(packed: PackedFlows, chunk: Chunk, sound: int, place: int, rows: int) -> int:
-    """Return the address of the next `rows` rows of a window, which are filled from now on."""
+def _reserve_rows(packed: PackedFlows, chunk: Chunk, tile: Tile, place: int) -> int:
+    """Return the address of a window's rows for a tile, which are filled from now on."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
-    window = _address(chunk.windows[sound]) + layer.window * row_bytes
-    top = chunk.used[sound, place]
-    if top + -(-rows // ROWS) * ROWS > layer.capacity:
+    window = _address(chunk.windows[tile.sound]) + layer.window * row_bytes
+    top = chunk.used[tile.sound, place]
+    if top + -(-tile.rows // ROWS) * ROWS > layer.capacity:
         copy(window, window + (top - layer.past) * row_bytes, layer.past * vectors)
         top = layer.past
-    chunk.used[sound, place] = top + rows
+    chunk.used[tile.sound, place] = top + tile.rows
     return window + top * row_bytes
 
 
 @compiled
-def _front(
-    packed: PackedFlows,
-    chunk: Chunk,
-    scratch: Scratch,
-    sound: int,
-    place: int,
-    start: int,
-    rows: int,
-) -> None:
+def _front(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
-    target = _reserve_rows(packed, chunk, sound, place, rows)
+    target = _reserve_rows(packed, chunk, tile, place)
     bunch_bytes = FLOAT_BYTES * sizes.bunch
-    noise = _address(chunk.noises[sound, packed.layers[place].flow]) + bunch_bytes * start
+    noise = _address(chunk.noises[tile.sound, packed.layers[place].flow]) + bunch_bytes * tile.start
     weights = _address(packed.memory)
-    for row in range(0, rows, ROWS):
+    for row in range(0, tile.rows, ROWS):
         product_rows(
             target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
             _address(scratch.zeros), 0,
@@ -138,32 +140,24 @@ def _row_of(sizes: Any, bunch: int) -> int:
 
 
 @compiled
-def _locate_rows(sizes: Any, scratch: Scratch, start: int, rows: int) -> None:
-    """Fill the offsets of the bunches from `start` on."""
-    first, gate_bytes = _row_of(sizes, start), 2 * sizes.gate_vectors * VECTOR_BYTES
-    for row in range(-(-rows // ROWS) * ROWS):
-        last = min(row, rows - 1)
-        scratch.offsets[1, row] = (_row_of(sizes, start + last) - first) * gate_bytes
+def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
+    """Fill the offsets of the bunches of a tile."""
+    first, gate_bytes = _row_of(sizes, tile.start), 2 * sizes.gate_vectors * VECTOR_BYTES
+    for row in range(-(-tile.rows // ROWS) * ROWS):
+        last = min(row, tile.rows - 1)
+        scratch.offsets[1, row] = (_row_of(sizes, tile.start + last) - first) * gate_bytes
 
 
 @compiled
-def _hold(
-    packed: PackedFlows,
-    chunk: Chunk,
-    scratch: Scratch,
-    sound: int,
-    place: int,
-    start: int,
-    rows: int,
-) -> int:
+def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> int:
     """Compute what each row adds to the gates of a layer, and return the address of the first."""
     sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
     if not sizes.held_inputs:
         return weights + layer.gate_bias
     target, gate_bytes = _address(scratch.held), 2 * sizes.gate_vectors * VECTOR_BYTES
-    first, row_bytes = _row_of(sizes, start), sizes.held_inputs * FLOAT_BYTES
-    source = _address(chunk.held[sound]) + first * row_bytes
-    for row in range(0, _row_of(sizes, start + rows - 1) + 1 - first, ROWS):
+    first, row_bytes = _row_of(sizes, tile.start), sizes.held_inputs * FLOAT_BYTES
+    source = _address(chunk.held[tile.sound]) + first * row_bytes
+    for row in range(0, _row_of(sizes, tile.start + tile.rows - 1) + 1 - first, ROWS):
         product_rows(
             target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
             _address(scratch.zeros), 0,
@@ -174,32 +168,21 @@ def _hold(
 
 
 @compiled
-def _layer(
-    packed: PackedFlows,
-    chunk: Chunk,
-    scratch: Scratch,
-    sound: int,
-    place: int,
-    start: int,
-    rows: int,
-) -> None:
+def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
     """Compute the next layer's input, or after the last one `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
-    base = _hold(packed, chunk, scratch, sound, place, start, rows)
+    base = _hold(packed, chunk, scratch, tile, place)
     offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
-    row_bytes, unit_bytes = (
-        sizes.residual_vectors * VECTOR_BYTES,
-        sizes.gate_vectors * VECTOR_BYTES,
-    )
-    source = _address(chunk.windows[sound]) + row_bytes * (
-        layer.window + chunk.used[sound, place] - rows
-    )
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    unit_bytes = sizes.gate_vectors * VECTOR_BYTES
+    first = layer.window + chunk.used[tile.sound, place] - tile.rows
+    source = _address(chunk.windows[tile.sound]) + row_bytes * first
     target, floor = _address(scratch.hidden if sizes.bunch == 1 else scratch.layered), 0.0
     if not layer.last:
-        target, floor = _reserve_rows(packed, chunk, sound, place + 1, rows), _FLOOR
+        target, floor = _reserve_rows(packed, chunk, tile, place + 1), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
     weights = _address(packed.memory)
-    for row in range(0, rows, ROWS):
+    for row in range(0, tile.rows, ROWS):
         gate_rows(
             units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
             source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
@@ -238,23 +221,16 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
 
 @compiled
 def _gates_of_bunch(
-    packed: PackedFlows,
-    chunk: Chunk,
-    scratch: Scratch,
-    sound: int,
-    number: int,
-    member: int,
-    start: int,
-    rows: int,
+    packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, number: int, member: int
 ) -> None:
     """Compute `hidden` of one sample of every bunch, from `layered` and the newest noise."""
     sizes, flow = packed.sizes, packed.flows[number]
     channels = sizes.residual_vectors * LANES
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
-    first = start * sizes.bunch + sizes.front_width - RECENT + member
-    noise = _address(chunk.noises[sound, number]) + FLOAT_BYTES * first
+    first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
+    noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
     inputs, weights = RECENT + channels, _address(packed.memory)
-    for row in range(0, rows, ROWS):
+    for row in range(0, tile.rows, ROWS):
         gate_rows(
             _address(scratch.hidden) + row * row_bytes,
             weights + flow.bunch + member * inputs * 2 * row_bytes,
@@ -267,16 +243,17 @@ def _gates_of_bunch(
 
 @compiled
 def _compose(
-    sizes: Any, chunk: Chunk, scratch: Scratch, sound: int, flow: int, start: int, rows: int
+    sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
 ) -> None:
     """Compute the flow's output, and location and scale of all flows so far."""
-    lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
-    for row in range(rows):
+    lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
+    start = tile.start * bunch + member
+    for row in range(tile.rows):
         log_scale = scratch.outputs[row, 1]
         scratch.scales[row] = lowest if log_scale < lowest else log_scale
         chunk.log_scale[sound, start + bunch * row] += scratch.scales[row]
-    exponential(_address(scratch.scales), -(-rows // LANES))
-    for row in range(rows):
+    exponential(_address(scratch.scales), -(-tile.rows // LANES))
+    for row in range(tile.rows):
         t, scale, location = start + bunch * row, scratch.scales[row], scratch.outputs[row, 0]
         chunk.location[sound, t] = chunk.location[sound, t] * scale + location
         t += sizes.front_width
@@ -299,27 +276,25 @@ def run_tiles(
     sizes, layers = packed.sizes, len(packed.layers)
     time = chunk.location.shape[1] // sizes.bunch
     counters, counter_bytes = _address(schedule.progress), 8 * _LINE
-    for tile in range(thread, len(chunk.location) * schedule.tiles, schedule.threads):
-        sound, start = tile // schedule.tiles, tile % schedule.tiles * schedule.tile_rows
+    for number in range(thread, len(chunk.location) * schedule.tiles, schedule.threads):
+        sound, start = number // schedule.tiles, number % schedule.tiles * schedule.tile_rows
         rows = min(schedule.tile_rows, time - start)
+        tile = Tile(sound, start, rows)
         for row in range(rows):
             for channel in range(sizes.condition_inputs):
                 scratch.condition[row, channel] = chunk.condition[sound, start + row, channel]
-        _locate_rows(sizes, scratch, start, rows)
-        before = counters + (tile - 1) % schedule.threads * counter_bytes
+        _locate_rows(sizes, scratch, tile)
+        before = counters + (number - 1) % schedule.threads * counter_bytes
         for place in range(layers):
-            wait_for(before, (tile - 1) * layers + min(place + 2, layers))
+            wait_for(before, (number - 1) * layers + min(place + 2, layers))
             layer = packed.layers[place]
             if layer.first:
-                _front(packed, chunk, scratch, sound, place, start, rows)
-            _layer(packed, chunk, scratch, sound, place, start, rows)
+                _front(packed, chunk, scratch, tile, place)
+            _layer(packed, chunk, scratch, tile, place)
             if layer.last:
                 for member in range(sizes.bunch):
                     if sizes.bunch > 1:
-                        _gates_of_bunch(
-                            packed, chunk, scratch, sound, layer.flow, member, start, rows
-                        )
+                        _gates_of_bunch(packed, chunk, scratch, tile, layer.flow, member)
                     _head(packed, scratch, packed.flows[layer.flow], rows)
-                    first = start * sizes.bunch + member
-                    _compose(sizes, chunk, scratch, sound, layer.flow, first, rows)
-            publish(counters + thread * counter_bytes, tile * layers + place + 1)
+                    _compose(sizes, chunk, scratch, tile, layer.flow, member)
+            publish(counters + thread * counter_bytes, number * layers + place + 1)

@@ -69,7 +69,7 @@ class SoundDrawing(Drawing):
         """Append a chunk to the files of its rows."""
         if part.rows != self._rows:
             self.end_rows()
-            self._rows, self._record = part.rows, Record(len(part.rows), self._record.begun)
+            self._rows, self._record = part.rows, Record(len(part.rows), self._record.started)
             places = [self.paths[row] for row in part.rows]
             self._writers = [self.enter_context(audio.writing(p, self.rate_hz)) for p in places]
         for append, row in zip(self._writers, part.samples, strict=True):
@@ -112,12 +112,12 @@ class Record:
 
     Args:
       rows: number of sounds.
-      begun: when their drawing began, as `time.perf_counter` has it; None: now.
+      started: when their drawing began, as `time.perf_counter` has it; None: now.
     """
 
-    def __init__(self, rows: int, begun: float | None = None):
+    def __init__(self, rows: int, started: float | None = None):
         self.samples = self.made = 0
-        self.begun = self.ended = time.perf_counter() if begun is None else begun
+        self.started = self.ended = time.perf_counter() if started is None else started
         self.first_seconds = 0.0
         self.limited = np.zeros(rows, np.int64)
         self.peaks, self.energies = np.zeros(rows), np.zeros(rows)
@@ -135,7 +135,7 @@ class Record:
         if part.made:
             self.made += chunk.size
             self.ended = time.perf_counter()
-            self.first_seconds = self.first_seconds or self.ended - self.begun
+            self.first_seconds = self.first_seconds or self.ended - self.started
 
     def line(self, path: Path, number: int, rate_hz: int) -> str:
         """Return the length and the levels of a sound."""
@@ -147,7 +147,7 @@ class Record:
 
     def speed(self, rate_hz: int) -> str:
         """Return a line on the time of the sounds, of long ones with the real-time factor."""
-        seconds, took = self.made / rate_hz, self.ended - self.begun
+        seconds, took = self.made / rate_hz, self.ended - self.started
         said = (
             f"{_duration(self.made, rate_hz)} of sound in {took:.2f} s, "
             f"the first of it after {self.first_seconds:.2f} s"

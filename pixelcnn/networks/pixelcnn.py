@@ -197,7 +197,7 @@ class PixelCNN(tf.Module):
         """Return the result of a call, for a condition whose map has the coordinates already."""
         rows, columns = self._before(levels)
         above, left = self.above(rows, mode), self.left(columns, mode)
-        v, h = above.units[..., : self.config.units], above.units[..., self.config.units :]
+        v, h = tf.split(above.units, 2, -1)
         h += left.units
         for i, layer in enumerate(self.layers):
             rate = self.config.dropout

@@ -23,7 +23,6 @@ from foundation.checkpoints import Checkpoints
 from foundation.errors import UserError
 from foundation.folders import make_folder
 from foundation.model_folder import variable_names
-from foundation.run_directory import RunDirectory
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.portable.stablehlo import lower
 from replicator.training.state import LossFn, TrainState
@@ -143,8 +142,8 @@ def export_training(
 
 def _copy_trainer(folder: Path) -> None:
     """Write run.py and the package `layouts`, as text, because importing them needs JAX."""
-    source = importlib.resources.files("replicator")
-    write_text(folder / "run.py", source.joinpath("portable", "run.py").read_text("utf-8"))
+    source = importlib.resources.files("replicator.portable")
+    write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
     for module in source.joinpath("layouts").iterdir():
         if module.name.endswith(".py"):
@@ -160,26 +159,6 @@ def new_folder(folder: Path) -> Path:
             "or choose another folder."
         )
     return folder
-
-
-def restore(
-    state: TrainState,
-    workdir: Path | None,
-    config: dict[str, Any],
-    changeable: Iterable[str],
-    defaults: Mapping[str, Any],
-) -> None:
-    """Restore the state from the newest checkpoint of a run, if there is one, after `check`.
-
-    If `workdir` is None, do nothing.
-    """
-    if workdir is None or not (Path(workdir) / "config.json").exists():
-        return
-    run = RunDirectory.open(workdir)
-    run.check(config, tuple(changeable), defaults)
-    arrays, _ = run.checkpoints().newest()
-    if arrays is not None:
-        state.restore(arrays)
 
 
 def next_command(folder: Path, state: TrainState) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 import jax.export
 import numpy as np
 
-LAYOUTS = "replicator.layouts" if __package__ else "layouts"
+LAYOUTS = "replicator.portable.layouts" if __package__ else "layouts"
 layouts = importlib.import_module(f"{LAYOUTS}.devices")
 processes = importlib.import_module(f"{LAYOUTS}.processes")
 UserError = layouts.LayoutError  # a user's mistake, which the message explains in one line

@@ -311,46 +311,28 @@ class ShardedVariable(dtensor.DVariable):
             return super()._read_variable_op(no_copy)
         return recorded_read(self, assigned)
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign(self, value: Any, *options: Any, **named: Any) -> Any:
         """Set the variable to a tensor, plain or sharded in any layout."""
         value = self._relayout(value)
         if not self._is_assigned_in_step():
-            return super().assign(value, use_locking, name, read_value)
-        super().assign(value, use_locking, name, read_value=False)
+            return super().assign(value, *options, **named)
+        super().assign(value, read_value=False)
         self._store.remember(self, value)
         return self
 
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign_add(self, delta: Any, *options: Any, **named: Any) -> Any:
         """Add a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
-            return self.assign(self._sharded_value() + delta, use_locking, name, read_value)
-        return super().assign_add(delta, use_locking, name, read_value)
+            return self.assign(self._sharded_value() + delta)
+        return super().assign_add(delta, *options, **named)
 
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
         """Subtract a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
-            return self.assign(self._sharded_value() - delta, use_locking, name, read_value)
-        return super().assign_sub(delta, use_locking, name, read_value)
+            return self.assign(self._sharded_value() - delta)
+        return super().assign_sub(delta, *options, **named)
 
     def _is_assigned_in_step(self) -> bool:
         return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()

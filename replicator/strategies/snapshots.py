@@ -85,38 +85,20 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
             return values[id(self)]
         return recorded_read(self, values[id(self)])
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign(self, value: Any, *options: Any, **named: Any) -> Any:
         """Set the variable; the next read in the step is a new one."""
         self._forget()
-        return super().assign(value, use_locking, name, read_value)
+        return super().assign(value, *options, **named)
 
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign_add(self, delta: Any, *options: Any, **named: Any) -> Any:
         """Add to the current value, which other workers may have changed."""
         self._forget()
-        return super().assign_add(delta, use_locking, name, read_value)
+        return super().assign_add(delta, *options, **named)
 
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
+    def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
         """Subtract from the current value, which other workers may have changed."""
         self._forget()
-        return super().assign_sub(delta, use_locking, name, read_value)
+        return super().assign_sub(delta, *options, **named)
 
     def _forget(self) -> None:
         (self._snapshots.values() or {}).pop(id(self), None)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs, is_at_rate
-from autoregressive.given import Given
+from autoregressive.given import NamedConditions
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
 from serving.bundles.functions import Tensors
@@ -157,7 +157,7 @@ class Conditions:
             shape = tf.concat([tf.shape(part)[:2], spec.shape[2:]], 0)
             part = tf.ensure_shape(tf.reshape(part, shape), [*part.shape[:2], *spec.shape[2:]])
             found[name] = tf.cast(part, spec.dtype)
-        return Given(found, {})
+        return NamedConditions(found, {})
 
 
 def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:

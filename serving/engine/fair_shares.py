@@ -40,10 +40,10 @@ def client_of_address(address: str) -> str:
     return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))
 
 
-class Places:
-    """A limited number of places; a client may take another one while it has fewer than are free.
+class ClientSlots:
+    """A limited number of slots; a client may take another one while it has fewer than are free.
 
-    So one client alone has half of them, and whatever it takes, the next one finds a place.
+    So one client alone has half of them, and whatever it takes, the next one finds a slot.
     """
 
     def __init__(self, most: int):
@@ -52,24 +52,24 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """The number of places that are taken."""
+        """The number of slots that are taken."""
         return sum(self._taken.values())
 
     def taken_by(self, client: str) -> int:
-        """Return the number of places that a client has."""
+        """Return the number of slots that a client has."""
         return self._taken.get(client, 0)
 
     def has_one_for(self, client: str) -> bool:
-        """Return whether a client may take a place."""
+        """Return whether a client may take a slot."""
         own, free = self.taken_by(client), self._most - self.taken
         return free > 0 and (not own or own < free)
 
     def take(self, client: str) -> None:
-        """Take a place."""
+        """Take a slot."""
         self._taken[client] = self.taken_by(client) + 1
 
     def leave(self, client: str) -> None:
-        """Give a place back."""
+        """Give a slot back."""
         self._taken[client] -= 1
         if not self._taken[client]:
             del self._taken[client]

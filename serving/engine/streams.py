@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from foundation.errors import UserError
-from serving.engine.fair_shares import Places, current_client
+from serving.engine.fair_shares import ClientSlots, current_client
 from serving.engine.permits import PROCESSORS
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
@@ -29,12 +29,12 @@ class Streams:
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
-        self._places, self._seconds, self._changed = Places(most), seconds, changed
+        self._client_slots, self._seconds, self._changed = ClientSlots(most), seconds, changed
 
     @property
     def running(self) -> int:
         """The number of open streams."""
-        return self._places.taken
+        return self._client_slots.taken
 
     async def stream(
         self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
@@ -47,12 +47,12 @@ class Streams:
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
         client = current_client()
-        if not self._places.has_one_for(client):
-            own = self._places.taken_by(client)
+        if not self._client_slots.has_one_for(client):
+            own = self._client_slots.taken_by(client)
             yours = f", {own} of them yours" if own else ""
             raise Overloaded(f"{self.running} streams are open already{yours}.")
         work = _StreamThread(make, self._seconds, client, functools.partial(self._ended, client))
-        self._places.take(client)
+        self._client_slots.take(client)
         self._changed(1)
         work.start()
         loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class Streams:
             work.stop()
 
     def _ended(self, client: str) -> None:
-        self._places.leave(client)
+        self._client_slots.leave(client)
         self._changed(-1)
 
 

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import service_unavailable
 
-from serving.engine.fair_shares import Places, client_of_address
+from serving.engine.fair_shares import ClientSlots, client_of_address
 from serving.http.connection import HEAD_BYTES, Connection, IdleConnections
 
 MAX_REQUESTS = 1024  # in progress; further ones are answered 503
@@ -26,7 +26,7 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):
-        self._app, self._in_progress, self._cut_off = app, Places(MAX_REQUESTS), 0
+        self._app, self._in_progress, self._cut_off = app, ClientSlots(MAX_REQUESTS), 0
         self.idle = IdleConnections(MAX_IDLE, IDLE_SECONDS)
         self._serving: asyncio.Task | None = None
         super().__init__(

@@ -6,6 +6,7 @@ import causal_networks
 import keras
 import numpy as np
 import pytest
+import refused_networks
 import tensorflow as tf
 
 from autoregressive.causality import (
@@ -27,19 +28,19 @@ def test_a_causal_network_has_nothing_to_report():
 
 
 def test_the_layer_that_looks_ahead_is_named():
-    found = check_causal(causal_networks.future())
+    found = check_causal(refused_networks.future())
     assert not found and not found.has_step
-    assert re.search(causal_networks.REFUSED[causal_networks.future], found.message)
+    assert re.search(refused_networks.REFUSED[refused_networks.future], found.message)
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (causal_networks.future, "output t depends on input t [+] 1"),
-        (causal_networks.dilated_future, "output t depends on input t [+] 2"),
-        (causal_networks.noisy, "random numbers of its own"),
-        (causal_networks.length_scaled, "change with the length"),
-        (causal_networks.unrolled, "^$"),
+        (refused_networks.future, "output t depends on input t [+] 1"),
+        (refused_networks.dilated_future, "output t depends on input t [+] 2"),
+        (refused_networks.noisy, "random numbers of its own"),
+        (refused_networks.length_scaled, "change with the length"),
+        (refused_networks.unrolled, "^$"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -48,7 +49,7 @@ def test_outputs_show_it_without_the_graph(make, text):
 
 
 def test_attention_with_shifted_scores_is_causal_and_has_no_step():
-    found = check_causal(causal_networks.attention())
+    found = check_causal(refused_networks.attention())
     assert found.is_causal and not found.has_step
     assert "attend" in found.message
 
@@ -56,11 +57,11 @@ def test_attention_with_shifted_scores_is_causal_and_has_no_step():
 @pytest.mark.parametrize(
     ("make", "is_causal"),
     [
-        (causal_networks.unrolled, True),
-        (causal_networks.first_repeated, True),
-        (causal_networks.last_subtracted, False),
-        (causal_networks.repeated, False),
-        (causal_networks.reversed_time, False),
+        (refused_networks.unrolled, True),
+        (refused_networks.first_repeated, True),
+        (refused_networks.last_subtracted, False),
+        (refused_networks.repeated, False),
+        (refused_networks.reversed_time, False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

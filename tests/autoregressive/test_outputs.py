@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import onepass
 from autoregressive.causality import check_causal
 from autoregressive.model import Autoregressive
 from likelihoods import Categorical, Gaussian, Integers
@@ -78,27 +77,6 @@ def test_a_subclassed_model_is_taken_with_its_inputs():
     model = Autoregressive(Subclassed(), Categorical(8), codec=Integers(8), inputs=inputs)
     assert model.sample(1, 5, 0).shape == (1, 5)
     assert check_causal(Subclassed(), inputs=inputs)
-
-
-@pytest.mark.parametrize("axes", [2, 3])
-def test_conditions_of_integers_are_stored_and_exported(axes, tmp_path):
-    kinds = keras.Input([None, 1][: axes - 1], dtype="int32")
-    h = layers.Embedding(5, 3)(kinds)
-    h = h if axes == 2 else layers.Reshape([-1, 3])(h)
-    joined = layers.Concatenate()([WAVES, h])
-    model = Autoregressive(keras.Model([WAVES, kinds], layers.Dense(2)(joined)), Gaussian(16))
-    condition = np.random.default_rng(0).integers(0, 5, [2, 6, 1][:axes]).astype(np.int32)
-    condition = condition if axes == 2 else condition.reshape([2, 6, 1])
-    expected = model.sample(2, 6, 1, condition)
-    assert model.condition_channels == 1
-    loaded = onepass.load(onepass.save(model, tmp_path / "stored"))
-    np.testing.assert_array_equal(loaded.sample(2, 6, 1, condition), expected)
-    np.testing.assert_allclose(
-        loaded.log_prob(expected, condition), model.log_prob(expected, condition), rtol=1e-5
-    )
-    bundle = onepass.load(onepass.export(model, tmp_path / "models" / "1", length=8))
-    frames = condition.reshape([2, 6, 1])
-    np.testing.assert_allclose(bundle.sample(2, 6, 1, frames), expected, atol=1e-6)
 
 
 def test_images_of_integers_are_fed_their_levels():

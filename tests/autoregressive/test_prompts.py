@@ -1,4 +1,4 @@
-"""Prompts, top-k, top-p, temperatures and ends of rows, in every sampler."""
+"""What prompts, top-k, temperatures and ends of rows mean, and which have no meaning."""
 
 import attention_networks
 import causal_networks
@@ -9,9 +9,7 @@ from attention_networks import SPEC, TOKENS
 from autoregressive.model import Autoregressive
 from likelihoods import Categorical, Gaussian, Integers
 
-METHODS = ("cached", "naive", "fixed-point", "auto")
 LENGTH = 30
-ROWS = ("prefix",)
 
 
 @pytest.fixture(scope="module")
@@ -20,54 +18,14 @@ def model():
     return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
 
 
-@pytest.fixture(scope="module")
-def draft():
-    network = attention_networks.Linear()
-    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
-
-
 def tokens(*shape, seed=1):
     return np.random.default_rng(seed).integers(0, TOKENS, shape)
-
-
-OPTIONS = {
-    "prefix": {"prefix": tokens(3, 11)},
-    "long prefix": {"prefix": tokens(3, 29)},
-    "whole prefix": {"prefix": tokens(3, 30)},
-    "one prefix": {"prefix": tokens(9)},
-    "lengths": {"prefix": [tokens(1), tokens(20), tokens(12)]},
-    "empty": {"prefix": [tokens(0), tokens(20), tokens(12)]},
-    "top-k": {"top_k": 3, "temperature": 1.5},
-    "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
-    "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
-    "rows": {"temperature": [0.0, 0.5, 1.5], "top_k": 5},
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_method_batch_and_chunk_gives_the_same_tokens(model, draft, name):
-    options = OPTIONS[name]
-    drawn = model.sample(3, LENGTH, 5, method="naive", **options)
-    for method in METHODS[:1] + METHODS[2:]:
-        same = model.sample(3, LENGTH, 5, method=method, **options)
-        np.testing.assert_array_equal(drawn, same, method)
-    guessed = model.sample(3, LENGTH, 5, method="speculative", draft=draft, **options)
-    np.testing.assert_array_equal(drawn, guessed)
-    first = {k: v[:1] if k in ROWS and name != "one prefix" else v for k, v in options.items()}
-    first |= {"temperature": [0.0]} if name == "rows" else {}
-    np.testing.assert_array_equal(drawn[:1], model.sample(1, LENGTH, 5, **first))
-    parts = np.concatenate(list(model.stream(LENGTH, 5, num=3, chunk=7, **options)), 1)
-    np.testing.assert_array_equal(drawn[:, : parts.shape[1]], parts)
-    assert parts.shape[1] == LENGTH or "stop" in options
 
 
 def test_the_rest_is_drawn_given_the_prefix(model):
     prefix = tokens(2, 10)
     drawn = model.sample(2, LENGTH, 3, prefix=prefix)
     np.testing.assert_array_equal(drawn[:, :10], prefix)
-    # With the noise of its own positions, a model continues its own sample.
-    own = model.sample(2, LENGTH, 3)
-    np.testing.assert_array_equal(own, model.sample(2, LENGTH, 3, prefix=own[:, :13]))
 
 
 def test_a_row_ends_with_its_stop_token_and_not_within_its_prefix(model):

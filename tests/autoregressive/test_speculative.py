@@ -1,11 +1,11 @@
 """Drafts change the number of passes, and nothing else: the symbols are those of the noise."""
 
 import attention_networks
-import causal_networks
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_networks import Dilated
 from marks import some_slow
 
 from autoregressive.model import Autoregressive
@@ -13,35 +13,14 @@ from autoregressive.samplers import speculative
 from distill.any_teacher import flow_student
 from likelihoods import Categorical, Gaussian, Integers, Linear, LogisticMixture
 
-FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
 TIME, BLOCK = 37, 8
 BIAS = [0.1, -2.0]  # mean and log-scale
-
-
-class Dilated(tf.Module):
-    """A causal network in float64, so that rounding moves no level."""
-
-    def __init__(self, num_parameters, condition_channels=0, first_seed=0):
-        super().__init__()
-        shapes = [[2, 1 + condition_channels, 6], [2, 6, num_parameters]]
-        self.kernels = [
-            tf.Variable(tf.cast(causal_networks.variable(shape, seed, 0.7), tf.float64))
-            for seed, shape in enumerate(shapes, first_seed)
-        ]
-
-    def __call__(self, x, condition=None):
-        h = x if condition is None else tf.concat([x, tf.cast(condition, x.dtype)], -1)
-        for i, kernel in enumerate(self.kernels):
-            padded = tf.pad(h, [[0, 0], [2**i, 0], [0, 0]])
-            h = tf.nn.convolution(padded, kernel, dilations=[2**i])
-            h = tf.tanh(h) if i == 0 else h
-        return h
 
 
 def model_of(distribution, seed=0, condition_channels=0):
     network = Dilated(distribution.num_parameters, condition_channels, seed)
     return Autoregressive(
-        network, distribution, inputs=FLOAT64, condition_channels=condition_channels
+        network, distribution, inputs=Dilated.inputs, condition_channels=condition_channels
     )
 
 
@@ -82,9 +61,10 @@ def test_the_symbols_are_those_of_the_cached_sampler_whatever_the_draft(name):
 
 def test_positions_may_end_before_the_default_length():
     levels = attention_networks.TOKENS
+    inputs = attention_networks.SPEC
     model, draft = (
-        Autoregressive(make(), Categorical(levels), codec=Integers(levels))
-        for make in (attention_networks.mini_gpt, attention_networks.explicit_mask)
+        Autoregressive(make(), Categorical(levels), codec=Integers(levels), inputs=inputs)
+        for make in (attention_networks.Learned, attention_networks.Rotary)
     )
     drawn = model.sample(2, TIME, 7, method="speculative", draft=draft)
     np.testing.assert_array_equal(drawn, model.sample(2, TIME, 7, method="cached"))

@@ -39,7 +39,7 @@ def test_what_is_written_is_read(fields):
 def test_every_cut_and_every_changed_byte_is_refused():
     data = example().to_bytes()
     for end in range(len(data)):
-        refused(read, data[:end])
+        assert refused(read, data[:end])
     for place in range(len(data)):
         changed = bytearray(data)
         changed[place] ^= 64

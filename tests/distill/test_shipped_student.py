@@ -34,6 +34,7 @@ def recordings(student):
     return [audio.amplify(sound[:32_000], student.gain_db) for sound in sounds]
 
 
+@pytest.mark.slow  # test_sound_drafts.py has the law for small networks
 def test_it_drafts_for_the_shipped_teacher_whose_sound_stays_the_same():
     teacher, student = onepass.load("shipped-teacher"), onepass.load("shipped-kathleen")
     frames = 0.1 * np.arange(80, dtype=np.float32) / 80 + np.zeros([1, 80], np.float32)

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from distill.losses.kl_divergence import standard_draws
 from distill.pipeline import flow_stages, planned_stages
-from replicator.pipeline.building_blocks import schedule
-from replicator.pipeline.execution import Pipeline
-from replicator.pipeline.export import export_stages
-from replicator.pipeline.schedule import KEPT, function_name
+from planning.pipeline.building_blocks import schedule
+from planning.pipeline.execution import Pipeline
+from planning.pipeline.export import export_stages
+from planning.pipeline.schedule import KEPT, function_name
 from replicator.portable.export import named_weights, specs_of
 from replicator.portable.manifest import read_manifest
 

@@ -91,4 +91,5 @@ def test_a_measure_of_an_older_folder_is_still_written():
 
 
 def test_a_measure_is_strict_json():
-    json.dumps(dataclasses.asdict(weighted_mean(np.array([2.0]))), allow_nan=False)
+    written = json.dumps(dataclasses.asdict(weighted_mean(np.array([2.0]))), allow_nan=False)
+    assert json.loads(written)["mean"] == 2.0

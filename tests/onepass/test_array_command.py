@@ -6,7 +6,7 @@ import numpy as np
 import own_models
 import pytest
 import soundfile
-from own_models import LONGEST, RATE_HZ, SHAPE, model
+from own_models import LONGEST, RATE_HZ, SHAPE, model, saved_folder
 from PIL import Image
 from scipy import stats
 
@@ -15,16 +15,6 @@ from foundation.errors import UserError
 from onepass.command import main
 
 BITS = 1 / np.log(2.0)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """Folders of saved models by name."""
-    root = tmp_path_factory.mktemp("saved")
-    onepass.save(model("sound"), root / "sound", sample_rate_hz=RATE_HZ)
-    for name in ("own", "picture", "deep", "conditioned", "student"):
-        onepass.save(model(name), root / name)
-    return root
 
 
 def said(capsys, *words):
@@ -37,38 +27,47 @@ def refusal(capsys, *words):
     return capsys.readouterr().err
 
 
-def test_sound_is_written_as_wav(saved, tmp_path, capsys):
-    said(capsys, "sample", saved / "sound", "--out", tmp_path, "--length", LONGEST, "--num", 2)
+def test_sound_is_written_as_wav(tmp_path, capsys):
+    said(
+        capsys, "sample", saved_folder("sound"), "--out", tmp_path, "--length", LONGEST, "--num", 2
+    )
     sound, rate_hz = soundfile.read(tmp_path / "sample_0_1.wav")
     assert rate_hz == RATE_HZ
-    expected = onepass.load(saved / "sound").sample(2, LONGEST, 0)[1]
+    expected = onepass.load(saved_folder("sound")).sample(2, LONGEST, 0)[1]
     np.testing.assert_allclose(sound, expected, atol=2.0 / 32768)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("picture", "L"), ("deep", "I;16")])
-def test_grey_images_are_written_with_their_levels(saved, name, mode, tmp_path, capsys):
-    said(capsys, "sample", saved / name, "--out", tmp_path, "--length", *SHAPE, "--seed", 3)
+def test_grey_images_are_written_with_their_levels(name, mode, tmp_path, capsys):
+    said(capsys, "sample", saved_folder(name), "--out", tmp_path, "--length", *SHAPE, "--seed", 3)
     with Image.open(tmp_path / "sample_3_0.png") as image:
         assert image.mode == mode
         levels = np.asarray(image)
     np.testing.assert_array_equal(levels, model(name).sample(1, SHAPE, 3)[0, ..., 0])
 
 
-def test_other_arrays_are_written_as_npy(saved, tmp_path, capsys):
+def test_other_arrays_are_written_as_npy(tmp_path, capsys):
     given = own_models.condition("conditioned")[0]
     np.save(tmp_path / "condition.npy", given)
     words = ("--out", tmp_path, "--length", LONGEST, "--num", 2)
-    said(capsys, "sample", saved / "conditioned", *words, "--condition", tmp_path / "condition.npy")
+    said(
+        capsys,
+        "sample",
+        saved_folder("conditioned"),
+        *words,
+        "--condition",
+        tmp_path / "condition.npy",
+    )
     drawn = np.load(tmp_path / "sample_0.npy")
     np.testing.assert_allclose(drawn, model("conditioned").sample(2, LONGEST, 0, given), atol=1e-6)
-    assert "already exists" in refusal(capsys, "sample", saved / "own", *words)
+    assert "already exists" in refusal(capsys, "sample", saved_folder("own"), *words)
 
 
-def test_bits_per_element_are_those_of_the_model_and_of_its_bundle(saved, tmp_path, capsys):
+def test_bits_per_element_are_those_of_the_model_and_of_its_bundle(tmp_path, capsys):
     rows = own_models.drawn("own")
     np.save(tmp_path / "rows.npy", rows)
     expected = -np.asarray(model("own").log_prob(rows)).mean(1) * BITS
-    for place in (saved / "own", own_models.bundle_folder("own")):
+    for place in (saved_folder("own"), own_models.bundle_folder("own")):
         figures = json.loads(
             said(capsys, "evaluate", place, "--data", tmp_path / "rows.npy", "--json")
         )
@@ -108,35 +107,35 @@ def test_what_cannot_be_evaluated_is_named():
         onepass.evaluate(model("conditioned"), np.zeros([1, LONGEST], np.float32), given)
 
 
-def test_a_folder_of_images_is_evaluated(saved, tmp_path, capsys):
+def test_a_folder_of_images_is_evaluated(tmp_path, capsys):
     images = own_models.drawn("deep").astype(np.uint16)
     for number, image in enumerate(images):
         Image.fromarray(image[..., 0]).save(tmp_path / f"{number}.png")
-    out = said(capsys, "evaluate", saved / "deep", "--data", tmp_path)
+    out = said(capsys, "evaluate", saved_folder("deep"), "--data", tmp_path)
     bits = -np.asarray(model("deep").log_prob(images.astype(np.int32))).mean() * BITS
     assert out.startswith(f"{bits:.3f} (95%: ")
     assert "of 32 elements" in out
 
 
-def test_what_is_asked_wrongly_is_named(saved, tmp_path, capsys):
+def test_what_is_asked_wrongly_is_named(tmp_path, capsys):
     np.save(tmp_path / "loud.npy", np.full([1, 4], 3.0))
-    loud = ("evaluate", saved / "own", "--data", tmp_path / "loud.npy")
+    loud = ("evaluate", saved_folder("own"), "--data", tmp_path / "loud.npy")
     assert "`elements` must be in [-1, 1]" in refusal(capsys, *loud)
-    student = ("evaluate", saved / "student", "--data", tmp_path / "loud.npy")
+    student = ("evaluate", saved_folder("student"), "--data", tmp_path / "loud.npy")
     assert "is a student, which has no log-probabilities" in refusal(capsys, *student)
-    nothing = ("evaluate", saved / "deep", "--data", tmp_path)
+    nothing = ("evaluate", saved_folder("deep"), "--data", tmp_path)
     assert "contains no .png" in refusal(capsys, *nothing)
-    length = ("sample", saved / "own", "--out", tmp_path, "--length", 3, 4)
+    length = ("sample", saved_folder("own"), "--out", tmp_path, "--length", 3, 4)
     assert "`length` must be a number" in refusal(capsys, *length)
 
 
-def test_a_saved_model_is_exported_by_the_command(saved, tmp_path, capsys):
+def test_a_saved_model_is_exported_by_the_command(tmp_path, capsys):
     out = tmp_path / "models" / "mine" / "1"
-    said(capsys, "export", saved / "own", "--out", out, "--length", LONGEST)
+    said(capsys, "export", saved_folder("own"), "--out", out, "--length", LONGEST)
     np.testing.assert_allclose(
         onepass.load(out).sample(1, LONGEST, own_models.SEED),
         own_models.drawn("own")[:1],
         atol=1e-6,
     )
-    again = ("export", saved / "own", "--out", out, "--bfloat16")
+    again = ("export", saved_folder("own"), "--out", out, "--bfloat16")
     assert "`--bfloat16` is not for" in refusal(capsys, *again)

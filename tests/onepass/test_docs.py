@@ -107,7 +107,7 @@ def test_a_module_that_is_run_is_there(page, line):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_on_a_page_compiles(page):
     for block in blocks(page, "python"):
-        compile(block, str(page), "exec")
+        assert compile(block, str(page), "exec").co_filename == str(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

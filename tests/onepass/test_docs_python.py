@@ -46,7 +46,7 @@ ONLY_COMPILED = {
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
     "tests/pixelcnn/test_image_portable.py do so",
-    r"export_stages\(": "its stages are the reader's: tests/replicator/test_pipeline_execution.py "
+    r"export_stages\(": "its stages are the reader's: tests/planning/test_pipeline_execution.py "
     "has some",
 }
 # Pages of many blocks, each of which trains, exports or serves: a minute or more.
@@ -104,6 +104,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
             if SERVER in block:
                 block = block.replace(SERVER, servers.enter_context(served(tmp_path)))
             exec(compile(block, str(page), "exec"), namespace)
+    assert len(namespace) > 1
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from in_replicas import run_checks
 
-from replicator.layouts.layout import Step, Tensor
-from replicator.layouts.partition import Partitioner
-from replicator.layouts.search import NEAR, state_groups
 from replicator.portable import run
+from replicator.portable.layouts.layout import Step, Tensor
+from replicator.portable.layouts.partition import Partitioner
+from replicator.portable.layouts.search import NEAR, state_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 COLUMNS, ROWS = ((), ("model",)), (("model",), ())

@@ -247,6 +247,7 @@ def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     (folder / "model.json").write_text(json.dumps(spec | {"refine": 1}))
     assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
     made, plain_frames = serving.load(path, backend), sound_of(PLAIN_STUDENT)
+    assert made.known_speakers == SPEAKERS[:2]
     given = {**plain_frames, "condition": recorded_frames(plain_frames["condition"], 0.0)}
     live = onepass.load(folder).generate(**given)
     assert_same(made.generate(**given), live)
@@ -262,7 +263,7 @@ def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     assert np.abs(plain - live).max() > 10 * STEP
 
 
-@pytest.mark.parametrize(("kind", "passes"), [(FRAMED, 1), (PLAIN_STUDENT, -1)])
+@pytest.mark.parametrize(("kind", "passes"), [(FRAMED, 1), (DRAFT, -1)])
 def test_only_students_of_a_mel_are_refined(kind, passes):
     for speak in (bundle(kind).generate, bundle(kind).stream):
         with pytest.raises(InvalidInput, match="`refine` must be"):
@@ -341,7 +342,6 @@ def test_a_bundle_says_what_it_speaks():
     made = bundle(FREE)
     assert (made.kind, made.sample_rate_hz, made.hop_samples) == ("sound", 4000, 1)
     assert made.known_speakers == SPEAKERS
-    assert bundle(PLAIN_STUDENT).known_speakers == SPEAKERS[:2]
     assert not made.conditional and bundle(DRAFT).conditional
     assert bundle(DRAFT).known_speakers == ()
 
@@ -391,9 +391,9 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
         (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
         (DRAFT, dict(condition=np.zeros([3, 7]), num_samples=61), "between 1 and 60, got 61"),
-        (DRAFT, dict(condition=np.zeros([3, 7]), seed=2**64), "`seed` must be at most"),
-        (DRAFT, dict(condition=np.zeros([3, 7]), seed=-1), "`seed` must be at least 0"),
-        (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be at least 1"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=2**64), "`seed` must be an integer in"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=-1), "`seed` must be an integer in"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be an integer of"),
         (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
         (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
         (FREE, dict(), "`num_samples` must be given"),

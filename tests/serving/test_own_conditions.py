@@ -1,11 +1,9 @@
-"""Conditions of any structure give the same rows live, in a bundle, and over HTTP and gRPC."""
+"""Conditions of any structure in streams, and what bundles, servers and the command refuse."""
 
-import contextlib
 import json
 import shutil
 
 import causal_networks
-import grpc_running
 import http_running
 import numpy as np
 import own_models
@@ -22,7 +20,6 @@ from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 
 LENGTH, SEED, NUM = 30, 5, 3
-NAMES = ("voices", "reading", "classes")
 RANDOM = np.random.default_rng(4)
 GIVEN = {
     "voices": {
@@ -58,39 +55,6 @@ def drawn(made, name, condition=None, num=NUM, **options):
     return made.sample(num, length(name), SEED, given, return_log_prob=True, **options)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_bundle_draws_what_the_model_draws_given_any_conditions(name):
-    live, made = drawn(model(name), name), bundle(name)
-    same(drawn(made, name), live)
-    given = made.log_prob(live[0], GIVEN[name])
-    np.testing.assert_allclose(given, live[1], rtol=1e-4, atol=1e-4)
-    if name in PREFIXES:
-        options = {"prefix": PREFIXES[name], "temperature": [0.5, 1.0, 1.5]}
-        same(drawn(made, name, **options), drawn(model(name), name, **options))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_depends_on_its_own_condition_alone(name):
-    made, whole = bundle(name), drawn(bundle(name), name)[0]
-    alone = drawn(made, name, rows_of(GIVEN[name], slice(1)), 1)[0]
-    np.testing.assert_array_equal(alone, whole[:1])
-    turned = drawn(made, name, rows_of(GIVEN[name], [0, 0, 2]))[0]
-    np.testing.assert_array_equal(turned[[0, 2]], whole[[0, 2]])
-    assert (turned[1] != whole[1]).any()
-
-
-ONCE = {
-    "voices": {"voice": 2, "tone": np.ones(3), "mel": GIVEN["voices"]["mel"]},
-    "reading": GIVEN["reading"][1],
-    "classes": [2],
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_row_stands_for_all_where_it_does_not_change_with_time(name):
-    same(drawn(bundle(name), name, ONCE[name]), drawn(model(name), name, ONCE[name]))
-
-
 def parts_of(stream):
     return np.concatenate(list(stream), 1)
 
@@ -98,11 +62,13 @@ def parts_of(stream):
 @pytest.mark.parametrize("name", ["voices", "reading"])
 def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
     made, live = bundle(name), drawn(model(name), name)[0]
-    given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, "chunk_samples": 1}
     for options in ({}, {"prefix": PREFIXES[name]}):
+        given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, **options}
         expected = drawn(model(name), name, **options)[0] if options else live
-        found = parts_of(made.stream(GIVEN[name], **given, **options))
+        found = parts_of(made.stream(GIVEN[name], chunk_samples=1, **given))
         np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e-6)
+        whole = made.generate(GIVEN[name], **given)
+        np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-6)
 
 
 def chunk(made, start, count, state, **changed):
@@ -132,47 +98,14 @@ def test_conditions_that_do_not_change_are_not_read_after_the_first_part():
     assert (changed != first).any()
 
 
-@contextlib.contextmanager
-def served(protocol, *names):
-    running = (http_running if protocol == "http" else grpc_running).Running
-    with running(own_models.Store(*names)) as server:
-        url = server.url if protocol == "http" else f"grpc://{server.address}"
-        remotes = [RemoteModel(f"{url}/{name}") for name in names]
-        try:
-            yield url, remotes
-        finally:
-            for remote in remotes:
-                remote.close()
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_served_model_draws_what_the_model_draws(protocol):
-    with served(protocol, *NAMES) as (url, remotes):
-        for name, remote in zip(NAMES, remotes, strict=True):
-            live = drawn(model(name), name)
-            same(drawn(remote, name), live)
-            same(drawn(remote, name, ONCE[name]), drawn(model(name), name, ONCE[name]))
-            nats = remote.log_prob(live[0], GIVEN[name])
-            np.testing.assert_allclose(nats, live[1], rtol=1e-4, atol=1e-4)
-            if name == "classes":
-                continue
-            one = rows_of(GIVEN[name], 0)
-            parts = list(remote.stream(one, seed=SEED, length=LENGTH, chunk=7))
-            np.testing.assert_allclose(np.concatenate(parts), live[0][0], rtol=0, atol=1e-6)
-            for text, condition in WRONG[name].items():
-                with pytest.raises(UserError, match=text) as refused:
-                    remote.sample(NUM, LENGTH, SEED, condition)
-                assert "\n" not in str(refused.value)
-        check_raw(url)
-
-
-def check_raw(url):
+def test_a_request_of_another_client_is_answered_or_refused(protocol):
     """What other clients send: one row stands for all; what is wrong is an invalid input."""
     inputs = {"num_samples": [LENGTH] * NUM, "row": [0, 1, 2], "seed": [SEED] * NUM}
     named = {f"condition_{name}": value for name, value in GIVEN["voices"].items()}
     live = drawn(model("voices"), "voices", GIVEN["voices"] | {"voice": 2})[0]
-    with serving.Client(url) as client:
+    with own_models.served(protocol, "voices") as (url, _), serving.Client(url) as client:
         given = inputs | named
         made = client.predict("voices", given | {"condition_voice": [2]})["elements"]
         np.testing.assert_allclose(made, live, rtol=0, atol=1e-6)
@@ -198,52 +131,6 @@ RAW = {
     "`condition_pitch` is not an input": {"condition_pitch": [1, 1, 1]},
     "`frames` is not an input": {"frames": np.ones([3, LENGTH, 2])},
 }
-
-
-def voices_but(**changed):
-    return GIVEN["voices"] | changed
-
-
-WRONG = {
-    "voices": {
-        "`condition_voice` must be given": None,
-        "`condition` must be a dict with voice, tone, mel": GIVEN["voices"]["mel"],
-        "`condition` must be a dict with voice, tone, mel, got voice": {"voice": 1},
-        "`condition_voice` must be between 0 and 3, got 4": voices_but(voice=[0, 4, 1]),
-        "`condition_voice` must be between 0 and 3, got -1": voices_but(voice=-1),
-        r'`condition\["voice"\]` must be whole numbers, int32': voices_but(voice=0.5),
-        r'`condition\["voice"\]` must be int32, an array of numbers': voices_but(voice="Ann"),
-        r'`condition\["voice"\]` must be int32, got 1099511627776': voices_but(voice=2**40),
-        r'`condition\["voice"\]` must have 3 rows, got 2': voices_but(voice=[0, 1]),
-        r"`condition_tone` must have the shape \[any, 3\]": voices_but(tone=np.ones([3, 4])),
-        "`condition_tone` must be finite, got inf": voices_but(tone=np.full([3], np.inf)),
-        r'`condition\["mel"\]` must have 30 times': voices_but(mel=np.ones([NUM, 29, 2])),
-        r'`condition\["mel"\]` must have 3 rows, got 1': voices_but(mel=np.ones([1, LENGTH, 2])),
-    },
-    "reading": {
-        "`condition` must be given": None,
-        r"`condition` must have the shape \[any, 5, 3\], got \[3, 4, 3\]": np.ones([NUM, 4, 3]),
-        "`condition` must be a dict with condition, got memory": {"memory": GIVEN["reading"]},
-        "`condition` must have 3 rows, got 2": GIVEN["reading"][:2],
-    },
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
-    made = bundle(name)
-    for text, condition in WRONG[name].items():
-        if "rows, got 1" not in text:  # which a stream takes for all
-            with pytest.raises(InvalidInput, match=text):
-                list(made.stream(condition, seed=SEED, num=NUM, num_samples=LENGTH))
-        with pytest.raises(InvalidInput, match=text) as refused:
-            made.sample(NUM, LENGTH, SEED, condition)
-        assert "\n" not in str(refused.value)
-    with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
-        bundle("own").sample(1, 5, SEED, np.ones([1, 5, 2]))
-    for generate in (made.generate, bundle("classes").generate):
-        with pytest.raises(InvalidInput, match="has conditions by name: call `sample`"):
-            generate(seed=SEED)
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
@@ -408,36 +295,6 @@ def ran(*words):
     return onepass.main([str(word) for word in words])
 
 
-def words_of(name, folder):
-    """The words of the conditions of a model, and of how many rows of what length."""
-    words = ["--length", *np.atleast_1d(length(name)), "--num", NUM, "--seed", SEED, "--npy"]
-    named = GIVEN[name] if isinstance(GIVEN[name], dict) else {"": GIVEN[name]}
-    for place, array in named.items():
-        np.save(folder / f"{name}{place}.npy", array)
-        file = folder / f"{name}{place}.npy"
-        words += ["--condition", f"{place}={file}" if place else file]
-    return words
-
-
-@pytest.mark.integration
-def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
-    with http_running.Running(own_models.Store(*NAMES)) as server:
-        for name in NAMES:
-            live, words = drawn(model(name), name)[0], words_of(name, tmp_path)
-            onepass.save(model(name), tmp_path / name)
-            places = [tmp_path / name, own_models.bundle_folder(name), f"{server.url}/{name}"]
-            for number, place in enumerate(places):
-                out = tmp_path / f"{name}{number}"
-                given = [word for word in words if word != "--npy" or number < 2]
-                assert ran("sample", place, "--out", out, *given) == 0
-                found = np.load(out / f"sample_{SEED}.npy")
-                np.testing.assert_allclose(found, live, rtol=0, atol=1e-6)
-        number = ["--condition", "2", "--length", *SHAPE, "--seed", SEED]
-        assert ran("sample", f"{server.url}/classes", "--out", tmp_path / "n", *number) == 0
-        found = np.load(tmp_path / "n" / f"sample_{SEED}.npy")
-        np.testing.assert_array_equal(found, model("classes").sample(1, SHAPE, SEED, 2))
-
-
 LINES = {
     "--condition must be NAME=FILE.npy or NAME=NUMBER for each": ["voice=1", "voice=2"],
     "--condition must be NAME=FILE.npy": ["voice=1", "2"],
@@ -455,9 +312,8 @@ def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
     monkeypatch.chdir(tmp_path)
     for name in ("tone", "mel"):
         np.save(f"{name}.npy", GIVEN["voices"][name][:1])
-    onepass.save(model("voices"), "saved")
     with http_running.Running(own_models.Store("voices")) as server:
-        for place in ("saved", own_models.bundle_folder("voices"), f"{server.url}/voices"):
+        for place in own_models.places("voices", server.url):
             for text, words in LINES.items():
                 given = [word for each in words for word in ("--condition", each)]
                 assert ran("sample", place, "--out", "out", "--length", LENGTH, *given) == 2
@@ -467,8 +323,7 @@ def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
 
 @pytest.mark.integration
 def test_a_saved_memory_is_exported_by_the_command(tmp_path, capsys):
-    onepass.save(model("reading"), tmp_path / "saved")
-    words = ["export", tmp_path / "saved", "--length", LENGTH, "--out"]
+    words = ["export", own_models.saved_folder("reading"), "--length", LENGTH, "--out"]
     assert ran(*words, tmp_path / "made" / "1") == 2
     assert "`entries` must say how many" in capsys.readouterr().err
     for wrong in ("x", "other=3"):

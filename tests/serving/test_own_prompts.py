@@ -1,6 +1,5 @@
-"""A prompt gives the same elements by the live model, its bundle, HTTP, gRPC and the command."""
+"""Prompts in streams, and what may not be asked of a bundle, a server and the command."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -11,12 +10,12 @@ import numpy as np
 import own_models
 import pytest
 from attention_networks import TOKENS
+from marks import some_slow
 from own_models import LONGEST, bundle, model
 
 import onepass
 import serving
 from foundation.errors import UserError
-from onepass.remote_model import RemoteModel
 from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 
@@ -31,50 +30,7 @@ def rows_of(*counts, levels=TOKENS):
     return [tokens(count, levels=levels, seed=count) for count in counts]
 
 
-def as_sound(rows):
-    return [np.float32(5 * row / 63) * 2 - 1 for row in rows]  # which are levels of 64
-
-
-# By model: its length, and what is asked of it.
-ASKED = {
-    "tokens": (
-        LENGTH,
-        {
-            "one prefix": {"prefix": tokens(20)},
-            "lengths": {"prefix": rows_of(1, 39, 17)},
-            "whole and none": {"prefix": rows_of(40, 0, 40)},
-            "tokens": {"top_k": 3, "top_p": 0.8, "temperature": [0.5, 1.0, 1.5]},
-            "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
-            "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
-            "temperatures": {"temperature": [0.0, 0.7, 2.0]},
-        },
-    ),
-    "conditioned": (LONGEST, {"prefix": {"prefix": as_sound(rows_of(2, 60, 31))}}),
-    "real": (LONGEST, {"prefix": {"prefix": as_sound(rows_of(5, 0, 20)), "temperature": 0.5}}),
-    "attention": (
-        LONGEST,
-        {"all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0}},
-    ),
-    "tiles": (own_models.SHAPE, {"tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]}}),
-}
-CASES = [(name, case) for name, (_, cases) in ASKED.items() for case in cases]
 OF_ROWS = ("prefix", "temperature")
-
-
-def conditions(name, num=NUM):
-    if name != "conditioned":
-        return ()
-    return (np.random.default_rng(3).normal(size=[num, LONGEST, 2]).astype(np.float32),)
-
-
-def asked(name, case):
-    length, cases = ASKED[name]
-    return length, dict(cases[case])
-
-
-def same(found, expected, name):
-    assert found.dtype == expected.dtype and found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if name == "real" else 1e-6)
 
 
 def row_of(options, row):
@@ -85,19 +41,6 @@ def row_of(options, row):
     }
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_a_bundle_draws_what_the_model_draws(name, case):
-    length, options = asked(name, case)
-    live = model(name).sample(NUM, length, SEED, *conditions(name), return_log_prob=True, **options)
-    made = bundle(name)
-    found = made.sample(NUM, length, SEED, *conditions(name), return_log_prob=True, **options)
-    same(found[0], live[0], name)
-    np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
-    # A row is the same in any batch.
-    first = [given[:1] for given in conditions(name)]
-    same(made.sample(1, length, SEED, *first, **row_of(options, 0)), live[0][:1], name)
-
-
 STREAMED = {
     "prefix over two parts": {"prefix": rows_of(300, 1, 256)},
     "stop": {"stop": 4, "prefix": rows_of(2, 25, 270), "top_k": 5},
@@ -105,7 +48,7 @@ STREAMED = {
 }
 
 
-@pytest.mark.parametrize("case", STREAMED)
+@pytest.mark.parametrize("case", some_slow(STREAMED, ("temperatures",)))
 def test_a_bundle_streams_what_it_draws_and_ends_early(case):
     options, made = STREAMED[case], bundle("long")
     whole = model("long").sample(NUM, 530, SEED, **options)
@@ -119,41 +62,7 @@ def test_a_bundle_streams_what_it_draws_and_ends_early(case):
     np.testing.assert_array_equal(first[0], whole[0, : first.shape[1]])
 
 
-@contextlib.contextmanager
-def served(protocol, *names):
-    """The models by name, asked over a protocol of a server in this process."""
-    store = own_models.Store(*names)
-    running = (http_running if protocol == "http" else grpc_running).Running(store)
-    with running as server:
-        url = server.url if protocol == "http" else f"grpc://{server.address}"
-        remotes = [RemoteModel(f"{url}/{name}") for name in names]
-        try:
-            yield remotes
-        finally:
-            for remote in remotes:
-                remote.close()
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_served_model_draws_and_streams_what_the_model_draws(protocol):
-    with served(protocol, *ASKED) as remotes:
-        for name, remote in zip(ASKED, remotes, strict=True):
-            for case in ASKED[name][1]:
-                length, options = asked(name, case)
-                given = (NUM, length, SEED, *conditions(name))
-                live = model(name).sample(*given, return_log_prob=True, **options)
-                found = remote.sample(*given, return_log_prob=True, **options)
-                same(found[0], live[0], name)
-                np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
-        options = asked("tokens", "all")[1]
-        one = row_of(options, 0)
-        whole = model("tokens").sample(1, LONGEST, SEED, **one)[0]
-        parts = np.concatenate(list(remotes[0].stream(seed=SEED, length=LONGEST, **one)))
-        np.testing.assert_array_equal(parts, whole[: len(parts)])
-
-
-# What nobody may ask for, by what is said of it; `length` is that of ASKED.
+# What nobody may ask for, by what is said of it; `length` is LENGTH.
 WRONG = {
     "`prefix` must be at most as long as `length`, 40": {"prefix": tokens(NUM, LENGTH + 1)},
     "`prefix` must be between 0 and 12, got 13": {"prefix": np.full([NUM, 2], TOKENS)},
@@ -185,7 +94,7 @@ def test_a_bundle_refuses_what_has_no_meaning_in_one_line(text):
 
 
 def stream_of(made, with_options):
-    """The stream as `sample`, with a prompt: what `AudioBundle.stream` refuses it words itself."""
+    """The stream as `sample`, with a prompt: `stream` without one draws as well."""
     prompt = {} if "prefix" in with_options else {"prefix": [1]}
 
     def stream(num, length, seed, **options):
@@ -196,7 +105,7 @@ def stream_of(made, with_options):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_served_model_refuses_what_has_no_meaning_in_one_line(protocol):
-    with served(protocol, "tokens") as (remote,):
+    with own_models.served(protocol, "tokens") as (_, (remote,)):
         for text, options in WRONG.items():
             with pytest.raises(UserError, match=text) as refused:
                 remote.sample(NUM, LENGTH, SEED, **options)
@@ -302,28 +211,6 @@ def ran(*words):
     return onepass.main([str(word) for word in words])
 
 
-@pytest.mark.integration
-def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
-    prefix = rows_of(3, 20, 33)
-    for number, row in enumerate(prefix):
-        np.save(tmp_path / f"{number}.npy", row)
-    options = {"prefix": prefix, "top_k": 5, "top_p": 0.9, "stop": 0}
-    options["temperature"] = [0.5, 1.0, 1.5]
-    live = model("tokens").sample(NUM, LENGTH, SEED, return_log_prob=True, **options)
-    words = ["--length", LENGTH, "--num", NUM, "--seed", SEED, "--top-k", 5, "--top-p", 0.9]
-    words += ["--stop", 0, "--log-prob", "--temperature", 0.5, 1.0, 1.5]
-    words += ["--prefix", *(tmp_path / f"{number}.npy" for number in range(NUM))]
-    onepass.save(model("tokens"), tmp_path / "saved")
-    with http_running.Running(own_models.Store("tokens")) as server:
-        places = [tmp_path / "saved", own_models.bundle_folder("tokens"), f"{server.url}/tokens"]
-        for number, place in enumerate(places):
-            out = tmp_path / f"out{number}"
-            assert ran("sample", place, "--out", out, *words) == 0
-            np.testing.assert_array_equal(np.load(out / f"sample_{SEED}.npy"), live[0])
-            nats = np.load(out / f"sample_{SEED}_log_prob.npy")
-            np.testing.assert_allclose(nats, live[1], rtol=1e-4, atol=1e-4)
-
-
 WORDS = {
     "`prefix` must be at most as long as `length`, 2": ("--prefix", 1, 2, 3),
     "`prefix` must be ": ("--prefix", 13),
@@ -346,9 +233,8 @@ WORDS = {
 def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("cube.npy", np.zeros([1, 1, 1], np.int32))
-    onepass.save(model("tokens"), "saved")
     with http_running.Running(own_models.Store("tokens")) as server:
-        for place in ("saved", own_models.bundle_folder("tokens"), f"{server.url}/tokens"):
+        for place in own_models.places("tokens", server.url):
             for text, words in WORDS.items():
                 length = () if "--length" in words else ("--length", 2)
                 assert ran("sample", place, "--out", "out", *length, *words) == 2, (place, words)

@@ -1,10 +1,15 @@
 """What is run is what was scanned, the same bytes, wherever a program comes from."""
 
 import ast
+import functools
+import json
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import hostile_programs
+import made_once
 import numpy as np
 import own_models
 import pytest
@@ -30,12 +35,30 @@ REFUSED = {
 }
 
 
+@functools.cache
+def written():
+    """The file that the hostile programs of this process write."""
+    return Path(tempfile.mkdtemp(dir=made_once.own_folder())) / "written"
+
+
 @pytest.fixture
-def place(tmp_path):
+def place():
     """A file that no program may write."""
-    place = tmp_path / "written"
-    yield place
-    assert not list(tmp_path.glob("written*"))
+    yield written()
+    assert not list(written().parent.glob("written*"))
+
+
+@functools.cache
+def saved_once(what):
+    """The folder of a model of `hostile_programs`, or of one of `own_models`."""
+    if what in ("own", "student"):
+        return own_models.saved_folder(what)
+    folder = Path(tempfile.mkdtemp(dir=made_once.own_folder())) / "mine"
+    return hostile_programs.saved(folder, written(), what)
+
+
+def saved(folder, what="writing"):
+    return Path(shutil.copytree(saved_once(what), folder))
 
 
 def copied(tmp_path, name="own"):
@@ -56,14 +79,14 @@ def refusal(load, *arguments):
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_saved_model_that_does_more_than_compute_is_refused(what, tmp_path, place):
-    folder = hostile_programs.saved(tmp_path / "mine", place, what)
+    folder = saved(tmp_path / "mine", what)
     file = folder / "program" / "saved_model.pb"
     line = f"{file} holds a disallowed operation: {REFUSED[what]}. {TRUST}"
     assert refusal(onepass.load, folder) == line
 
 
 def test_every_command_refuses_it_in_one_line(tmp_path, place, mistake):
-    folder = hostile_programs.saved(tmp_path / "mine", place)
+    folder = saved(tmp_path / "mine")
     np.save(tmp_path / "x.npy", np.zeros([2, 4], np.float32))
     (tmp_path / "x.onepass").write_bytes(b"")
     new = ("--out", tmp_path / "new" / "1")
@@ -79,19 +102,18 @@ def test_every_command_refuses_it_in_one_line(tmp_path, place, mistake):
 
 
 def test_what_is_trusted_runs(tmp_path):
-    written = tmp_path / "written"
-    folder = hostile_programs.saved(tmp_path / "mine", written)
-    assert onepass.load(folder, trust=True).sample(1, 4, 0).shape == (1, 4)
-    written.unlink()
-    words = ["sample", folder, "--length", "4", "--out", tmp_path / "new", "--trust"]
+    assert onepass.load(saved_once("writing"), trust=True).sample(1, 4, 0).shape == (1, 4)
+    written().unlink()
+    words = ["sample", saved_once("writing"), "--length", "4", "--out", tmp_path / "new", "--trust"]
     assert onepass.main([str(word) for word in words]) == 0
-    assert written.read_text() == "written"
+    assert written().read_text() == "written"
+    written().unlink()
 
 
 def test_a_text_of_a_program_is_no_way_round(tmp_path, place):
     from google.protobuf import text_format
 
-    folder = hostile_programs.saved(tmp_path / "mine", place)
+    folder = saved(tmp_path / "mine")
     file = folder / "program" / "saved_model.pb"
     text = text_format.MessageToString(hostile_programs.program_of(file))
     file.with_suffix(".pbtxt").write_text(text)
@@ -106,15 +128,14 @@ def test_assets_are_refused(tmp_path):
             (tmp_path / "words").write_text("a")
             self.words = tf.saved_model.Asset(str(tmp_path / "words"))
 
-    folder = hostile_programs.saved(tmp_path / "mine", tmp_path / "written", "harmless_network")
+    folder = saved(tmp_path / "mine", "harmless_network")
     tf.saved_model.save(Module(), str(folder / "program"))
     assert "holds a disallowed object: asset" in refusal(onepass.load, folder)
 
 
 @pytest.mark.parametrize("name", ["own", "student"])
 def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, place, monkeypatch):
-    folder = onepass.save(own_models.model(name), tmp_path / "mine")
-    hostile = hostile_programs.saved(tmp_path / "hostile", place)
+    folder, hostile = saved(tmp_path / "mine", name), saved_once("writing")
     scan = stored_models.scanned_program
 
     def scan_then_swap(program):
@@ -130,7 +151,7 @@ def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, p
 def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
     path, scan = copied(tmp_path), loading.check_program
     expected = own_models.bundle("own").sample(1, 6, 3)
-    hostile = hostile_programs.saved(tmp_path / "hostile", place)
+    hostile = saved_once("writing")
 
     def scan_then_swap(folder, signatures):
         graph = scan(folder, signatures)
@@ -170,9 +191,7 @@ def test_a_gradient_of_its_own_is_scanned_and_kept(tmp_path):
     ],
 )
 def test_a_description_that_is_damaged_is_one_line(damage, says, tmp_path):
-    import json
-
-    folder = onepass.save(own_models.model("own"), tmp_path / "mine")
+    folder = saved(tmp_path / "mine", "own")
     file = folder / "autoregressive.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | damage))
     line = refusal(onepass.load, folder)
@@ -180,7 +199,7 @@ def test_a_description_that_is_damaged_is_one_line(damage, says, tmp_path):
 
 
 def test_variables_that_are_links_or_cut_are_one_line(tmp_path):
-    folder = onepass.save(own_models.model("own"), tmp_path / "mine")
+    folder = saved(tmp_path / "mine", "own")
     (index,) = (folder / "program" / "variables").glob("*.index")
     content = index.read_bytes()
     index.write_bytes(content[: len(content) // 2])
@@ -196,7 +215,7 @@ def test_variables_that_are_links_or_cut_are_one_line(tmp_path):
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_harmless_program_beside_a_hostile_one_hides_nothing(what, tmp_path, place):
     path = copied(tmp_path)
-    with_model(path, hostile_programs.saved(tmp_path / "hostile", place, what))
+    with_model(path, saved_once(what))
     write_manifest(path)
     file = path / "autoregressive" / "program" / "saved_model.pb"
     line = f"{file} holds a disallowed operation: {REFUSED[what]}."
@@ -209,7 +228,7 @@ def test_a_harmless_program_beside_a_hostile_one_hides_nothing(what, tmp_path, p
 @pytest.mark.integration
 def test_a_saved_model_inside_a_bundle_is_refused_by_every_way_in(tmp_path, place, mistake):
     path = copied(tmp_path)
-    shutil.copytree(hostile_programs.saved(tmp_path / "hostile", place), path, dirs_exist_ok=True)
+    shutil.copytree(saved_once("writing"), path, dirs_exist_ok=True)
     write_manifest(path)
     line = (
         f"{path} is ambiguous: it has both autoregressive.json and saved_model.pb, of two kinds of "
@@ -233,27 +252,29 @@ def test_the_saver_is_no_way_round(edit, tmp_path, place):
 
 LOADERS = {
     "saved_model.load": "autoregressive/storage/load.py",  # of `stored_models`, its one caller
-    "import_graph_def": "serving/bundles/bundle.py replicator/pipeline/export.py",  # made here
+    "import_graph_def": "serving/bundles/bundle.py planning/pipeline/export.py",  # made here
     "mlir_module_serialized": "replicator/portable/run.py",
     "models.load_model": "",
     "allow_pickle=True": "",
     "pickle.": "",
     "marshal.": "",
     "model_store.load": "serving/bundles/stored_models.py",
-    "storage.load import load": "serving/bundles/own_bundle.py autoregressive/storage/__init__.py",
+    "storage.load import load": "serving/bundles/bundle.py autoregressive/storage/__init__.py",
 }
 
 
-@pytest.mark.parametrize("words", LOADERS)
-def test_programs_of_files_are_run_in_these_places_alone(words):
+def test_programs_of_files_are_run_in_these_places_alone():
     folders = ("autoregressive", "compression", "distill", "likelihoods", "onepass", "pixelcnn")
-    folders += ("foundation", "replicator", "serving", "speech", "wavenet")
-    found = []
+    folders += ("foundation", "planning", "replicator", "serving", "speech", "wavenet")
+    found = {words: [] for words in LOADERS}
     for path in sorted(path for name in folders for path in (ROOT / name).rglob("*.py")):
-        code = ast.unparse(_without_docstrings(ast.parse(path.read_text(encoding="utf-8"))))
-        if re.search(rf"(?<!\w){re.escape(words)}", code):
-            found.append(path.relative_to(ROOT).as_posix())
-    assert found == sorted(LOADERS[words].split())
+        text = path.read_text(encoding="utf-8")
+        likely = [words for words in LOADERS if all(w in text for w in re.findall(r"\w+", words))]
+        code = ast.unparse(_without_docstrings(ast.parse(text))) if likely else ""
+        for words in likely:
+            if re.search(rf"(?<!\w){re.escape(words)}", code):
+                found[words].append(path.relative_to(ROOT).as_posix())
+    assert found == {words: sorted(places.split()) for words, places in LOADERS.items()}
 
 
 def _without_docstrings(tree):

@@ -119,7 +119,7 @@ def test_training_lowers_the_nats_and_the_voice_keeps_the_density(tmp_path, caps
     train.write(
         tmp_path / "voice", dataclasses.replace(made, spec={**made.spec, "density": trained})
     )
-    stored = speech.load(tmp_path / "voice")
+    stored = speech.load_voice(tmp_path / "voice")
     hidden = np.random.default_rng(0).normal(size=(2, 96)).astype(np.float32)
     pitch = np.zeros([12, 2], np.float32)
     drawn = stored.mel(hidden, LENGTHS, pitch)

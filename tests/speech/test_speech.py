@@ -32,7 +32,13 @@ from speech import (
     voice,
 )
 from speech import phonemes as reading
-from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, TensorFlowBackend, arrays
+from speech.acoustic import (
+    AcousticLoss,
+    AcousticLossConfig,
+    AcousticModel,
+    TensorFlowBackend,
+    arrays,
+)
 from speech.card import card
 from speech.density_training import DensityConfig
 from speech.network import NumpyBackend, VoiceConfig
@@ -324,7 +330,7 @@ def test_every_weight_has_a_gradient():
     model = AcousticModel(SIZES)
     example, scale = toy_row()
     with tf.GradientTape() as tape:
-        loss, _ = AcousticLoss(model, LossConfig())(batch_of([example], scale, 5, 40))
+        loss, _ = AcousticLoss(model, AcousticLossConfig())(batch_of([example], scale, 5, 40))
     for name, gradient in tape.gradient(loss, model.weights).items():
         assert float(tf.reduce_max(tf.abs(tf.convert_to_tensor(gradient)))) > 0.0, name
 
@@ -334,7 +340,7 @@ def test_one_recording_can_be_learnt():
     example, scale = toy_row()
     batch = batch_of([example], scale, 5, 30)
     state = TrainState(model, OptimizerConfig(learning_rate=0.02, warmup_steps=5), 100)
-    loss = AcousticLoss(model, LossConfig())
+    loss = AcousticLoss(model, AcousticLossConfig())
 
     @tf.function(autograph=False)
     def step():
@@ -460,21 +466,21 @@ def test_a_text_that_lasts_too_long_is_refused(student, monkeypatch):
 
 def test_a_damaged_voice_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no voice"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     own = voice.shipped()
     train.write(tmp_path, own)
-    assert speech.load(tmp_path).symbols == own.symbols
+    assert speech.load_voice(tmp_path).symbols == own.symbols
     short = {name: value for name, value in own.weights.items() if name != "mel_head"}
     train.write(tmp_path, dataclasses.replace(own, weights=short))
     with pytest.raises(UserError, match="mel_head"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     train.write(tmp_path, dataclasses.replace(own, weights={**short, "mel_head": np.ones(3)}))
     with pytest.raises(UserError, match=r"`mel_head` must hold \(96, 160\) numbers, got \(3,\)"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     whole = (tmp_path / "weights.npz").read_bytes()
     (tmp_path / "weights.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="holds no voice"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
 
 
 @pytest.mark.integration
@@ -529,7 +535,7 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
         data, tmp_path / "run", config, density, out=tmp_path / "voice", spoken=2
     )
     assert train.main(given) == 0
-    own = speech.load(tmp_path / "voice")
+    own = speech.load_voice(tmp_path / "voice")
     assert own.config.density_channels == 8 and own.temperature == density.temperature
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Yes.", voice=own)

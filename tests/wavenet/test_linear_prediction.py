@@ -1,11 +1,15 @@
 """Linear prediction from the mel: Levinson's recursion solves its equations, and never fails."""
 
+import platform
+
 import numpy as np
 import pytest
 import scipy.linalg
 import tensorflow as tf
+import vocoders
 
 from distill.config import StudentConfig
+from distill.cpu.levinson import levinson as compiled_levinson
 from distill.model import load
 from onepass.shipped import folder
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
@@ -19,9 +23,10 @@ from wavenet.linear_prediction import (
     levinson,
     levinson_unrolled,
     predictions,
+    solved_by,
 )
-from wavenet.portable import rounding_allowed
-from wavenet.presets import WaveNetConfig
+from wavenet.presets import DataConfig, TrainConfig, WaveNetConfig
+from wavenet.training import SpeechRecipe
 
 MEL = MelConvention(16_000, 200)
 
@@ -82,6 +87,38 @@ def test_stored_models_of_version_0_2_keep_its_prediction_and_new_ones_are_exact
     networks = [getattr(m.config, "student", None) or m.config.network for m in models]
     assert [n.exact_prediction for n in networks] == [False, False, False, True, True]
     assert WaveNetConfig().exact_prediction and StudentConfig().exact_prediction
+
+
+@pytest.mark.parametrize("order", [1, 7, 24, 32])
+@pytest.mark.parametrize("frames", [1, 5, 33, 70])
+def test_compiled_for_a_processor_the_recursion_is_the_same(order, frames):
+    """To the bit for whole vectors of frames where the terms of a step come in fours."""
+    spectra = np.abs(np.fft.rfft(np.random.default_rng(order).standard_normal([2, frames, 128])))
+    r = np.fft.irfft(np.square(spectra))[..., : order + 1]
+    kernel, error = compiled_levinson(tf.constant(r))
+    assert kernel.shape == (2, frames, order) and error.shape == (2, frames)
+    expected = levinson(tf.constant(r))
+    np.testing.assert_allclose(kernel, expected[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(error, expected[1], rtol=1e-9)
+    whole = r.reshape([-1, order + 1])[: frames // 4 * 8]
+    if platform.machine() == "x86_64" and order % 4 == 0 and frames > 4:
+        for one, other in zip(compiled_levinson(whole), levinson(tf.constant(whole)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    row = compiled_levinson(tf.constant(r[1, -1:]))
+    np.testing.assert_array_equal(row[0][0], kernel[1, -1])  # in any batch
+
+
+def test_another_solver_is_asked_only_meanwhile():
+    prediction, frames, asked = MelPrediction(MEL, 4), tf.fill([1, 8, 80], 0.4), []
+
+    def solver(correlation):
+        asked.append(correlation.shape)
+        return compiled_levinson(correlation)
+
+    with solved_by(solver):
+        made = prediction(frames)
+    np.testing.assert_allclose(made[0], prediction(frames)[0], rtol=1e-6)
+    assert asked == [(1, 8, 5)]
 
 
 def test_levinson_keeps_the_leading_axes():
@@ -168,5 +205,8 @@ def test_no_order_is_refused():
 
 
 def test_an_exported_step_rounds_no_product_of_a_linear_prediction():
-    assert [rounding_allowed(order, None) for order in (0, 1, 32)] == [True, False, False]
-    assert rounding_allowed(32, True) and not rounding_allowed(0, False)
+    for kind, rounds in (("dense conditioner", True), ("prediction", False)):
+        network = WaveNetConfig(**(vocoders.SMALL | vocoders.KINDS[kind]))
+        config = TrainConfig(network, DataConfig(16_000, ("mel",), mel_bands=20))
+        setup = SpeechRecipe("tiny", config, None).set_up(None, (config, None))
+        assert setup.tensor_float_32 is rounds

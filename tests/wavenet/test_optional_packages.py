@@ -5,7 +5,7 @@ import pytest
 
 from foundation.errors import UserError
 from wavenet import optional_packages as packages
-from wavenet.features import MelConvention, fundamental_frequency
+from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
 from wavenet.measures import measure
 
 MEL = MelConvention(16_000, hop_samples=200)
@@ -57,4 +57,4 @@ def test_nothing_is_said_when_nothing_is_missing(without):
 def test_f0_without_its_package_is_a_mistake_with_a_remedy(without):
     without("pyworld")
     with pytest.raises(UserError, match=r"needs pyworld: pip install 'onepass\[quality\]'"):
-        fundamental_frequency(NOISE, 16_000, 200)
+        fundamental_frequency(NOISE, PitchConvention(16_000, 200))

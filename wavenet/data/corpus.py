@@ -150,15 +150,7 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
     if recipe.mel:
         arrays["mel"] = mel_spectrogram(waveform, recipe.mel)
     if recipe.pitch:
-        p = recipe.pitch
-        arrays["f0_hz"], _ = fundamental_frequency(
-            waveform,
-            p.sample_rate_hz,
-            p.hop_samples,
-            low_hz=p.low_hz,
-            high_hz=p.high_hz,
-            method=p.method,
-        )
+        arrays["f0_hz"], _ = fundamental_frequency(waveform, recipe.pitch)
     return arrays
 
 

@@ -24,30 +24,24 @@ def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
 
 
 def fundamental_frequency(
-    waveform: np.ndarray,
-    sample_rate_hz: int,
-    hop_samples: int,
-    *,
-    low_hz: float = 60.0,
-    high_hz: float = 600.0,
-    method: str = "dio",
+    waveform: np.ndarray, convention: PitchConvention
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
 
     Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. The
-    method is "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
+    methods are those of WORLD (Morise et al., IEICE 2016; through pyworld).
 
     Raises:
       UserError: pyworld, of the extra `quality`, is not installed.
     """
-    convention = PitchConvention(sample_rate_hz, hop_samples, low_hz, high_hz, method)
+    hop_samples = convention.hop_samples
     x = np.asarray(waveform, np.float64)
     if x.ndim != 1 or not x.size:
         raise ValueError(f"`waveform` must have the shape [samples], got {x.shape}.")
     frames = num_frames(x.size, hop_samples)
     # WORLD's frame i lies on sample i * hop, so half a hop is dropped; its estimators also need
     # a few frames to work on.
-    wanted = max(frames * hop_samples, sample_rate_hz // 10)
+    wanted = max(frames * hop_samples, convention.sample_rate_hz // 10)
     x = np.pad(x[hop_samples // 2 :], (0, max(0, wanted - x.size + hop_samples)))
     f0_hz = _estimate(np.ascontiguousarray(x), convention)[:frames].astype(np.float32)
     return f0_hz, f0_hz > 0.0

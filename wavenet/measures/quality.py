@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wavenet.features.mel import MelConvention
-from wavenet.features.pitch import fundamental_frequency
+from wavenet.features.pitch import PitchConvention, fundamental_frequency
 from wavenet.measures.opinion import opinions
 from wavenet.measures.perceptual import pesq, stoi
 from wavenet.measures.pitch import f0_error_cents, f0_within_50_cents, voicing_error
@@ -54,9 +54,8 @@ def _of_the_voice(
     """Return the measures that need F0, which is estimated once for all."""
     if not available("f0_error_cents"):
         return {}
-    f0_hz, recorded_f0_hz = (
-        fundamental_frequency(x, sample_rate_hz, hop_samples)[0] for x in (sound, recorded)
-    )
+    pitch = PitchConvention(sample_rate_hz, hop_samples)
+    f0_hz, recorded_f0_hz = (fundamental_frequency(x, pitch)[0] for x in (sound, recorded))
     return {
         "f0_within_50_cents": lambda: f0_within_50_cents(f0_hz, recorded_f0_hz),
         "f0_error_cents": lambda: f0_error_cents(f0_hz, recorded_f0_hz),

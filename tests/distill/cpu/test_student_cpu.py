@@ -251,7 +251,8 @@ def test_its_threads_end_with_the_engine(student):
     flowed(student, threads=4)
     gc.collect()
     for thread in set(threading.enumerate()) - before:
-        thread.join()  # it never returns for one that is kept
+        thread.join(60.0)
+        assert not thread.is_alive()
 
 
 def test_not_a_number_is_not_hidden(student):

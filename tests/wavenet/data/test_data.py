@@ -75,7 +75,7 @@ def test_prepared_arrays_are_the_file_and_its_features(prepared, folder):
         np.testing.assert_array_equal(member.waveform, stored)
         waveform = audio.from_int16(stored)
         np.testing.assert_array_equal(member.mel, mel_spectrogram(waveform, MEL))
-        f0_hz, _ = fundamental_frequency(waveform, RATE_HZ, HOP)
+        f0_hz, _ = fundamental_frequency(waveform, PITCH)
         np.testing.assert_array_equal(member.f0_hz, f0_hz)
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.signal
 
 from wavenet import features, plots
-from wavenet.features import MelConvention, pitch
+from wavenet.features import MelConvention, PitchConvention, pitch
 
 SMALL = MelConvention(
     sample_rate_hz=16000, hop_samples=128, window_samples=400, fft_size=512, bands=20, low_hz=50.0
@@ -173,7 +173,9 @@ def test_a_band_without_a_bin_is_refused():
 @pytest.mark.parametrize("f0_hz", [80.0, 130.0, 220.0, 400.0])
 @pytest.mark.parametrize("rate_hz", [16000, 24000])
 def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz):
-    found_hz, voiced = pitch.fundamental_frequency(harmonic_tone(f0_hz, rate_hz), rate_hz, 256)
+    found_hz, voiced = pitch.fundamental_frequency(
+        harmonic_tone(f0_hz, rate_hz), PitchConvention(rate_hz, 256)
+    )
     inner = slice(5, -5)
     assert voiced[inner].all()
     np.testing.assert_allclose(found_hz[inner], f0_hz, rtol=0.02)
@@ -181,7 +183,7 @@ def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz):
 
 def test_harvest_finds_the_tone_too():
     found_hz, voiced = pitch.fundamental_frequency(
-        harmonic_tone(150.0, 16000), 16000, 128, method="harvest"
+        harmonic_tone(150.0, 16000), PitchConvention(16000, 128, method="harvest")
     )
     np.testing.assert_allclose(found_hz[8:-8], 150.0, rtol=0.02)
     assert voiced[8:-8].all()
@@ -189,7 +191,7 @@ def test_harvest_finds_the_tone_too():
 
 @pytest.mark.parametrize("samples", [1, 100, 5000, 5120, 5121])
 def test_silence_is_unvoiced_on_the_frames_of_mel(samples):
-    found_hz, voiced = pitch.fundamental_frequency(np.zeros(samples), 16000, 128)
+    found_hz, voiced = pitch.fundamental_frequency(np.zeros(samples), PitchConvention(16000, 128))
     assert len(found_hz) == len(features.mel_spectrogram(np.zeros(samples), SMALL))
     assert not voiced.any() and not found_hz.any()
 
@@ -199,7 +201,7 @@ def test_pitch_frames_lie_where_mel_frames_lie():
     rate_hz, hop_samples = 16000, 800
     time = np.arange(16000) / rate_hz
     sweep = np.sin(2 * np.pi * (100 * time + 100 * time**2))
-    found_hz, _ = pitch.fundamental_frequency(0.5 * sweep, rate_hz, hop_samples)
+    found_hz, _ = pitch.fundamental_frequency(0.5 * sweep, PitchConvention(rate_hz, hop_samples))
     centres = (np.arange(20) * hop_samples + hop_samples / 2) / rate_hz
     assert len(found_hz) == 20
     np.testing.assert_allclose(found_hz[3:-3], (100 + 200 * centres)[3:-3], atol=1.5)

@@ -355,6 +355,25 @@ def test_the_slower_way_of_working_is_left_and_tried_again():
     assert any(ways[32:])
 
 
+def test_one_interruption_does_not_choose_the_slower_way():
+    pace, ways = Pace(), []
+    for chunk in range(200):
+        ways.append(pace.pair())
+        interrupted = chunk % 7 == 0
+        pace.record(ways[-1], 9.0 if interrupted else 1.0 if ways[-1] else 2.0, steps=1)
+    assert sum(ways[6:]) >= 186
+
+
+@pytest.mark.parametrize("kind", ["mixture", BUNCHES])
+def test_both_ways_are_tried_before_the_first_sample_and_leave_no_trace(kind):
+    network = network_of(kind)
+    sampler = NumbaSampler(network, 2) if kind == "mixture" else NumbaVocoderSampler(network, 2)
+    state = sampler.initial_state(1)
+    assert state.pace.is_settled
+    assert state.position == 0
+    assert not any(np.any(group.buffers["rings"]) for group in state.groups)
+
+
 def test_a_context_stack_is_followed_block_by_block():
     config = WaveNetConfig(
         layers=4, stacks=2, filter_width=2, residual_channels=8, gate_channels=8, skip_channels=8,

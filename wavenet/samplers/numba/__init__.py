@@ -3,11 +3,9 @@
 from wavenet.samplers.numba.sampler import (
     as_compiled,
     check_shape,
-    cores,
 )
 
 __all__ = [
     "as_compiled",
     "check_shape",
-    "cores",
 ]

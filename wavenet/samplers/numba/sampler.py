@@ -7,7 +7,6 @@ arithmetic is float32 whatever the network's `compute_dtype`.
 
 import abc
 import collections
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +14,15 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
 from autoregressive.samplers.registry import register
-from foundation.field_rules import require
+from foundation.cores import cores
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, Program, first_state
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
+
+_TRIAL_STEPS = 32
 
 
 class CompiledSampler(abc.ABC):
@@ -42,12 +43,28 @@ class CompiledSampler(abc.ABC):
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
 
     def initial_state(self, batch: int) -> GenerationState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and empty queues.
+
+        The first state of a batch tries out whether two threads for a group of rows are faster.
+        """
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         config = self._config
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
-        return first_state(self.program, blocks, self.threads, self._paces[batch])
+        state = first_state(self.program, blocks, self.threads, self._paces[batch])
+        if state.pace is not None and not state.pace.is_settled:
+            self._try_out(state.copy())
+        return state
+
+    def _try_out(self, state: GenerationState) -> None:
+        """Measure both ways of running on silence, until the state's pace is settled."""
+        samples = _TRIAL_STEPS * self.program.bunch
+        silence = np.zeros([state.batch, samples, self._config.gate_inputs], np.float32)
+        conditions = self._given_conditions(silence)
+        noise = np.zeros([state.batch, samples, self._likelihood.noise_channels], np.float32)
+        while state.pace is not None and not state.pace.is_settled:
+            state.run(conditions, noise, np.zeros(noise.shape[:2], np.int32), True, 1.0)
+            state = state.after(samples, state.blocks)
 
     def generate_chunk(
         self,
@@ -125,6 +142,10 @@ class CompiledSampler(abc.ABC):
     ) -> Conditions:
         """Return the condition of every step of a chunk, checked."""
 
+    @abc.abstractmethod
+    def _given_conditions(self, condition: np.ndarray) -> Conditions:
+        """Return the condition of every step from the whole input of the gates."""
+
     def _blocks_after(self, blocks: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Return the past sound that a context stack reads, with these levels."""
         return blocks
@@ -152,7 +173,10 @@ class NumbaSampler(CompiledSampler):
     ) -> Conditions:
         condition = self._with_context(state, condition, time)
         check_shape("condition", condition, (state.batch, time, self._config.gate_inputs))
-        return Conditions(condition, np.zeros([state.batch, time, 0], np.float32))
+        return self._given_conditions(condition)
+
+    def _given_conditions(self, condition: np.ndarray) -> Conditions:
+        return Conditions(condition, np.zeros([*condition.shape[:2], 0], np.float32))
 
     def _with_context(
         self, state: GenerationState, condition: np.ndarray | None, time: int
@@ -197,7 +221,10 @@ class NumbaVocoderSampler(CompiledSampler):
             raise ValueError(f"a chunk must hold whole bunches of {bunch}, got {time} samples.")
         condition = np.zeros([0]) if condition is None else np.asarray(condition, np.float32)
         check_shape("condition", condition, (state.batch, time, self._config.gate_inputs))
-        made = condition[:, ::bunch]
+        return self._given_conditions(condition)
+
+    def _given_conditions(self, condition: np.ndarray) -> Conditions:
+        made = condition[:, :: self._config.bunch_samples]
         return Conditions(
             made[..., : self.network.gate_channels], bunches.described(self.network, made)
         )
@@ -277,13 +304,3 @@ def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) 
     if not fits:
         wanted = ", ".join("time" if size is None else str(size) for size in expected)
         raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
-
-
-def cores(threads: int | None) -> int:
-    """Return the processor cores to use, by default all that this process may run on."""
-    if threads is not None:
-        require(threads >= 1, "threads", "at least 1", threads)
-        return threads
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

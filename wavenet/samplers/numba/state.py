@@ -1,7 +1,9 @@
 """The state of generation on a CPU: programs, rows with their queues, the threads' pace."""
 
+import collections
 import dataclasses
 import itertools
+import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoregressive.machine.kernels import aligned
+from foundation.cores import Apart
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
 
@@ -59,7 +62,6 @@ def _layer_buffers(weights: PackedWeights, plan: np.void) -> Buffers:
 # Rows that pay for a thread's own reading of all the weights.
 _ROWS_OF_A_THREAD = 4
 _CHUNKS_BETWEEN_TRIALS = 32
-_FIRST_TRIAL = 4
 
 
 class Conditions(NamedTuple):
@@ -90,39 +92,52 @@ class Group:
             group.buffers[name][:] = buffer
         return group
 
-    def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
+    def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool, apart: Apart) -> list:
         """Start the chunk's one or two threads and return their futures."""
         program, buffers, plan = self.program, self.buffers, self.plan
         arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0
-        futures = [workers.submit(program.lead, plan, arrays, chunk, not paired)]
+        futures = [workers.submit(apart.run, program.lead, plan, arrays, chunk, not paired)]
         if paired:
-            futures.append(workers.submit(run_aside, plan, arrays, chunk))
+            futures.append(workers.submit(apart.run, run_aside, plan, arrays, chunk))
         return futures
 
 
 class Pace:
     """The decision whether a second thread for the asides pays; results do not depend on it.
 
-    A second thread pays on free cores, and not where other processes want them. From time to time
-    the slower way gets a chunk, to find out whether it still is the slower one. Generators of the
-    same batch share the result.
+    A second thread pays on free cores, and not where other processes want them. The first chunks
+    try both ways, `RUNS` times each; later the slower way gets a chunk from time to time, to find
+    out whether it still is the slower one. The medians of the latest runs count, so that one
+    interruption decides nothing. Generators of the same batch share the result.
     """
+
+    RUNS = 5
 
     def __init__(self) -> None:
         self._chunks = 0
-        self._seconds = {True: 0.0, False: 0.0}  # a step's, when last tried
+        self._seconds: dict[bool, collections.deque[float]] = {
+            way: collections.deque(maxlen=self.RUNS) for way in (True, False)
+        }
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether both ways have been tried often enough."""
+        return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
 
     def pair(self) -> bool:
         """Return whether the next chunk should run in pairs of threads."""
+        paired, alone = self._seconds[True], self._seconds[False]
+        if not self.is_settled:
+            return len(paired) <= len(alone)
         self._chunks += 1
-        faster = self._seconds[True] <= self._seconds[False] or not self._seconds[False]
-        return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == _FIRST_TRIAL)
+        faster = statistics.median(paired) <= statistics.median(alone)
+        return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == 0)
 
     def record(self, paired: bool, seconds: float, steps: int) -> None:
         """Record the time of a chunk."""
         if steps:
-            self._seconds[paired] = seconds / steps
+            self._seconds[paired].append(seconds / steps)
 
 
 @dataclasses.dataclass
@@ -175,6 +190,7 @@ class GenerationState:
         count = program.weights.plan["num_parameters"]
         parameters = np.zeros([*levels.shape, count], np.float32)
         paired = self.pace is not None and self.pace.pair()
+        apart = Apart()
         began, futures = time.perf_counter(), []
         by_time = [_by_time(conditions.gates, group) for group in self.groups]
         for group, here in zip(self.groups, by_time, strict=True):
@@ -188,7 +204,7 @@ class GenerationState:
                 given=given,
                 parameters=parameters[group.rows],
             )
-            futures += group.submit(self.workers, chunk, paired)
+            futures += group.submit(self.workers, chunk, paired, apart)
         for future in futures:
             future.result()
         if self.pace is not None:

@@ -1,0 +1,126 @@
+"""Pieces of LLVM code, and functions for compiled code that are written in them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _lanes() -> int:
+    features = llvmlite.binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16
+    return 8 if features.get("avx") else 4
+
+
+LANES = _lanes()  # float32 numbers in one vector register
+INT = ir.IntType(64)
+FLOAT = ir.FloatType()
+VECTOR = ir.VectorType(FLOAT, LANES)
+WORDS = ir.VectorType(ir.IntType(32), LANES)
+FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
+
+
+def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes a function for compiled code of one that emits LLVM's.
+
+    Args:
+      result: the type of what the function returns.
+      *arguments: the types of its arguments.
+
+    Returns:
+      A decorator of a function from a builder and the arguments' values to the result, if there is
+      one.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)  # Numba reads the names of the arguments
+        def typed(typing_context: Any, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                made = emit(builder, *values)
+                return context.get_dummy_value() if made is None else made
+
+            return result(*arguments), generate
+
+        return intrinsic(typed)
+
+    return decorate
+
+
+def integer(value: int) -> ir.Value:
+    """Return the 64-bit constant."""
+    return ir.Constant(INT, value)
+
+
+def number(value: float) -> ir.Value:
+    """Return the vector whose every lane is this constant."""
+    return ir.Constant(VECTOR, [value] * LANES)
+
+
+def whole(value: int) -> ir.Value:
+    """Return the vector of 32-bit integers whose every lane is this constant."""
+    return ir.Constant(WORDS, [value] * LANES)
+
+
+def pointer_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = VECTOR) -> ir.Value:
+    """Return a pointer to values of a kind at an address."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def load_vector(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the vector at an address."""
+    return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
+
+
+def store_vector(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
+    """Write a vector to an address."""
+    builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
+
+
+def spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    """Return the vector whose every lane is `scalar`."""
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, undefined, whole(0))
+
+
+def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """Return a b + c."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+    return builder.call(function, [a, b, c])
+
+
+def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
+    """Return x limited to [-limit, limit]."""
+    low, high = number(-limit), number(limit)
+    x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
+    return builder.select(builder.fcmp_unordered(">", x, low), x, low)
+
+
+def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return 2^n and exp(r) - 1, x = n log 2 + r, |r| <= log(2) / 2, to an ulp or so; |x| < 87."""
+    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
+    n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
+    n = builder.fsub(n, to_whole)
+    high = 355 / 512  # log 2 in two parts; n times the first is exact
+    r = multiply_add(builder, n, number(-high), x)
+    r = multiply_add(builder, n, number(high - np.log(2)), r)
+    series = number(1 / 5040)  # Taylor; the next term is below 6e-9
+    for factorial in (720, 120, 24, 6, 2, 1):
+        series = multiply_add(builder, series, r, number(1 / factorial))
+    exponent = builder.add(builder.fptosi(n, WORDS), whole(127))
+    power = builder.bitcast(builder.shl(exponent, whole(23)), VECTOR)
+    return power, builder.fmul(series, r)
+
+
+def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return exp(x) - 1, to about an ulp; |x| < 87."""
+    power, rest = power_and_rest(builder, x)
+    return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))

@@ -1,0 +1,63 @@
+"""The processor cores of this process, and threads that do not share one."""
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from foundation.field_rules import require
+
+Result = TypeVar("Result")
+
+_HAS_AFFINITY = hasattr(os, "sched_setaffinity")
+
+
+@functools.cache
+def _core_of_thread() -> Callable[[], int]:
+    """Return the function of the system's library that says which core a thread runs on."""
+    return ctypes.CDLL(None).sched_getcpu
+
+
+def cores(threads: int | None = None) -> int:
+    """Return the processor cores to use, by default all that this process may run on.
+
+    Raises:
+      ValueError: less than one thread.
+    """
+    if threads is not None:
+        require(threads >= 1, "threads", "at least 1", threads)
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Apart:
+    """A group of threads that work at the same time, each started on a core of its own.
+
+    A thread that is woken often starts on the core of the thread that woke it, and a system moves
+    it to a free core only after milliseconds, which is longer than a short chunk takes. Threads
+    are moved once, as they start, and not bound. Nothing happens where the system cannot do that.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[int] = set()
+
+    def run(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Return `function(*arguments)`, computed by this thread on a core that no other took."""
+        if _HAS_AFFINITY:
+            self._move()
+        return function(*arguments)
+
+    def _move(self) -> None:
+        core = _core_of_thread()()
+        if core in self._taken:
+            allowed = os.sched_getaffinity(0)
+            if free := allowed - self._taken:
+                with contextlib.suppress(OSError):  # forbidden in some containers
+                    os.sched_setaffinity(0, free)
+                    os.sched_setaffinity(0, allowed)
+                core = _core_of_thread()()
+        self._taken.add(core)

@@ -1,0 +1,127 @@
+"""A network's stages on devices: schedule, step time and memory per device.
+
+For a step that takes T seconds on one device, in m microbatches, a device's mean share among d
+devices takes T / (d m) per microbatch, a third each for F, B and W; stages differ by their work.
+Memory between the passes is that of the compiled step's temporaries, divided in the same way.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+
+from planning.pipeline.building_blocks import BLOCKS
+from planning.pipeline.building_blocks import schedule as schedule_of
+from planning.pipeline.schedule import Schedule
+from planning.pipeline.simulation import Durations, Simulation, simulate
+from replicator.portable.layouts.program import COMPUTE
+from replicator.portable.layouts.simulation import Event, Network, Timeline
+
+LIVING = "temporaries"  # the compiler's term for memory that lives within a step
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """The natural stages of a network, as a manifest's "pipeline" has them.
+
+    Attributes:
+      work: amount of work of each stage, in any unit.
+      passed_bytes: number of bytes that a stage passes to the next for each row.
+    """
+
+    work: tuple[float, ...]
+    passed_bytes: float
+
+    def joined(self, count: int) -> list[float]:
+        """Return the work of `count` runs of consecutive stages, the largest as small as possible.
+
+        Among equally good solutions, the earlier runs are shorter.
+        """
+        ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
+        if not 1 <= count <= total:
+            raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
+
+        @functools.cache
+        def largest(first: int, runs: int) -> float:
+            """Return the largest run when the stages from `first` on are joined into `runs`."""
+            if runs == 1:
+                return ends[-1] - ends[first]
+            lasts = range(first + 1, total - runs + 2)
+            return min(
+                (max(ends[last] - ends[first], largest(last, runs - 1)) for last in lasts),
+                default=math.inf,
+            )
+
+        # The first cut that leaves the best bound in reach for the rest: earlier runs are shorter.
+        bound, cuts = largest(0, count), [0]
+        for left in range(count - 1, 0, -1):
+            lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)
+            cuts.append(next(last for last in lasts if ends[last] - ends[cuts[-1]] <= bound))
+        return [ends[b] - ends[a] for a, b in itertools.pairwise([*cuts, total])]
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineStep:
+    """A simulated schedule: seconds of a step and bytes of the device that holds or sends most."""
+
+    schedule: str
+    microbatches: int
+    bubble: float
+    memory_bytes: float
+    timeline: Timeline
+
+
+def pipeline_steps(
+    stages: Stages,
+    devices: int,
+    rows: int,
+    seconds: float,
+    memory: dict[str, int],
+    network: Network,
+) -> Iterator[PipelineStep]:
+    """Yield every schedule with enough stages, for each number of microbatches.
+
+    A step on one device takes `seconds` and `memory`, bytes by use; microbatches divide the `rows`
+    of a batch.
+    """
+    counts = [count for count in range(2, rows + 1) if rows % count == 0]
+    for name, count in itertools.product(BLOCKS, counts):
+        made = schedule_of(name, devices, count)
+        if len(made.devices) > len(stages.work):
+            continue
+        work, passed = stages.joined(len(made.devices)), rows // count * stages.passed_bytes
+        shares = [devices * each / sum(work) for each in work]
+        third = seconds / (devices * count) / 3
+        message = network.latency_seconds + passed / network.bytes_per_second
+        found = simulate(made, Durations(third, third, third, message), shares)
+        loads = [0.0] * devices
+        for device, share in zip(made.devices, shares, strict=True):
+            loads[device] += share
+        kept = sum(size for use, size in memory.items() if use != LIVING)
+        # Weights and the like follow the stages of a device, temporaries its live microbatches.
+        held = [
+            (kept * load + memory.get(LIVING, 0) * peak / count) / devices
+            for load, peak in zip(loads, found.peaks, strict=True)
+        ]
+        yield PipelineStep(name, count, found.bubble, max(held), _timeline(found, passed))
+
+
+def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
+    """Return the passes as events, with one resource per device."""
+    events = [
+        Event(f"{each.kind}{each.stage}.{each.microbatch}", each.kind, f"{COMPUTE} {device}",
+              found.spans[each][0], found.spans[each][1] - found.spans[each][0])
+        for device, _, each in found.schedule.rows()
+    ]  # fmt: skip
+    return Timeline(events, passed_bytes * _messages(found.schedule))
+
+
+def _messages(schedule: Schedule) -> int:
+    """Return the most messages a device sends per step to its neighbours."""
+    sent = [0] * schedule.num_devices
+    for here, there in itertools.pairwise(schedule.devices):
+        if here != there:
+            sent[here] += schedule.num_microbatches
+            sent[there] += schedule.num_microbatches
+    return max(sent)

@@ -1,1 +1,0 @@
-"""Predicted cost of a training step on several devices, from its cost on one."""

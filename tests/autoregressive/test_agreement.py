@@ -1,0 +1,257 @@
+"""However a model is sampled, stored and exported, a seed gives the same elements.
+
+Whole passes (`naive`) are what every other way is compared with: cached steps, the fixed point, a
+draft, any batch and chunks, a prefix of what is drawn, a stored model, a bundle.
+"""
+
+import functools
+from typing import NamedTuple
+
+import attention_networks
+import causal_networks
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from attention_networks import SPEC, TOKENS
+
+import onepass
+from autoregressive.model import Autoregressive
+from autoregressive.storage import load, save
+from examples.own_distribution import Laplace
+from likelihoods import Categorical, Gaussian, Integers, LogisticMixture
+from likelihoods.codec import MuLaw, Reals
+
+layers = keras.layers
+NUM, SEED = 3, 5
+CODES = 5
+RANDOM = np.random.default_rng(0)
+
+
+def of_tokens(network):
+    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
+
+
+def of_float64(distribution, **options):
+    channels = options.get("condition_channels", 0)
+    network = causal_networks.Dilated(distribution.num_parameters, channels)
+    return Autoregressive(network, distribution, inputs=network.inputs, **options)
+
+
+def with_conditions(*kinds):
+    network = causal_networks.conditioned(*kinds)
+    return Autoregressive(network, Categorical(8), codec=Integers(8))
+
+
+def with_integers(axes):
+    """A model whose condition at every time is an integer, with or without an axis of channels."""
+    waves, kinds = keras.Input([None, 1]), keras.Input([None, 1][: axes - 1], dtype="int32")
+    h = layers.Embedding(5, 3)(kinds)
+    h = layers.Concatenate()([waves, h if axes == 2 else layers.Reshape([-1, 3])(h)])
+    return Autoregressive(keras.Model([waves, kinds], layers.Dense(2)(h)), Gaussian(16))
+
+
+def with_start():
+    """A recurrent model of tokens that reads one that is never drawn before the first."""
+    inputs = keras.Input([None], dtype="int32")
+    h = layers.GRU(3, return_sequences=True)(layers.Embedding(7, 3)(inputs))
+    network = keras.Model(inputs, layers.Dense(6)(h))
+    return Autoregressive(network, Categorical(6), start=6)
+
+
+def of_images(channels, **options):
+    distribution = LogisticMixture(levels=4096, components=2)
+    network = causal_networks.MaskedImage(channels, channels * distribution.num_parameters)
+    inputs = tf.TensorSpec([None, None, None, channels])
+    return Autoregressive(network, distribution, order="raster", inputs=inputs, **options)
+
+
+MODELS = {
+    "rotary": lambda: of_tokens(attention_networks.Rotary()),
+    "mini gpt": lambda: of_tokens(attention_networks.mini_gpt()),
+    "windowed": lambda: of_tokens(attention_networks.Windowed()),
+    "linear": lambda: of_tokens(attention_networks.Linear()),
+    "mixture": lambda: of_float64(LogisticMixture(levels=256, components=3)),
+    "mu-law": lambda: of_float64(Categorical(16), codec=MuLaw(16), condition_channels=2),
+    "embedding": lambda: Autoregressive(
+        causal_networks.embedding_of(8), Categorical(8), codec=MuLaw(8)
+    ),
+    "own distribution": lambda: Autoregressive(causal_networks.Gated(2), Laplace()),
+    "recurrent": lambda: Autoregressive(causal_networks.lstm_after_convolution(), Gaussian(None)),
+    "start": with_start,
+    "scale": lambda: Autoregressive(
+        causal_networks.convolved(1, 2), Gaussian(256), input_scale=(0, 255), start=-1
+    ),
+    "speaker": lambda: with_conditions("speaker"),
+    "memory": lambda: with_conditions("memory"),
+    "conditions": lambda: with_conditions("speaker", "mel", "memory"),
+    "integers": lambda: with_integers(2),
+    "integers of channels": lambda: with_integers(3),
+    "stereo": lambda: Autoregressive(causal_networks.convolved(2, 4), Gaussian(256), start=0.1),
+    "attention of channels": lambda: Autoregressive(
+        causal_networks.convolved(2, 12, True), LogisticMixture(64, 2)
+    ),
+    "codes": lambda: Autoregressive(
+        causal_networks.codebooks(CODES), Categorical(CODES), start=CODES
+    ),
+    "reals": lambda: Autoregressive(
+        causal_networks.convolved(2, 4), Gaussian(None), codec=Reals(unit=2.0)
+    ),
+    "images": lambda: of_images(1),
+    "images of channels": lambda: of_images(2),
+    "images on a scale": lambda: of_images(1, input_scale=(0, 1)),
+}
+DRAFTS = {"rotary": "linear"}  # all others draft for themselves
+LOOSE = {"recurrent", "scale", "stereo", "attention of channels", "reals"}  # by rounding
+OF_CHANNELS = {"stereo", "attention of channels", "codes", "reals"}
+LENGTHS = {"windowed": 66, "linear": 66, "mini gpt": 66}
+LENGTHS |= dict.fromkeys(("images", "images of channels", "images on a scale"), (4, 3))
+MEL = RANDOM.normal(size=[NUM, 30, 2]).astype(np.float32)
+MEMORY = RANDOM.normal(size=[NUM, 5, 3]).astype(np.float32)
+SPEAKERS = np.array([0, 3, 2], np.int32)
+CONDITIONS = {
+    "mu-law": MEL,
+    "speaker": SPEAKERS,
+    "memory": MEMORY,
+    "conditions": {"speaker": SPEAKERS, "mel": MEL, "memory": MEMORY},
+    "integers": RANDOM.integers(0, 5, [NUM, 30]).astype(np.int32),
+    "integers of channels": RANDOM.integers(0, 5, [NUM, 30, 1]).astype(np.int32),
+}
+
+
+def tokens(*shape, seed=1):
+    return np.random.default_rng(seed).integers(0, TOKENS, shape)
+
+
+PROMPT = tokens(9)  # of every row
+PROMPTS = {
+    "prefix": {"prefix": tokens(3, 11)},
+    "long prefix": {"prefix": tokens(3, 29)},
+    "whole prefix": {"prefix": tokens(3, 30)},
+    "one prefix": {"prefix": PROMPT},
+    "lengths": {"prefix": [tokens(1), tokens(20), tokens(12)]},
+    "empty": {"prefix": [tokens(0), tokens(20), tokens(12)]},
+    "top-k": {"top_k": 3, "temperature": 1.5},
+    "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
+    "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "rows": {"temperature": [0.0, 0.5, 1.5], "top_k": 5},
+}
+
+
+class Case(NamedTuple):
+    """A model, how long its samples are, and what is asked of them."""
+
+    model: str
+    options: dict
+
+    @property
+    def length(self):
+        size = LENGTHS.get(self.model, 30)
+        return (*size, 1 + (self.model == "images of channels")) if self.raster else size
+
+    @property
+    def raster(self):
+        return self.model.startswith("images")
+
+    def of_rows(self, count):
+        """The options of the first rows."""
+        return {key: _first(value, count, key) for key, value in self.options.items()}
+
+    def draw(self, model=None, num=NUM, length=None, **changed):
+        options = self.of_rows(num) | changed
+        return (model or made(self.model)).sample(num, length or self.length, SEED, **options)
+
+    def same(self, found, expected):
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=2e-5 if self.model in LOOSE else 0.0)
+
+
+def _first(value, count, key):
+    if isinstance(value, dict):
+        return {name: _first(each, count, name) for name, each in value.items()}
+    for_all = isinstance(value, int | float) or (key == "prefix" and value is PROMPT)
+    return value if for_all else value[:count]
+
+
+CASES = {
+    name: Case(name, {"condition": CONDITIONS[name]} if name in CONDITIONS else {})
+    for name in MODELS
+}
+CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPTS.items()}
+SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
+CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
+CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
+
+
+@functools.cache
+def made(name):
+    keras.utils.set_random_seed(1)
+    return MODELS[name]()
+
+
+@functools.cache
+def drawn(name):
+    """What whole passes draw."""
+    return CASES[name].draw(method="naive")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_method_draws_what_whole_passes_draw(name):
+    case, expected = CASES[name], drawn(name)
+    for method in ("auto",) if case.raster else ("auto", "cached", "fixed-point"):
+        case.same(case.draw(method=method), expected)
+    model = made(case.model)
+    if not case.raster and case.model not in OF_CHANNELS and model.distribution.levels:
+        draft = made(DRAFTS.get(case.model, case.model))
+        case.same(case.draw(method="speculative", draft=draft), expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole(name):
+    case, expected = CASES[name], drawn(name)
+    case.same(case.draw(num=1), expected[:1])
+    if case.raster:
+        return
+    if not case.options:
+        case.same(case.draw(length=9), expected[:, :9])
+    model = made(case.model)
+    chunks = list(model.stream(case.length, SEED, num=NUM, chunk=7, **case.options))
+    assert "prefix" in case.options or {chunk.shape[1] for chunk in chunks[:-1]} == {7}
+    found = np.concatenate(chunks, 1)
+    case.same(found, expected[:, : found.shape[1]])
+    assert found.shape[1] == case.length or "stop" in case.options
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.raster])
+def test_a_sample_continues_a_prefix_of_itself(name):
+    case, expected = CASES[name], drawn(name)
+    if "prefix" not in case.options:
+        case.same(case.draw(prefix=expected[:, :12]), expected)  # some of it in one pass
+        return
+    for row, known in enumerate(case.options["prefix"]):
+        if np.ndim(known):
+            np.testing.assert_allclose(expected[row, : len(known)], known, atol=0.01)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stored_model_draws_and_judges_the_same(name, tmp_path):
+    case, expected = CASES[name], drawn(name)
+    loaded = load(save(made(case.model), tmp_path / "stored"))
+    for num in (1, NUM):  # a stored step, and one of more rows
+        case.same(case.draw(loaded, num), expected[:num])
+    if not case.raster:
+        case.same(case.draw(loaded, method="fixed-point"), expected)
+    rest = (case.options["condition"],) if "condition" in case.options else ()
+    nats = made(case.model).log_prob(expected, *rest)
+    np.testing.assert_allclose(loaded.log_prob(expected, *rest), nats, rtol=1e-4, atol=1e-5)
+    if name == "own distribution":
+        case.same(case.draw(load(save(loaded, tmp_path / "again"))), expected)
+
+
+@pytest.mark.parametrize("name", ["start", "integers", "integers of channels"])
+def test_a_bundle_draws_the_same(name, tmp_path):
+    case, expected = CASES[name], drawn(name)
+    model = onepass.export(made(name), tmp_path / "models" / "1", length=case.length)
+    condition = {n: x.reshape([NUM, -1, 1]) for n, x in case.options.items()}
+    found = onepass.load(model).sample(NUM, case.length, SEED, **condition)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
