@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
+from distill.images.config import FlowConfig, GuidedConfig, ImageDistillConfig
 from distill.images.presets import PRESETS
 from foundation.errors import UserError
 from pixelcnn import shipped
@@ -24,7 +24,7 @@ class DistillImagesArguments(TrainingOptions):
     teacher: Path
     """Run directory or model folder of an image model, or a shipped one such as shipped-digits;
     read, never written."""
-    config: Annotated[DistillConfig, tyro.conf.arg(name="")]
+    config: Annotated[ImageDistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
     """Images, in any form that `train` takes; None: those of the teacher's training."""
 

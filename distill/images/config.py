@@ -70,7 +70,7 @@ class FlowTargets:
 
 
 @dataclasses.dataclass(frozen=True)
-class DistillConfig:
+class ImageDistillConfig:
     """The settings of every distillation of an image model."""
 
     kind: ClassVar[str]
@@ -95,7 +95,7 @@ class DistillConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class GuidedConfig(DistillConfig):
+class GuidedConfig(ImageDistillConfig):
     """Guidance distilled into a model of the teacher's own kind and size, which starts as it."""
 
     kind: ClassVar[str] = "guided"
@@ -111,7 +111,7 @@ class GuidedConfig(DistillConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowConfig(DistillConfig):
+class FlowConfig(ImageDistillConfig):
     """A PixelCNN, or that of a multiscale model's base, distilled into flows of one pass."""
 
     kind: ClassVar[str] = "flow"

@@ -3,11 +3,11 @@
 import dataclasses
 
 from distill.images.config import (
-    DistillConfig,
     FlowConfig,
     FlowTargets,
     GuidedConfig,
     GuidedTargets,
+    ImageDistillConfig,
 )
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
@@ -18,7 +18,7 @@ _ADAM = OptimizerConfig(
 _GENTLE_ADAM = dataclasses.replace(_ADAM, learning_rate=1.5e-4)
 _FEW_STEPS = LoopConfig(num_steps=4, evaluate_every_steps=4)
 
-PRESETS: dict[str, Preset[DistillConfig]] = {
+PRESETS: dict[str, Preset[ImageDistillConfig]] = {
     "guided-smoke": Preset(
         "Guidance distilled into a model of classes, 4 steps: does everything run?",
         GuidedConfig(optimizer=_ADAM, loop=_FEW_STEPS, batch_size=8),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distill.images.config import DistillConfig
+from distill.images.config import ImageDistillConfig
 from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
@@ -89,7 +89,7 @@ def student_and_teacher(
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
-def features_for(config: DistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
+def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
     """Return the features of the loss, of a classifier kept in a file; None where unused.
 
     Raises:
@@ -110,7 +110,7 @@ def _named(density: ImageDensity) -> dict:
     return dict(zip(variable_names(density), density.trainable_variables, strict=True))
 
 
-def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
+def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
     """Return the images, with the configuration of the student.
 
     Raises:
@@ -148,7 +148,7 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
     return MultiscaleTrainConfig(**given | {"network": network})
 
 
-def _check(config: DistillConfig, teacher: ImageModel) -> None:
+def _check(config: ImageDistillConfig, teacher: ImageModel) -> None:
     """Raise UserError for a teacher without the part to distil."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
