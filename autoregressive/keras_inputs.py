@@ -31,7 +31,7 @@ class KerasInputs:
         try:
             inputs = list(network.inputs or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
-        except (AttributeError, ValueError):  # not a Keras model, or not built yet
+        except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []
         structure = getattr(network, "_inputs_struct", None)
         self._keys = _keys(structure, inputs) if isinstance(structure, Mapping) else None

@@ -1,6 +1,6 @@
 """`Autoregressive`: a causal network and a distribution make a model of arrays."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +18,8 @@ from autoregressive.outputs import check_parameters
 from autoregressive.prompts import decoded, ended, prompt_of, stopped
 from autoregressive.ragged import with_lengths, zero_after_end
 from autoregressive.reading import reading_of
-from autoregressive.samplers import SAMPLERS, Draft
+from autoregressive.samplers import Draft, methods_of
+from autoregressive.samplers.compiled import Compiled
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
@@ -26,8 +27,6 @@ from foundation.arguments import checked_length, checked_seed, whole_number
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
-
-METHODS = ("auto", *SAMPLERS, "speculative")
 
 
 class Autoregressive:
@@ -110,8 +109,7 @@ class Autoregressive:
         self.symbol_network, self.distribution = symbols, distribution
         self.codec, self.order = codec, order
         self.layout = getattr(symbols, "layout", None) or layout_of(distribution, order)
-        self._functions: dict[Any, Any] = {}
-        self._samplers = Samplers(self)
+        self._compiled, self.samplers = Compiled(), Samplers(self)
 
     @classmethod
     def of_symbols(
@@ -221,7 +219,9 @@ class Autoregressive:
         given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
-        return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
+        return self._compiled.function("conditionals", self.symbol_network.parameters)(
+            symbols, given
+        )
 
     def log_prob(self, elements: Any, condition: Any = None, *, lengths: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
@@ -247,7 +247,7 @@ class Autoregressive:
         if not tf.executing_eagerly():
             return self._log_prob(symbols, given, lengths)
         lengths = None if lengths is None else tf.constant(lengths)
-        return self._function("log_prob", self._log_prob)(symbols, given, lengths)
+        return self._compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
 
     def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -303,8 +303,9 @@ class Autoregressive:
         Raises:
           ValueError: an argument has no meaning.
         """
-        if method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+        methods = *methods_of(self.network, self.distribution), "speculative"
+        if method not in methods:
+            raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
         shape = self.layout.shape(sizes)
         heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
@@ -314,13 +315,13 @@ class Autoregressive:
         noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._given(condition, (num, *shape))
         prompt, shared = prompt_of(prefix, stop, self.codec, num, sizes[0], self.layout)
-        symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
+        symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
-        nats = self._function("log_prob", self._log_prob)(symbols, given).numpy()
+        nats = self._compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
         if prompt is not None:
             nats[ended(symbols.numpy(), prompt)] = 0.0
         return elements, nats
@@ -369,9 +370,10 @@ class Autoregressive:
         self.check_length((length,))
         prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        if not self.symbol_network.has_step:  # raises what is missing
+        if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
+            # raises what is missing
             first_state(self.symbol_network, 1, length, rows(given, slice(1)))
-        parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
+        parts = self.samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
@@ -387,11 +389,3 @@ class Autoregressive:
 
     def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
         return given_to(self.symbol_network, condition, self.order, shape)
-
-    def _function(
-        self, name: Any, function: Callable[..., Any], jit_compile: bool = False
-    ) -> Callable[..., Any]:
-        """Return the function compiled, once per name."""
-        if name not in self._functions:
-            self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
-        return self._functions[name]

@@ -1,6 +1,7 @@
 """The samplers of a model, each compiled once."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
 from autoregressive.given import between, first_state, rows
-from autoregressive.prompts import Prompt
+from autoregressive.prompts import NEVER, Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from autoregressive.samplers.buckets import Call, row_bucket, time_bucket
+from autoregressive.samplers.chunks import chunk_length, in_chunks, padded
+from autoregressive.samplers.compiled import Compiled
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
@@ -30,7 +33,7 @@ class Samplers:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._network = model.symbol_network
-        self._functions: dict[Any, Any] = {}
+        self._compiled = Compiled()
 
     def draw(
         self,
@@ -59,11 +62,19 @@ class Samplers:
             return self._speculative(draft, condition, isinstance(temperature, Choice))(
                 *given, prompt
             )
+        own = self._own(method, temperature, prompt)
+        if own is not None and not hasattr(own, "present"):
+            return own(self._network, self._model.distribution, *given)
+        if own is not None:
+            (num, count), rest = noise.shape[:2], (condition, temperature, prompt)
+
+            def noise_of(start: int, length: int) -> tf.Tensor:
+                return padded(noise[:, start : start + length], length)
+
+            parts = self._in_chunks(own, noise_of, num, count, count, *rest)
+            return tf.constant(np.concatenate(list(parts), 1))
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
-            own = self._own(given, prompt)
-            if own is not None:
-                return own(self._network, self._model.distribution, *given)
             machine = self._machine(temperature, prompt, condition, noise.shape[0], noise.shape[1])
             if method == "cached" and machine is not None:
                 return machine(*given)
@@ -71,15 +82,57 @@ class Samplers:
             return self._cached(*given, prompt, shared)
         return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
 
-    def _own(self, given: tuple, prompt: Prompt | None) -> Any:
-        """Return the sampler registered for the network, if it knows what is asked for."""
-        temperature = given[2]
-        if prompt is not None or isinstance(temperature, Choice) or temperature.shape.rank:
-            return None
-        if "own" not in self._functions:
-            model = self._model
-            self._functions["own"] = specialised(model.network, model.distribution)
-        return self._functions["own"]
+    def registered(self, method: str = "auto") -> Any:
+        """Return the sampler that is registered for the network, or None."""
+        model = self._model
+        find = functools.partial(specialised, model.network, model.distribution, method)
+        return self._compiled.once(("own", method), find)
+
+    def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+        """Return the sampler registered for the network, if it knows what is asked for.
+
+        Raises:
+          ValueError: the method is such a sampler, and does not know it.
+        """
+        name = "cached" if prompt is not None and method == "auto" else method
+        own, fits = self.registered(name), _is_plain(temperature, None)
+        if prompt is not None:  # one in chunks goes on from whole blocks, the same of all rows
+            lengths = set(prompt.known.numpy())
+            whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
+            fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER
+            fits &= hasattr(own, "present")
+        if not (own and fits) and method not in ("auto", *SAMPLERS):
+            reason = "such a prompt or temperature" if own else "this network"
+            raise ValueError(f"`method` must not be {method!r} for {reason}.")
+        return own if fits else None
+
+    def chunked(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+        """Return the registered sampler in chunks for what is asked for, or None."""
+        found = (self._own(method, temperature, prompt) for method in ("cached", "auto"))
+        return next((own for own in found if hasattr(own, "present")), None)
+
+    def _in_chunks(
+        self,
+        sampler: Any,
+        noise: Callable[[int, int], tf.Tensor],
+        num: int,
+        count: int,
+        chunk: int,
+        condition: Any,
+        temperature: tf.Tensor,
+        prompt: Prompt | None,
+    ) -> Iterator[np.ndarray]:
+        """Yield `count` symbols of each row in chunks, by a `ChunkSampler`."""
+        network = self._network
+        length = chunk_length(chunk, count, network.block, network.longest)
+        known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
+        if known is not None:
+            yield from (
+                known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
+            )
+            count -= known.shape[1]
+        given = network.given(condition), count, length, float(temperature), known
+        yield from in_chunks(sampler, num, noise, *given)
 
     def _machine(
         self,
@@ -90,15 +143,16 @@ class Samplers:
         length: int,
     ) -> Any:
         """Return the sampler on the step machine, if it is faster and knows what is asked for."""
-        plain = not isinstance(temperature, Choice) and not temperature.shape.rank
-        plain &= prompt is None
-        if not plain or self._model.order != "time" or not self._network.has_step:
+        is_stepped = self._model.order == "time" and self._network.has_step
+        if not _is_plain(temperature, prompt) or not is_stepped:
             return None
-        if "native" not in self._functions:
+
+        def make() -> Any:
             from autoregressive.samplers.native import native  # which imports a compiler
 
-            self._functions["native"] = native(self._network, self._model.distribution)
-        found = self._functions["native"]
+            return native(self._network, self._model.distribution)
+
+        found = self._compiled.once("native", make)
         return found if found is not None and found.pays(batch, length, condition) else None
 
     def _distribution(self, is_truncated: bool) -> Any:
@@ -114,7 +168,7 @@ class Samplers:
         ) -> tf.Tensor:
             return sampler(self._network, distribution, noise, condition, temperature, prompt)
 
-        return self._function((method, is_truncated), run, jit_compile=True)
+        return self._compiled.function((method, is_truncated), run, jit_compile=True)
 
     def _speculative(self, draft: Any, condition: Any, is_truncated: bool) -> Any:
         """Return a sampler with a draft.
@@ -124,8 +178,8 @@ class Samplers:
         """
         check_speculative(self._model)
         network, distribution = self._network, self._distribution(is_truncated)
-        name = ("speculative", draft, is_truncated)
-        if name not in self._functions:
+
+        def make() -> Any:
             proposing = draft.as_draft(self._model)
             # raises for a network without steps
             first_state(network, 1, 1, rows(condition, slice(1)))
@@ -139,8 +193,9 @@ class Samplers:
                 given = noise, condition, temperature, proposing
                 return speculative(network, distribution, *given, prompt=prompt)[0]
 
-            self._function(name, run, jit_compile=True)
-        return self._functions[name]
+            return tf.function(run, autograph=False, jit_compile=True)
+
+        return self._compiled.once(("speculative", draft, is_truncated), make)
 
     def _cached(
         self,
@@ -172,7 +227,7 @@ class Samplers:
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
-        read = self._function("read", self.read)
+        read = self._compiled.function("read", self.read)
         size = LONGEST_PASS
         while size >= SHORTEST_PASS:
             if start + size > shared:
@@ -221,6 +276,15 @@ class Samplers:
           shared: number of first symbols that are given in every row.
         """
         distribution, layout = self._model.distribution, self._model.layout
+
+        def noise_of(start: int, count: int) -> tf.Tensor:
+            return layout.noise(distribution, seed, num, layout.shape([count]), start)
+
+        own = self.chunked(temperature, prompt)
+        if own is not None:
+            rest = num, length, chunk, condition, temperature, prompt
+            yield from self._in_chunks(own, noise_of, *rest)
+            return
         machine = self._machine(temperature, prompt, condition, num, length)
         row_count = row_bucket(num)
         if machine is None:
@@ -235,7 +299,7 @@ class Samplers:
         times = time_bucket(min(chunk, length - first)) if first < length else 0
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
-            noise = layout.noise(distribution, seed, num, layout.shape([count]), start)
+            noise = noise_of(start, count)
             part = between(condition, start, start + count)
             if machine is None:
                 given = Call(noise, part, temperature, _after(prompt, start, count))
@@ -263,15 +327,14 @@ class Samplers:
             rest = noise, condition, temperature, state, prompt, count
             return cached_chunk(self._network, distribution, *rest)
 
-        function = self._function(("chunk", is_truncated), run, jit_compile=True)
+        function = self._compiled.function(("chunk", is_truncated), run, jit_compile=True)
         drawn, state = function(given.of_times(times), state, stop)
         return drawn[:, :count], state
 
-    def _function(self, name: Any, function: Any, jit_compile: bool = False) -> Any:
-        """Return the function compiled, once per name."""
-        if name not in self._functions:
-            self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
-        return self._functions[name]
+
+def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
+    """Return whether all rows have one temperature, and nothing is given or chosen."""
+    return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
 
 
 def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:

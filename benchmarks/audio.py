@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.prompts import NEVER, Prompt
 from autoregressive.samplers import SAMPLERS
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
-from wavenet.autoregression import symbols_of
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS
-from wavenet.samplers import NaiveSampler
-from wavenet.samplers.generation import xla_sampler
+from wavenet.samplers.generation import sampler_of
 from wavenet.samplers.numba.sampler import sampler_for
+from wavenet.samplers.symbols import SoundSymbols
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
@@ -80,7 +80,7 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         "Numba": _chunk(sampler_for(network), batch, condition, noise),
         "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
     }
-    calls["XLA"] = _chunk(xla_sampler(network), batch, condition, noise)
+    calls["XLA"] = _chunk(sampler_of(network, "xla"), batch, condition, noise)
     if not network.config.conditioner_units:  # a vocoder has a step of its own
         calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
         for name, is_compiled in (("tf.while_loop", False), ("tf.while_loop, XLA", True)):
@@ -89,8 +89,7 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     for name, call in calls.items():
         row = Row(name, size, batch, "samples/s", AGAINST.get(name, ()))
         found.add(row, functools.partial(_speed, call, batch * samples))
-    naive = functools.partial(_naive_speed, network, NaiveSampler(network, _window(network)), batch)
-    found.add(Row("naive", size, batch, "samples/s"), naive)
+    found.add(Row("naive", size, batch, "samples/s"), _naive_speed(network, batch))
 
     def bound() -> None:
         cpp_bound.find_compiler()
@@ -102,7 +101,7 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
 
 def derived_loop(network: Network) -> Call:
     """Return the sampler whose step the library derives from the graph, of noise and condition."""
-    symbols, likelihood = symbols_of(network), network.likelihood
+    symbols, likelihood = SoundSymbols(network), network.likelihood
 
     def sample(noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return SAMPLERS["cached"](symbols, likelihood, noise, condition)
@@ -145,19 +144,18 @@ def _speed(call: Call, samples: int) -> float:
     return samples / (time.perf_counter() - start)
 
 
-def _window(network: Network) -> int:
-    return network.config.receptive_field + 1
+def _naive_speed(network: Network, batch: int, samples: int = 2) -> Measure:
+    """Return a measure of the samples per second when each is a pass over the receptive field."""
+    known = -(-(network.config.receptive_field + 1) // network.config.block_samples)
+    known *= network.config.block_samples
+    total, symbols = known + samples, SoundSymbols(network)
+    levels = tf.fill([batch, total], network.config.levels // 2)
+    prompt = Prompt(levels, tf.fill([batch], known), tf.constant(NEVER))
+    noise = network.likelihood.noise(0, list(range(batch)), 0, total)
+    condition = _condition(network, batch, total)
 
+    @tf.function(autograph=False)
+    def call() -> tf.Tensor:
+        return SAMPLERS["naive"](symbols, network.likelihood, noise, condition, 1.0, prompt)
 
-def _naive_speed(network: Network, sampler: NaiveSampler, batch: int, samples: int = 2) -> float:
-    """Return the samples per second when each costs a pass over the receptive field."""
-    window = _window(network)
-    time_ = window + samples
-    levels = np.full([batch, time_], network.config.levels // 2, np.int32)
-    noise = network.likelihood.noise(0, list(range(batch)), 0, time_)
-    condition = _condition(network, batch, time_)
-    start = time.perf_counter()
-    for t in range(window, time_):
-        parameters = sampler.parameters(levels, condition, t)
-        levels[:, t] = network.likelihood.sample(parameters, noise[:, t])
-    return batch * samples / (time.perf_counter() - start)
+    return functools.partial(_speed, call, batch * samples)

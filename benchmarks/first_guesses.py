@@ -7,22 +7,17 @@ are not (ties in float32, see docs/images.md).
 """
 
 import argparse
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers.windows import FixedPoint
 from likelihoods.noise import as_key
+from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
 from pixelcnn.model import ImageModel, load
-from pixelcnn.sampling.fixed_point_sampler import (
-    FixedPoint,
-    Forecast,
-    linear_forecast,
-    sample_by_fixed_point,
-)
-from pixelcnn.sampling.generation import ACTIVE_ROWS, pixelcnn_program
+from pixelcnn.sampling.generation import pixelcnn_program, sampler_of
 from pixelcnn.sampling.grids import enlarged
 
 HEADER = "| first guess | next guess | passes | range | differ |\n|---|---|---|---|---|"
@@ -39,7 +34,7 @@ def lines(
         None: there are none.
       num: number of images.
       seed: of the noise.
-      options: of `sample_by_fixed_point`, for every row.
+      options: of `by_windows`, for every row.
     """
     classes = model.config.conditioning.classes
     wanted: list[Any] = [i % classes if classes else None for i in range(num)]
@@ -59,7 +54,7 @@ def lines(
 def sampled(model: ImageModel, wanted: list, seed: int, **options) -> FixedPoint:
     """Return images 0, 1, ... of a seed by fixed point, one of each condition."""
     density: Any = model.density
-    sampler = functools.partial(sample_by_fixed_point, **options)
+    sampler = sampler_of("fixed-point", **options)
     each = [model.condition(value) for value in wanted]
     batch = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
     program = pixelcnn_program(density.conditioner, density.pixelcnn, model.size, sampler)

@@ -18,8 +18,8 @@ import tensorflow as tf
 from likelihoods.noise import as_key
 from pixelcnn.density import ImageDensity
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, Request
-from pixelcnn.sampling.pixelcnn_sampler import image_words, sample_naively
+from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, Request, sampler_of
+from pixelcnn.sampling.pixelcnn_sampler import image_words
 
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32
@@ -124,7 +124,7 @@ def naive_part(
     def program(label, seed, rows):
         network: Any = density.pixelcnn
         words = image_words(network, seed, rows, size, size)
-        return sample_naively(network, words, density.conditioner({"label": label}))
+        return sampler_of("naive")(network, words, density.conditioner({"label": label}))
 
     def call():
         with stopped(tf, passes):

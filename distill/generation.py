@@ -7,7 +7,7 @@ and an hour takes no more memory than a second.
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +15,7 @@ import tensorflow as tf
 from distill.cpu import noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
+from foundation.errors import UserError
 from wavenet.sound_network import check_condition
 from wavenet.speech_model import Request
 
@@ -110,6 +111,9 @@ def _chunk_bounds(
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
     """Return a function from the next noise and condition to sound; it keeps the state."""
+    if backend not in get_args(Backend):
+        known = ", ".join(get_args(Backend))
+        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))

@@ -12,9 +12,9 @@ from distill import shipped
 from distill.generation import (
     CHUNK_SAMPLES,
     FIRST_SAMPLES,
+    WHOLE_SAMPLES,
     Backend,
     condition_between,
-    generate,
     stream,
 )
 from distill.losses.kl_divergence import log_density
@@ -70,44 +70,16 @@ class StudentModel(TrainedSpeechModel):
     takes_pieces: ClassVar = True
 
     def generate(
-        self,
-        condition: np.ndarray | FramesInPieces | None = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
-        backend: Backend = "auto",
-        refine: int | None = None,
+        self, condition: np.ndarray | FramesInPieces | None = None, **options: Any
     ) -> np.ndarray:
-        """Return sounds, float32 [num, samples] in [-1, 1].
+        """Return the sounds of `stream` as a whole, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
-            sound is at that recording's level; from others, at the model's.
-          seed: the noise's seed, an integer in [0, 2^64).
-          num: number of sounds; sound n of a seed does not depend on it.
-          num_samples: length; by default that of the condition.
-          speaker: a name, for models with speakers.
-          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
-          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
-            device; "auto" takes the first unless there is an accelerator or another
-            `compute_dtype`.
-          refine: number of passes that bring the sound's magnitudes to the mel
-            (`distill.refinement`). None: the number in `spec`, or 0, for the frames of a recording,
-            which `frames(...)` returned, and for those of a text that `speech.text_frames` drew; 0
-            for others, whose blur the passes would keep.
-
-        Raises:
-          UserError: the frames are none of this model's.
+          condition: as for `stream`.
+          **options: the keyword arguments of `stream`, without `chunk_samples`.
         """
-        frames = None if condition is None else self._checked(condition)
-        request = self._request(frames, seed, num, num_samples, speaker, temperature)
-        made = iter([generate(self.network, request, backend)])
-        refiner = self._refiner(frames, self._passes(condition, refine))
-        sounds = np.concatenate(list(self._refined(made, frames, refiner)), axis=1)
-        return at_recorded_level(sounds, gain_of(condition))
+        options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
+        return np.concatenate(list(self.stream(condition, **options)), axis=1)
 
     def stream(
         self,
@@ -121,29 +93,39 @@ class StudentModel(TrainedSpeechModel):
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
         refine: int | None = None,
+        first_samples: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield the same sounds in chunks float32 [num, about chunk_samples], as they are made.
+        """Yield sounds in chunks float32 [num, about chunk_samples], as they are made.
 
         Each pass of `refine` delays them by a window of the mel.
 
         Args:
-          condition: frames [frames, channels], or None for a model without.
+          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
+            sound is at that recording's level; from others, at the model's.
           seed: the noise's seed, an integer in [0, 2^64).
-          num: number of sounds.
+          num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
-          backend: "auto", "numba" or "tensorflow".
+          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
+            device; "auto" takes the first unless there is an accelerator or another
+            `compute_dtype`.
           chunk_samples: length of a chunk, rounded up to whole frames.
-          refine: number of passes that bring the sound's magnitudes to the mel; None: the same
-            number as `generate` makes.
+          refine: number of passes that bring the sound's magnitudes to the mel
+            (`distill.refinement`). None: the number in `spec`, or 0, for the frames of a recording,
+            which `frames(...)` returned, and for those of a text that `speech.text_frames` drew; 0
+            for others, whose blur the passes would keep.
+          first_samples: length of the first chunk; None: short, with what its refinement looks
+            ahead to.
+
+        Raises:
+          UserError: the frames are none of this model's, or there is no such backend.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
         refiner = self._refiner(frames, self._passes(condition, refine))
-        # The first chunk holds what its refinement looks ahead to.
         ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
-        first = FIRST_SAMPLES + ahead
+        first = FIRST_SAMPLES + ahead if first_samples is None else first_samples
         chunks = stream(self.network, request, backend, chunk_samples, first)
         chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)

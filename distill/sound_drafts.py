@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.samplers.chunks import padded
 from distill.drafts import FlowDraft
 from distill.generation import condition_between
 from distill.residual import Prediction
@@ -14,7 +15,6 @@ from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from likelihoods.capabilities import with_density
 from likelihoods.codec import Codec
-from wavenet.samplers.generation import padded
 from wavenet.speech_model import Request
 
 # What models of sound must share, of model.json.

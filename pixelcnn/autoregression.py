@@ -1,5 +1,7 @@
 """A PixelCNN as a network of symbols, for the samplers and densities of `autoregressive`."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,12 +12,15 @@ from autoregressive.symbols import raster_positions
 from foundation.errors import UserError
 from likelihoods import Integers, noise
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden, Output
-from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import sample
 
-Batch = dict[str, tf.Tensor]
+ACTIVE_ROWS = 16  # of a pass by fixed point: with more, passes are fewer and each takes longer
+# What the next pass will give: of the network, its parameters for some levels, these, the newer
+# ones that the pass has sampled, and the condition.
+Forecast = Callable[[PixelCNN, tf.Tensor, tf.Tensor, tf.Tensor, Condition], tf.Tensor]
 
 
 def autoregressive(density: ImageDensity) -> Autoregressive:
@@ -26,48 +31,116 @@ def autoregressive(density: ImageDensity) -> Autoregressive:
     Raises:
       UserError: the density is of a multiscale model, which draws groups of pixels at once.
     """
+    from pixelcnn.portable import condition_specs
+
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
+    config = density.config
     symbols = PixelSymbols(density.pixelcnn, density.conditioner)
-    distribution = PixelDistribution(density.pixelcnn.output, density.config.output)
+    symbols.conditions = {
+        name: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+        for name, spec in condition_specs(config).items()
+    }
+    if config.conditioning.kind == "class":
+        symbols.class_counts = {"label": config.conditioning.classes}
+    distribution = PixelDistribution(density.pixelcnn.output, config.output)
     return Autoregressive.of_symbols(
-        symbols, distribution, Integers(density.config.output.levels), "raster"
+        symbols, distribution, Integers(config.output.levels), "raster"
     )
 
 
+def linear_forecast(
+    network: PixelCNN,
+    parameters: tf.Tensor,
+    levels: tf.Tensor,
+    newer: tf.Tensor,
+    condition: Condition,
+) -> tf.Tensor:
+    """Return the parameters with the linear prediction of newer pixels, their units unchanged.
+
+    The prediction carries most of a pixel's dependence on its neighbours and costs next to nothing.
+    """
+    units = parameters[..., : -levels.shape[-1]]
+    return tf.concat([units, network.prediction(newer, condition)], -1)
+
+
 class PixelSymbols:
-    """A PixelCNN over levels in raster order; its parameters are its hidden states."""
+    """A PixelCNN over levels in raster order; its parameters are its hidden states.
+
+    Args:
+      network: the PixelCNN.
+      conditioner: encodes conditions that come by name; None: they come encoded.
+      forecast: function to the next guess of a sampler by fixed point; None: the sampled values.
+    """
 
     condition = None
     has_step = False
+    block = 1
     inputs = tf.TensorSpec([None, None, None, None], tf.int32)
+    active_rows = ACTIVE_ROWS
 
-    def __init__(self, network: PixelCNN, conditioner: Any) -> None:
-        self.network, self.conditioner = network, conditioner
+    def __init__(
+        self,
+        network: PixelCNN,
+        conditioner: Any = None,
+        forecast: Forecast | None = linear_forecast,
+    ) -> None:
+        self.network, self._conditioner = network, conditioner
+        self.conditions: dict[str, tf.TensorSpec] = {}
+        self.class_counts: dict[str, int] = {}
+        self.rows_above = context_rows(network)
+        self.forecast = forecast and functools.partial(forecast, network)
 
-    def parameters(self, symbols: tf.Tensor, condition: Batch | None = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return [batch, height, width, num_parameters], of each pixel from those before it."""
-        hidden = self.network(symbols, self.conditioner(condition or {}))
+        hidden = self.network.hidden(symbols, self.given(condition, symbols))
         return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
-    @property
-    def call(self) -> Any:
-        """Raise UserError: the network is stored in a model folder, with its configuration."""
-        raise UserError("A shipped kind of network is stored in its own model folder.")
+    def given(self, condition: Any, like: tf.Tensor) -> Condition:
+        """Return a condition as the layers read it, with places as in `like`."""
+        if isinstance(condition, Condition):  # as it was returned here
+            return condition
+        return self.network.placed(self.encoded(condition), like)
+
+    def encoded(self, condition: Any) -> Condition:
+        """Return what the conditioner makes of conditions by name, without places."""
+        named = {} if condition is None else condition.fixed
+        return NONE if self._conditioner is None else self._conditioner(named)
+
+    def rows_of(self, condition: Condition, at: tf.Tensor) -> Condition:
+        """Return the condition of the rows of images at int32 [images, rows, 2]."""
+        vector, map_ = condition
+        return Condition(
+            None if vector is None else tf.gather(vector, at[:, 0, 0]),
+            # The map of the coordinates alone is one for all images.
+            None if map_ is None else tf.gather_nd(map_, at * [int(map_.shape[0] != 1), 1]),
+        )
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
         return raster_positions(symbols)
 
 
+def context_rows(network: PixelCNN) -> int:
+    """Return the number of rows above a pixel that its distribution depends on."""
+    return FRONT_ROWS + sum(network.config.layer_dilations)
+
+
 class PixelDistribution:
     """The distribution of a pixel that an output layer reads from a hidden state.
 
-    See `likelihoods.distribution.Distribution`. Its noise consists of the random words themselves.
+    Its noise consists of the random words themselves.
+
+    Args:
+      output: the output layer.
+      config: the levels and channels of a pixel.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
     """
 
-    def __init__(self, output: Output, config: Any) -> None:
+    def __init__(self, output: Output, config: Any, guidance: Any = None) -> None:
         self._output, self.levels, self.channels = output, config.levels, config.channels
+        self._guidance, self.twins = guidance, 1 if guidance is None else 2
         self.noise_channels = output.noise_words
         self.num_parameters = output.hidden_units + config.channels
 
@@ -79,7 +152,7 @@ class PixelDistribution:
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """Return pixels int32 [..., channels], a function of the parameters and the words."""
-        return self._output.sample(self._hidden(parameters), noise, temperature)
+        return self._output.sample(self._hidden(parameters), noise, temperature, self._guidance)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the most probable level of each channel given those before it."""
@@ -100,23 +173,21 @@ class PixelDistribution:
         return Hidden(*tf.split(parameters, [units, self.channels], -1))
 
 
-@register(PixelCNN, object)
+@register(PixelCNN, object, method="cached")
 def cached_rows(network: PixelCNN, distribution: Any) -> Any:
     """Return the sampler that keeps the rows of every layer, as one program for each shape."""
 
     @tf.function(jit_compile=True, autograph=False)
-    def program(
-        words: tf.Tensor, condition: Condition, temperature: float | tf.Tensor
-    ) -> tf.Tensor:
+    def program(words: tf.Tensor, condition: Condition, temperature: Any) -> tf.Tensor:
         return sample(network, words, condition, temperature=temperature)
 
     def run(
         symbols: PixelSymbols,
         distribution: Any,
         noise: tf.Tensor,
-        condition: Batch | None,
+        condition: Any,
         temperature: float | tf.Tensor,
     ) -> tf.Tensor:
-        return program(noise, symbols.conditioner(condition or {}), temperature)
+        return program(noise, symbols.encoded(condition), temperature)
 
     return run

@@ -5,18 +5,19 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers import SAMPLERS
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
 from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
-from pixelcnn.config import KINDS, AnyTrainConfig, SamplerName
+from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
@@ -107,6 +108,30 @@ class ImageModel:
         """
         return np.stack([scales[-1] for scales in self.progressions(condition, **options)])
 
+    def sample(
+        self,
+        num: int,
+        length: int | tuple[int, int, int] | None,
+        seed: int,
+        condition: ConditionValue | Sequence[ConditionValue] = None,
+        *,
+        method: str = "auto",
+        **options: Any,
+    ) -> np.ndarray:
+        """Return the images of `generate`, by the same seed.
+
+        Args:
+          num: number of images.
+          length: side of the images, or (height, width, channels); None: as trained.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: as for `progressions`.
+          method: "auto", which is "cached", or a `sampler` of `progressions`.
+          **options: further arguments of `progressions`.
+        """
+        size = length[0] if isinstance(length, tuple) else length
+        options["sampler"] = "cached" if method == "auto" else method
+        return self.generate(condition, seed=seed, num=num, size=size, **options)
+
     def progressions(
         self,
         condition: ConditionValue | Sequence[ConditionValue] = None,
@@ -117,7 +142,7 @@ class ImageModel:
         temperature: float | Sequence[float] = 1.0,
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
-        sampler: SamplerName = "cached",
+        sampler: str = "cached",
         guidance: float = 0.0,
         batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
@@ -138,7 +163,7 @@ class ImageModel:
             without coordinates enlarges one of any shape, whose longer side it draws, and `size` is
             that of the result; it works in tiles of bounded memory.
           sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
-            "naive", a whole pass per pixel (PixelCNN).
+            "naive", a whole pass per pixel (PixelCNN); or another of `autoregressive.samplers`.
           guidance: how far every pixel's distribution is moved away from the unconditional one
             (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
           batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
@@ -155,9 +180,8 @@ class ImageModel:
             check_images("given", given[0], self._shape(size), self.levels)
         if start is not None:
             check_images("start", start, self._shape(None), self.levels)
-        if sampler not in get_args(SamplerName):
-            names = ", ".join(get_args(SamplerName))
-            raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
+        if sampler not in SAMPLERS:
+            raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
         if sampler == "naive" and self.multiscale is not None:
             raise UserError("Only a PixelCNN has a naive sampler.")
         if batch < 1:

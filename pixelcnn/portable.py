@@ -11,7 +11,7 @@ import tensorflow as tf
 from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
 from planning.trainable import Trainable
@@ -133,7 +133,7 @@ def _pixelcnn_sampler(
     def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         given = Prefix(inputs["given"], inputs["given_count"])
         numbered = (inputs, inputs["seed"], inputs["rows"], given, inputs["temperature"])
-        fixed = (density.conditioner, network, size, SAMPLERS[sampler])
+        fixed = (density.conditioner, network, size, sampler_of(sampler))
         levels = sample_pixelcnn(*fixed, *numbered, inputs.get("guidance"))
         if sampler != "fixed-point":
             return {"picture": levels}
@@ -153,7 +153,7 @@ def _multiscale_sampler(
 
     def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
-        fixed = (density.conditioner, model, size, SAMPLERS[sampler])
+        fixed = (density.conditioner, model, size, sampler_of(sampler))
         start, temperatures = inputs.get("start"), inputs["temperatures"]
         scales, base = sample_multiscale(
             *fixed, inputs, words, start, temperatures, inputs.get("guidance")

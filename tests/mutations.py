@@ -48,8 +48,8 @@ FAULTS = {
     ),
     "windows begin a row too low": Fault(
         "autoregressive/samplers/windows.py",
-        "start = tf.clip_by_value(settled - above, 0, height - size)",
-        "start = tf.clip_by_value(settled - above + 1, 0, height - size)",
+        "top = tf.clip_by_value(before // width - above, 0, height - rows)",
+        "top = tf.clip_by_value(before // width - above + 1, 0, height - rows)",
         ("tests/autoregressive/test_windows.py",),
     ),
     "one pixel more than given is kept": Fault(

@@ -15,22 +15,22 @@ from compression.forms import form_of, narrowest_of
 from compression.model_digest import digest_of_network
 from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
-from wavenet.autoregression import WaveNetSymbols
 from wavenet.density import Density
 from wavenet.network import WaveNet
+from wavenet.samplers.symbols import SoundSymbols
 from wavenet.samplers.xla import Step, XlaSampler
 
 SIXTEEN_BIT = 1 << 16  # levels
 
 
-class RingSymbols(WaveNetSymbols):
+class RingSymbols(SoundSymbols):
     """A WaveNet with the step of its cached sampler, which compiles faster than a derived one."""
 
     def __init__(self, network: WaveNet):
         super().__init__(network)
         self._sampler = XlaSampler(network)
 
-    def initial_state(self, batch: int, length: int = 0) -> State:
+    def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
         """Return the state before the first sample: silence, and empty queues."""
         silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
         first = self._sampler.initial_state(batch)

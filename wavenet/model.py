@@ -4,12 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers import methods_of
 from autoregressive.samplers.acceptance import Acceptance
+from autoregressive.samplers.compiled import Compiled
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
@@ -20,7 +22,7 @@ from wavenet.data.recorded_level import RecordedFrames, at_recorded_level, gain_
 from wavenet.density import Density
 from wavenet.networks import make_network
 from wavenet.presets import DataConfig, TrainConfig
-from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, stream
+from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
@@ -62,7 +64,8 @@ class SpeechModel(TrainedSpeechModel):
     @property
     def backends(self) -> tuple[str, ...]:
         """The backends that can draw its sounds."""
-        return get_args(Backend) if self.drafted is None else ("auto",)
+        known = methods_of(self.network, self.network.likelihood)
+        return known if self.drafted is None else ("auto",)
 
     @property
     def primable(self) -> bool:
@@ -74,7 +77,16 @@ class SpeechModel(TrainedSpeechModel):
         """The data of its training."""
         return self.config.data
 
-    def generate(
+    def generate(self, condition: Any = None, **options: Any) -> np.ndarray:
+        """Return the sounds of `stream` as a whole, float32 [num, samples] in [-1, 1].
+
+        Args:
+          condition: as for `stream`.
+          **options: the keyword arguments of `stream`.
+        """
+        return np.concatenate(list(self.stream(condition, **options)), 1)
+
+    def stream(
         self,
         condition: Any = None,
         *,
@@ -84,9 +96,10 @@ class SpeechModel(TrainedSpeechModel):
         speaker: str | None = None,
         prime: np.ndarray | None = None,
         temperature: float | None = None,
-        backend: Backend = "auto",
-    ) -> np.ndarray:
-        """Return sounds, float32 [num, samples] in [-1, 1].
+        backend: str = "auto",
+        chunk_samples: int = CHUNK_SAMPLES,
+    ) -> Iterator[np.ndarray]:
+        """Yield sounds in chunks float32 [num, up to chunk_samples], as they are made.
 
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
@@ -101,35 +114,19 @@ class SpeechModel(TrainedSpeechModel):
             1.
           backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point"
             there, in passes over many samples, "naive" evaluates the whole network for every
-            sample; "auto" takes numba, or xla where there is an accelerator or no Numba loop.
-        """
-        given = (condition, seed, num, num_samples, speaker, temperature)
-        request = self._request(*given, self._primed(prime, condition))
-        levels = np.concatenate(list(self._drawn(request, backend, CHUNK_SAMPLES)), 1)
-        return self._sound(levels, condition)
+            sample; "auto" and "cached" take numba, or xla where there is an accelerator or no
+            Numba loop.
+          chunk_samples: length of a chunk, in samples.
 
-    def stream(
-        self,
-        condition: Any = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        prime: np.ndarray | None = None,
-        temperature: float | None = None,
-        backend: Backend = "auto",
-        chunk_samples: int = CHUNK_SAMPLES,
-    ) -> Iterator[np.ndarray]:
-        """Yield the same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
+        Raises:
+          UserError: there is no such backend, or a prime is given to a model with a draft.
+        """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
         for levels in self._drawn(request, backend, chunk_samples):
             yield self._sound(levels, condition)
 
-    def _drawn(
-        self, request: Request, backend: Backend, chunk_samples: int
-    ) -> Iterator[np.ndarray]:
+    def _drawn(self, request: Request, backend: str, chunk_samples: int) -> Iterator[np.ndarray]:
         self.passes.clear()
         if self.drafted is not None:
             if backend != "auto":
@@ -167,7 +164,7 @@ class SpeechModel(TrainedSpeechModel):
         Raises:
           UserError: the draft is of other sounds, or there is none.
         """
-        known = (*self.backends, "cached", "speculative")
+        known = (*self.backends, "speculative")
         if method not in known:
             raise UserError(f"`method` must be one of {', '.join(known)}, got {method!r}.")
         if (method == "speculative") != (draft is not None):
@@ -176,8 +173,7 @@ class SpeechModel(TrainedSpeechModel):
             return self.drafted_by(draft, acceptance).sample(
                 num, length, seed, condition, **options
             )
-        options["backend"] = "auto" if method == "cached" else method
-        return super().sample(num, length, seed, condition, **options)
+        return super().sample(num, length, seed, condition, backend=method, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
         """Return the model whose sounds are drawn by a draft's proposals.
@@ -190,17 +186,18 @@ class SpeechModel(TrainedSpeechModel):
         Raises:
           UserError: the draft is of other sounds.
         """
-        key = id(draft), acceptance
-        if key not in self._drafted:
+
+        def make() -> tuple[Any, SpeechModel]:
             sampler = SpeculativeSampler(self.network, draft.as_draft(self), acceptance)
             model = dataclasses.replace(self, passes=PassCount(), drafted=sampler)
-            self._drafted[key] = (draft, model)  # which keeps the draft's id its own
-        return self._drafted[key][1]
+            return draft, model  # which keeps the draft's id its own
+
+        return self._drafted.once((id(draft), acceptance), make)[1]
 
     @functools.cached_property
-    def _drafted(self) -> dict[tuple[int, str], tuple[Any, "SpeechModel"]]:
+    def _drafted(self) -> Compiled:
         """Models with drafts, compiled once each."""
-        return {}
+        return Compiled()
 
     def log_prob(
         self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
@@ -277,7 +274,7 @@ class SpeechModel(TrainedSpeechModel):
         condition is that of `network.condition`, [num, time, channels]. A seed gives the levels
         that `generate` gives at temperature 1.
         """
-        from wavenet.autoregression import autoregressive
+        from wavenet.samplers.symbols import autoregressive
 
         return autoregressive(self.network)
 

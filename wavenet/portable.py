@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from autoregressive.samplers.chunks import ChunkSampler, FixedPointSampler
 from foundation.atomic_files import write_npz
 from planning.trainable import Trainable
 from replicator.portable.export import export_function, named_weights, storable
@@ -16,8 +17,8 @@ from wavenet.model import SpeechModel
 from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers import CHUNK_SAMPLES
-from wavenet.samplers.fixed_point import FixedPointSampler
-from wavenet.samplers.xla import ChunkSampler, XlaSampler
+from wavenet.samplers.fixed_point import BlockPass
+from wavenet.samplers.xla import XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import ClipLoss, clip_context
 
@@ -72,7 +73,9 @@ def export_sampler(
     `sampler_state.npz` is the initial state. With a context stack, `chunk_samples` must be its
     block.
     """
-    made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
+    made: ChunkSampler = XlaSampler(network)
+    if sampler == "fixed-point":
+        made = FixedPointSampler(BlockPass(network), network.likelihood)
     functions = {
         "sampler": _chunk(made, batch, chunk_samples),
         "noise": _noise(network, batch, chunk_samples),

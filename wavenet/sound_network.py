@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.samplers.compiled import Compiled
 from likelihoods.capabilities import with_scales
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -124,9 +125,9 @@ class Network(tf.Module):
         raise NotImplementedError
 
     @functools.cached_property
-    def samplers(self) -> dict[str, Any]:
-        """The samplers that were compiled for it, by backend; they last as long as it does."""
-        return {}
+    def compiled(self) -> Compiled:
+        """The samplers that were compiled for it, by name; they last as long as it does."""
+        return Compiled()
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:

@@ -6,10 +6,12 @@ import tensorflow as tf
 
 from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
+from autoregressive.samplers.registry import method
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 
 
+@method("cached")
 def cached(
     network: SteppedSymbols,
     distribution: Distribution,

@@ -1,9 +1,7 @@
-"""One pass of a network over symbols, for samplers that use whole passes."""
+"""The symbols of a sampler by whole passes, before and after a pass."""
 
 import tensorflow as tf
 
-from autoregressive.prompts import Prompt
-from autoregressive.symbols import SymbolNetwork
 from likelihoods.capabilities import pixel_channels
 from likelihoods.distribution import Distribution
 
@@ -18,24 +16,18 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
         noise channels] of whole pixels, or [batch, height, width, channels, noise channels].
     """
     dtype = tf.float32 if distribution.levels is None else tf.int32
-    shape = tf.shape(noise)[:-1]
-    channels = pixel_channels(distribution)
-    if channels is not None:
-        shape = tf.concat([shape, [channels]], 0)
-    return tf.zeros(shape, dtype)
+    sizes, channels = tf.unstack(tf.shape(noise)), pixel_channels(distribution)
+    known = [sizes[axis] if size is None else size for axis, size in enumerate(noise.shape)]
+    return tf.zeros([*known[:-1], *([] if channels is None else [channels])], dtype)
 
 
-def redrawn(
-    network: SymbolNetwork,
+def sampled(
+    parameters: tf.Tensor,
     distribution: Distribution,
-    symbols: tf.Tensor,
     noise: tf.Tensor,
-    condition: tf.Tensor | None,
     temperature: float | tf.Tensor,
-    prompt: Prompt | None = None,
+    like: tf.Tensor,
 ) -> tf.Tensor:
-    """Return every symbol sampled from the symbols before it and its noise, or as it is known."""
-    parameters = network.parameters(symbols, condition)
+    """Return samples of the shape and type of the symbols `like`."""
     drawn = distribution.sample(parameters, noise, temperature)
-    drawn = tf.cast(tf.ensure_shape(drawn, symbols.shape), symbols.dtype)
-    return drawn if prompt is None else prompt.over(drawn, 0)
+    return tf.cast(tf.ensure_shape(drawn, like.shape), like.dtype)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.acceptance import Block, Rule, SymbolDistributions, coupling
+from autoregressive.samplers.time_windows import WindowPasses
 from autoregressive.symbols import State, TimeOrder
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
@@ -44,42 +45,32 @@ class Draft(Protocol):
         """
 
 
-class Passes(Protocol):
-    """Passes of a model over blocks of symbols; the state is what came before a block."""
-
-    def initial_state(self, batch: int, length: int, condition: Any) -> Any:
-        """Return the state before the first of `length` symbols."""
-
-    def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of symbols int32 [batch, n], and what the pass read."""
-
-    def after(self, read: Any, symbols: tf.Tensor, /) -> Any:
-        """Return the state after a block, of which the last symbol may differ from the pass."""
-
-
 class SteppedPasses:
-    """`Passes` of a network whose step takes several symbols at once."""
+    """`WindowPasses` of a network whose step takes several symbols at once."""
+
+    bunch = 1
 
     def __init__(self, network: TimeOrder) -> None:
-        self._network = network
+        self.network = network
 
-    def initial_state(self, batch: int, length: int, condition: Any) -> State:
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> State:
         """Return the state before the first symbol."""
-        return first_state(self._network, batch, length, condition)
+        return first_state(self.network, batch, length, condition)
 
     def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
         """Return the parameters of symbols, and the network's state after them."""
-        inputs = tf.concat([state["input"], self._network.read(symbols)[:, :-1]], 1)
-        return self._network.chunk(inputs, state["network"], condition)
+        inputs = tf.concat([state["input"], self.network.read(symbols)[:, :-1]], 1)
+        return self.network.chunk(inputs, state["network"], condition)
 
-    def after(self, read: Any, symbols: tf.Tensor) -> State:
-        """Return the state after a block."""
-        return {"input": self._network.read(symbols[:, -1:]), "network": read}
+    def after(self, read: Any, symbols: tf.Tensor, count: None = None) -> State:
+        """Return the state after a block, of which the last symbol may differ from the pass."""
+        del count  # the whole block
+        return {"input": self.network.read(symbols[:, -1:]), "network": read}
 
 
-def passes_of(network: Any) -> Passes:
+def passes_of(network: Any) -> WindowPasses:
     """Return the passes of a network over blocks: its own `block_passes`, or by its step."""
-    own: Passes | None = getattr(network, "block_passes", None)
+    own: WindowPasses | None = getattr(network, "block_passes", None)
     return SteppedPasses(network) if own is None else own
 
 
@@ -175,7 +166,7 @@ def _given(
 
 
 def settled(
-    passes: Passes,
+    passes: WindowPasses,
     distribution: Distribution,
     rule: Rule,
     draft: Draft,

@@ -22,19 +22,21 @@ class WindowPasses(Protocol):
     """Passes of a network over a block, whose state is what came before it.
 
     Attributes:
+      network: the network.
       bunch: number of symbols that the network makes together; 1 for most networks.
     """
 
+    network: Any
     bunch: int
 
-    def initial_state(self, batch: int) -> Any:
-        """Return the state before the first symbol."""
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> Any:
+        """Return the state before the first of `length` symbols."""
 
     def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
         """Return the parameters of symbols int32 [batch, n], and what the pass read."""
 
-    def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor, /) -> Any:
-        """Return the state after the first `count` [batch] symbols, whole bunches, of a block."""
+    def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor | None = None, /) -> Any:
+        """Return the state after a block, or its first `count` [batch] symbols, whole bunches."""
 
 
 def window_of(values: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:

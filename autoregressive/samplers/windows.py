@@ -1,72 +1,216 @@
-"""Passes over a window of rows of an image, in place of passes over the whole of it.
+"""Fixed point of images: passes over windows of rows, each image behind its own frontier.
 
-Rows settle from the top. What has settled is only read as far as the network reads upwards, and
-what is far below is not computed before its turn.
+The stop is exact. A frontier separates pixels that are known to be final from the others. A pass
+draws the pixel at the frontier from final ones alone, so that it is final too; so is every pixel up
+to and including the first that the pass changes. An image is done when its frontier has passed its
+last pixel; each has a frontier of its own, and one that is done leaves its slot to the next.
+
+What has settled is read only as far up as the network reads, and what is far below waits. Pixels
+behind the frontier are a guess, which changes the number of passes alone.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.passes import redrawn
+from autoregressive.samplers.passes import empty_symbols, sampled
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
 
 ACTIVE = 6  # rows of a window that are drawn: more would settle seldom
+FEW = 8  # passes over whole images before windows of them
 WORTH = 1.5  # an image must be so many times as high as a window
 
 
-def window_of(network: SymbolNetwork, height: int | None) -> tuple[int, int] | None:
-    """Return the rows of a window and those of it above what is drawn, or None: no windows.
+class FixedPoint(NamedTuple):
+    """Images, and the passes they took.
 
-    Args:
-      network: a network of images; `rows_above` says how many rows upwards it reads.
-      height: height of the images, in pixels; None: unknown.
+    Attributes:
+      levels: the symbols, [batch, height, width, channels].
+      passes: int32 [batch], those that each image was in.
+      batch_passes: int32 [], of the network, over all slots at once.
     """
-    above = None if height is None else getattr(network, "rows_above", None)
-    if above is None or height is None or height < WORTH * (above + ACTIVE):
-        return None
-    return above + ACTIVE, above
+
+    levels: tf.Tensor
+    passes: tf.Tensor
+    batch_passes: tf.Tensor
+
+
+class Sampling(NamedTuple):
+    """The arguments of a sampling that every pass reads, and its settings.
+
+    Attributes:
+      network: a network of images. `rows_above` says how many rows upwards it reads; None: all.
+        With a condition it has `rows_of(condition, at)`, that of rows of images int32 [images,
+        rows, 2]. It may have `forecast(parameters, symbols, newer, condition)`, the parameters that
+        it expects after newer symbols; the others guess these themselves.
+      distribution: the distribution of a symbol. Where it has `twins`, the rows of a batch are so
+        many parts of the same images, which take every step together.
+      noise: the noise of all positions, [batch, height, width, ..., noise channels].
+      condition: the condition of all positions, or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode.
+      rows: rows that a pass computes.
+      slots: images that a pass computes; None: all.
+    """
+
+    network: Any
+    distribution: Distribution
+    noise: tf.Tensor
+    condition: Any
+    temperature: Any
+    rows: int
+    slots: int | None = None
+
+    @property
+    def twins(self) -> int:
+        """Number of rows of the batch that belong to one image."""
+        return getattr(self.distribution, "twins", 1)
+
+    def condition_at(self, at: tf.Tensor) -> Any:
+        """Return the condition of the rows of images at int32 [images, rows, 2]."""
+        if self.condition is None or (self.slots is None and self.rows == self.noise.shape[1]):
+            return self.condition
+        return self.network.rows_of(self.condition, at)
+
+
+class Progress(NamedTuple):
+    """The progress of a sampling.
+
+    Attributes:
+      levels: the symbols so far, [batch, height, width, channels].
+      frontier: int32 [images], the first pixel that is not known to be final.
+      slots: int32 [slots], the image in each.
+      begun: int32 [], the number of images that have had a slot.
+      passes: int32 [images], the number of passes that each image was in.
+      batch_passes: int32 [], the number of passes so far, over all slots at once.
+    """
+
+    levels: tf.Tensor
+    frontier: tf.Tensor
+    slots: tf.Tensor
+    begun: tf.Tensor
+    passes: tf.Tensor
+    batch_passes: tf.Tensor
 
 
 def by_windows(
     network: SymbolNetwork,
     distribution: Distribution,
     noise: tf.Tensor,
-    unsettled: tf.Tensor,
-    symbols: tf.Tensor,
-    temperature: Any,
-    window: tuple[int, int],
-) -> tf.Tensor:
-    """Return the symbols of images as passes over windows of rows settle them.
+    condition: Any = None,
+    temperature: Any = 1.0,
+    prompt: Any = None,
+    *,
+    guess: tf.Tensor | None = None,
+    active_rows: int | None = None,
+    slots: int | None = None,
+    few: int = 0,
+) -> FixedPoint:
+    """Return the images of `naive`, by passes over windows of rows.
 
     Args:
-      network: a network of images.
+      network: a network of images, as in `Sampling`.
       distribution: the distribution of a symbol.
-      noise: the noise of all positions, [batch, height, width, ..., noise channels].
-      unsettled: whether the symbols may change; if not, they are returned.
-      symbols: symbols to start from, any levels, [batch, height, width, channels].
+      noise: the noise of all positions, [batch, height, width, ..., noise channels]; height and
+        width are known.
+      condition: what the network is conditioned on, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      window: the rows of a window, and those of it above the first drawn row, from `window_of`.
+      prompt: the pixels that are given, the first `known` int32 [batch] of each; None: none.
+      guess: symbols to start from; None: the middle level.
+      active_rows: rows from the frontier's on that a pass draws; None: all of them.
+      slots: images per pass; a finished one makes way for the next. None: all.
+      few: passes over whole images before those over windows.
     """
-    size, above = window
-    height = symbols.shape[1]
-    places = tf.range(height)
+    for name, count in (("active_rows", active_rows), ("slots", slots)):
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    if guess is None:
+        guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
+    (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)
+    condition = network.given(condition, noise) if hasattr(network, "given") else condition
+    rows = height
+    if above is not None and active_rows is not None:
+        rows = min(height, above + active_rows)
+    given = Sampling(network, distribution, noise, condition, temperature, rows, slots)
+    images = tf.shape(noise)[0] // given.twins
+    none, pixels, places = tf.zeros([images], tf.int32), height * width, tf.range(images)
+    places = places if slots is None else tf.range(tf.minimum(slots, images))
+    known = none if prompt is None else prompt.known[:images]
+    first = guess if prompt is None else prompt.over(guess, 0)
+    progress = Progress(first, none + known, places, tf.size(places), none, tf.constant(0))
 
-    def body(settled: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        start = tf.clip_by_value(settled - above, 0, height - size)
-        rows = start + tf.range(size)
-        before, own = (tf.gather(x, rows, axis=1) for x in (symbols, noise))
-        drawn = redrawn(network, distribution, before, own, None, temperature)
-        drawn = tf.where((rows >= settled)[:, tf.newaxis, tf.newaxis], drawn, before)
-        changed = tf.reduce_any(drawn != before, [0, 2, 3])
-        first = tf.reduce_min(tf.where(changed, rows, start + size))
-        taken = tf.gather(drawn, tf.clip_by_value(places - start, 0, size - 1), axis=1)
-        inside = (places >= start) & (places < start + size)
-        return first, tf.where(inside[:, tf.newaxis, tf.newaxis], taken, symbols)
+    def repeated(progress: Progress, given: Sampling, most: Any) -> Progress:
+        return tf.while_loop(
+            lambda progress: tf.reduce_any(progress.frontier < pixels),
+            lambda progress: (_refilled(_advanced(given, progress), pixels),),
+            (progress,),
+            maximum_iterations=most,
+        )[0]
 
-    begun = tf.where(unsettled, 0, height)
-    most = tf.size(network.positions(symbols)) + height
-    return tf.while_loop(
-        lambda settled, _: settled < height, body, (begun, symbols), maximum_iterations=most
-    )[1]
+    if few and rows < height:
+        progress = repeated(progress, given._replace(rows=height), few)
+    progress = repeated(progress, given, images * pixels)
+    passes = tf.tile(progress.passes, [given.twins])
+    return FixedPoint(progress.levels, passes, progress.batch_passes)
+
+
+def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
+    """Return the rows and first passes for a network's images of a height; {}: no windows pay."""
+    above = getattr(network, "rows_above", None)
+    if above is None or height is None or height < WORTH * (above + ACTIVE):
+        return {}
+    return {"active_rows": getattr(network, "active_rows", ACTIVE), "few": FEW}
+
+
+def _advanced(given: Sampling, progress: Progress) -> Progress:
+    """Return the progress after a pass over `rows` rows of every slot's image."""
+    (height, width), rows, twins = progress.levels.shape[1:3], given.rows, given.twins
+    above = getattr(given.network, "rows_above", None) or 0
+    before = tf.gather(progress.frontier, progress.slots)
+    # Rows above the frontier, as far up as the network sees, are read to draw those from it on.
+    top = tf.clip_by_value(before // width - above, 0, height - rows)
+    own = top[:, tf.newaxis] + tf.range(rows)
+    number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
+    images = tf.size(progress.frontier)
+    image = tf.concat([progress.slots + part * images for part in range(twins)], 0)
+    place = tf.tile(own, [twins, 1])
+    at = tf.stack([tf.broadcast_to(image[:, tf.newaxis], tf.shape(place)), place], -1)
+    levels, noise = (tf.gather_nd(x, at) for x in (progress.levels, given.noise))
+    condition = given.condition_at(at)
+    parameters = given.network.parameters(levels, condition)
+    # Final pixels stay: the topmost rows of a window lack the rows above that they depend on.
+    settings = given.distribution, noise, given.temperature
+    is_open = tf.tile(number >= before[:, tf.newaxis, tf.newaxis], [twins, 1, 1])[..., tf.newaxis]
+    fresh = tf.where(is_open, sampled(parameters, *settings, levels), levels)
+    changed = tf.reduce_any(fresh != levels, 3)[: tf.size(progress.slots)]
+    end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
+    # A pixel whose predecessors are final is now drawn from its true distribution, and is final,
+    # too: the first pixel that changed is the last of these.
+    final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
+    # The guess of the next pass may be anything; a better one makes fewer passes.
+    forecast = getattr(given.network, "forecast", None)
+    if forecast is not None:
+        expected = forecast(parameters, levels, fresh, condition)
+        is_open = tf.tile(number >= final[:, tf.newaxis, tf.newaxis], [twins, 1, 1])
+        fresh = tf.where(is_open[..., tf.newaxis], sampled(expected, *settings, levels), fresh)
+    where, was_open = progress.slots[:, tf.newaxis], before < height * width
+    return progress._replace(
+        levels=tf.tensor_scatter_nd_update(progress.levels, at, fresh),
+        frontier=tf.tensor_scatter_nd_update(progress.frontier, where, final),
+        passes=tf.tensor_scatter_nd_add(progress.passes, where, tf.cast(was_open, tf.int32)),
+        batch_passes=progress.batch_passes + 1,
+    )
+
+
+def _refilled(progress: Progress, pixels: int) -> Progress:
+    """Return the progress with the next images in the slots of those that are done.
+
+    Where none is waiting, a slot keeps its image, which no pass changes.
+    """
+    done = tf.gather(progress.frontier, progress.slots) >= pixels
+    next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
+    enters = done & (next_ < tf.size(progress.frontier))
+    return progress._replace(
+        slots=tf.where(enters, next_, progress.slots),
+        begun=progress.begun + tf.reduce_sum(tf.cast(enters, tf.int32)),
+    )

@@ -10,6 +10,7 @@ from autoregressive.condition_specs import plain
 from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.storage.assignments import without_assignments
+from foundation.errors import UserError
 from likelihoods.capabilities import (
     cumulative_of,
     is_normal,
@@ -121,7 +122,13 @@ def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
-    """Return the network's arguments, for any batch and length."""
+    """Return the network's arguments, for any batch and length.
+
+    Raises:
+      UserError: the network is of a kind with a model folder of its own.
+    """
+    if not hasattr(model.symbol_network, "call"):
+        raise UserError("A shipped kind of network is stored in its own model folder.")
     return [model.symbol_network.inputs, *map(plain, model.conditions.values())]
 
 

@@ -13,12 +13,12 @@ from benchmarks.gpu import plan
 from benchmarks.gpu.gpt import gpt
 from distill.student import ParallelWaveNet
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import sample, sample_naively
+from pixelcnn.sampling.pixelcnn_sampler import sample
 from replicator.portable.export import PureFn, named_weights
 from wavenet.network import WaveNet
-from wavenet.samplers.generation import xla_sampler
+from wavenet.samplers import generation
 from wavenet.sound_network import Network
 
 NUMBER = 4  # bytes of a float32
@@ -85,7 +85,7 @@ def _inputs(config: Any, batch: int, samples: int) -> Specs:
 
 
 def _cached_sound(network: Network, batch: int, samples: int) -> Program:
-    sampler = xla_sampler(network)
+    sampler = generation.sampler_of(network, "xla")
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         noise = network.likelihood.noise(given["seed"], given["rows"], 0, samples)
@@ -159,7 +159,7 @@ def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
 
 
 def _first_pixels(count: int, *arguments: Any, **options: Any) -> tf.Tensor:
-    """Return what `sample_naively` returns when its loop is over the first pixels alone."""
+    """Return what the naive sampler returns when its loop is over the first pixels alone."""
     whole = tf.while_loop
 
     def short(_: Callable, body: Callable, variables: Any, **more: Any) -> Any:
@@ -168,7 +168,7 @@ def _first_pixels(count: int, *arguments: Any, **options: Any) -> tf.Tensor:
 
     tf.while_loop = short
     try:
-        return sample_naively(*arguments, **options)
+        return sampler_of("naive")(*arguments, **options)
     finally:
         tf.while_loop = whole
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers.compiled import Compiled
 from foundation.errors import UserError
 from likelihoods import noise
 from pixelcnn.networks.conditioning import NONE
@@ -56,7 +57,7 @@ class Enlarger:
         if tile < patch or tile % patch:
             raise UserError(f"`tile` must be a multiple of {patch}, the patch, got {tile}.")
         self.model, self.tile = model, tile
-        self._programs: dict[str, Callable] = {}
+        self._programs = Compiled()
 
     def scales(
         self,
@@ -129,11 +130,8 @@ class Enlarger:
         return drawn
 
     def _program(self, part: str) -> Callable:
-        if part not in self._programs:
-            draw = functools.partial(_tile, self.model.factors[part], self.model.noise_words)
-            options = {"autograph": False, "reduce_retracing": True}
-            self._programs[part] = tf.function(draw, **options)
-        return self._programs[part]
+        draw = functools.partial(_tile, self.model.factors[part], self.model.noise_words)
+        return self._programs.function(part, draw, reduce_retracing=True)
 
 
 def shallow_steps(config: FactorConfig) -> int:

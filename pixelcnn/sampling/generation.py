@@ -12,16 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers import SAMPLERS
+from autoregressive.samplers.compiled import Compiled
+from autoregressive.samplers.windows import FixedPoint, by_windows
 from likelihoods.noise import as_key
-from pixelcnn.config import SamplerName
+from pixelcnn.autoregression import (
+    ACTIVE_ROWS,
+    Forecast,
+    PixelDistribution,
+    PixelSymbols,
+    linear_forecast,
+)
 from pixelcnn.data.depth import dtype_of
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.fixed_point_sampler import FixedPoint, sample_by_fixed_point
 from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
@@ -30,17 +38,42 @@ from pixelcnn.sampling.multiscale_sampler import (
     sample_scales,
     temperatures_of,
 )
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample, sample_naively
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
 # XLA's convolutions win on small images, TensorFlow's own on large ones.
 LARGEST_COMPILED = 64
-ACTIVE_ROWS = 16  # of a pass by fixed point: with more, passes are fewer and each takes longer
 
-SAMPLERS: dict[str, Any] = {
-    "cached": sample,
-    "fixed-point": partial(sample_by_fixed_point, active_rows=ACTIVE_ROWS),
-    "naive": sample_naively,
-}
+
+def sampler_of(
+    method: str, *, forecast: Forecast | None = linear_forecast, **options: Any
+) -> Callable[..., Any]:
+    """Return a sampler of a PixelCNN, a function with the arguments of `sample`.
+
+    Args:
+      method: "cached", or the name of a sampler of every model.
+      forecast: function to the next guess of "fixed-point"; None: the sampled values.
+      **options: further arguments of the sampler; those of `by_windows` for "fixed-point", which
+        returns a `FixedPoint`.
+    """
+    if method == "cached":
+        return partial(sample, **options)
+    run: Any = SAMPLERS[method]
+    if method == "fixed-point":
+        run, options = by_windows, {"active_rows": ACTIVE_ROWS, **options}
+
+    def draw(
+        network: PixelCNN,
+        words: tf.Tensor,
+        condition: Condition,
+        given: Prefix | None = None,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> Any:
+        distribution = PixelDistribution(network.output, network.output_config, guidance)
+        placed, symbols = network.placed(condition, words), PixelSymbols(network, None, forecast)
+        return run(symbols, distribution, words, placed, temperature, given, **options)
+
+    return draw
 
 
 class Request(NamedTuple):
@@ -70,7 +103,7 @@ class Request(NamedTuple):
     temperature: float | tuple[float, ...] = 1.0
     given: tuple[np.ndarray, int] | None = None
     start: np.ndarray | None = None
-    sampler: SamplerName = "cached"
+    sampler: str = "cached"
     guidance: float = 0.0
     batch: int = 1
 
@@ -88,7 +121,7 @@ class ImageSampler:
         self.density = density
         self.passes: int | None = None
         self.batch_passes: int | None = None
-        self._programs: dict[tuple[str, int, int], Any] = {}
+        self._programs = Compiled()
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
         """Yield the scales of each image, [side, side, channels], smallest first.
@@ -142,18 +175,18 @@ class ImageSampler:
         drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
         return (levels.astype(dtype_of(self.density.config.data.bits)) for levels in drawn)
 
-    def _program(self, sampler: SamplerName, size: int, slots: int) -> Callable[..., Any]:
-        key = (sampler, size, slots)
-        if key not in self._programs:
-            conditioner, model = self.density.conditioner, self.density.multiscale
-            draw = SAMPLERS[sampler]
-            draw = partial(draw, slots=slots) if sampler == "fixed-point" else draw
+    def _program(self, sampler: str, size: int, slots: int) -> Callable[..., Any]:
+        conditioner, model = self.density.conditioner, self.density.multiscale
+        options: dict[str, Any] = {"slots": slots} if sampler == "fixed-point" else {}
+        draw = sampler_of(sampler, **options)
+
+        def make() -> Callable[..., Any]:
             if model is not None:
-                program = multiscale_program(conditioner, model, size, None, draw)
-            elif self.density.pixelcnn is not None:
-                program = pixelcnn_program(conditioner, self.density.pixelcnn, size, draw)
-            self._programs[key] = program
-        return self._programs[key]
+                return multiscale_program(conditioner, model, size, None, draw)
+            network: Any = self.density.pixelcnn
+            return pixelcnn_program(conditioner, network, size, draw)
+
+        return self._programs.once((sampler, size, slots), make)
 
 
 def sample_pixelcnn(
@@ -168,13 +201,13 @@ def sample_pixelcnn(
     temperature: float | tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> Any:
-    """Return the output of a sampler of `SAMPLERS` for a batch of conditions.
+    """Return the output of a sampler for a batch of conditions.
 
     Args:
       conditioner: encodes the conditions.
       network: the PixelCNN.
       size: side of the images, in pixels.
-      sampler: a function of `SAMPLERS`.
+      sampler: a function of `sampler_of`.
       batch: the conditions by name, as `Conditioner` reads them.
       seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
       rows: int32 [batch], the index of each image under the seed.
@@ -213,7 +246,7 @@ def sample_multiscale(
       conditioner: encodes the conditions.
       model: the multiscale model.
       size: side of the largest image, in pixels.
-      base_sampler: a function of `SAMPLERS`, which draws the base.
+      base_sampler: a function of `sampler_of`, which draws the base.
       batch: the conditions by name, as `Conditioner` reads them.
       words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
       start: images int32 [batch, side, side, channels] to enlarge; None: the base is drawn.
@@ -227,7 +260,7 @@ def sample_multiscale(
 
 
 def counted(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
-    """Return the output of a sampler of `SAMPLERS`, with no passes where it counts none."""
+    """Return the output of a sampler, with no passes where it counts none."""
     if isinstance(drawn, FixedPoint):
         return drawn
     return FixedPoint(drawn, tf.zeros([tf.shape(drawn)[0]], tf.int32), tf.constant(0))
@@ -250,7 +283,7 @@ def multiscale_program(
       size: side of the largest image, in pixels.
       whole_size: side of the image that this one is a scale of, which is drawn with the same
         kernels; None: `size`.
-      base_sampler: a function of `SAMPLERS`, which draws the base.
+      base_sampler: a function of `sampler_of`, which draws the base.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED

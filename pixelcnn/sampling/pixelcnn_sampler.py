@@ -1,17 +1,14 @@
-"""Samplers of a PixelCNN: cached, one pixel at a time, and naive, as the reference.
+"""The cached sampler of a PixelCNN, which does the work of one pixel per pixel.
 
-The cached sampler does the work of one pixel per pixel (`networks.raster_scan`). The naive one runs
-the whole network on the whole image for every pixel; it is the reference that the cached one is
-tested against.
-
-Both draw pixel (y, x) from the words [batch, y, x], so they agree, and an image is the same in any
-batch.
+It draws pixel (y, x) from the words [batch, y, x], as every sampler of `autoregressive.samplers`
+does, so that they agree, and an image is the same in any batch.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from autoregressive.symbols import raster_positions
 from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden
@@ -29,6 +26,15 @@ class Prefix(NamedTuple):
 
     levels: tf.Tensor
     count: tf.Tensor
+
+    @property
+    def known(self) -> tf.Tensor:
+        """The number of kept pixels of each row, int32 [batch]."""
+        return tf.fill([tf.shape(self.levels)[0]], self.count)
+
+    def over(self, drawn: tf.Tensor, position: int) -> tf.Tensor:
+        """Return drawn images, with the pixels that are kept; `position` is 0, the first pixel."""
+        return tf.where(raster_positions(drawn) + position < self.count, self.levels, drawn)
 
 
 def image_words(
@@ -93,29 +99,3 @@ class _Draw(NamedTuple):
             return sampled
         before = y * self.words.shape[2] + x < self.given.count
         return tf.where(before, self.given.levels[:, y, x], sampled)
-
-
-def sample_naively(
-    network: PixelCNN,
-    words: tf.Tensor,
-    condition: Condition,
-    given: Prefix | None = None,
-    temperature: float | tf.Tensor = 1.0,
-    guidance: float | tf.Tensor | None = None,
-) -> tf.Tensor:
-    """Return the images of `sample`, by one whole network pass per pixel."""
-    batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
-    shape = [batch, height, width, network.output_config.channels]
-    start = tf.zeros(shape, tf.int32)
-    draw = _Draw(network, words, given, temperature, guidance)
-
-    def pixel(place: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        y, x = place // width, place % width
-        hidden = network(image, condition)
-        at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])
-        levels = draw.pixel(y, x, at)
-        here = tf.reshape(tf.range(height * width) == place, [1, height, width, 1])
-        return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], image)
-
-    pixels = height * width
-    return tf.while_loop(lambda place, _: place < pixels, pixel, (0, start))[1]

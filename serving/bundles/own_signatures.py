@@ -205,7 +205,8 @@ class StreamingAutoregressive(StreamingSequence):
 
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
-        call = function_of(network.call, network_specs(model))
+        specs = network_specs(model)
+        call = function_of(network.call, specs)
         first = state_before(network, 1, longest, NamedConditions({}, conditions.zeros()))
         super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)

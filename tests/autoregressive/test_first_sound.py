@@ -44,7 +44,7 @@ class Counted(tf.Module):
 
 
 def counts(network, model):
-    functions = model._samplers._functions.values()
+    functions = model.samplers._compiled._made.values()
     compiled = [each for each in functions if hasattr(each, "experimental_get_tracing_count")]
     return network.traced, sum(each.experimental_get_tracing_count() for each in compiled)
 

@@ -180,7 +180,7 @@ def test_nothing_is_compiled_for_a_second_network():
 
 def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
     model = new_model("mixture")
-    monkeypatch.setattr(model._samplers, "_chunk", None)  # would be compiled by XLA
+    monkeypatch.setattr(model.samplers, "_chunk", None)  # would be compiled by XLA
     drawn = model.sample(num=2, length=30, seed=4)
     streamed = np.concatenate(list(model.stream(30, 4, num=2, chunk=7)), 1)
     np.testing.assert_array_equal(streamed, drawn)

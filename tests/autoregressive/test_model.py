@@ -113,7 +113,7 @@ def test_without_a_step_auto_takes_the_fixed_point():
 
 
 def test_a_registered_sampler_is_taken_where_it_knows_the_settings(monkeypatch):
-    monkeypatch.setattr(registry, "_SPECIALISED", {})
+    monkeypatch.setattr(registry, "TABLE", [])
     calls = []
 
     @registry.register(Dilated, LogisticMixture)

@@ -1,7 +1,5 @@
 """Images drawn in windows of rows are those of every other method."""
 
-import importlib
-
 import keras
 import numpy as np
 import one_length_networks as networks
@@ -12,8 +10,7 @@ from one_length_networks import LEVELS
 import onepass
 from autoregressive.model import Autoregressive
 from autoregressive.row_fields import MOST, rows_above
-from autoregressive.samplers import windows
-from autoregressive.samplers.windows import ACTIVE, window_of
+from autoregressive.samplers.windows import ACTIVE, FEW, by_windows, settings_of
 from autoregressive.symbols import RasterOrder
 from likelihoods import Categorical
 
@@ -33,8 +30,8 @@ def model_of(scale=4.0):
 def test_windows_change_no_pixel(tmp_path):
     model = model_of()
     assert model.symbol_network.rows_above == 3  # of 5 x 5 taps, then of 3 x 3
-    assert window_of(model.symbol_network, SHAPE[0]) == (3 + ACTIVE, 3)
-    assert window_of(model.symbol_network, ACTIVE) is None
+    assert settings_of(model.symbol_network, SHAPE[0]) == {"active_rows": ACTIVE, "few": FEW}
+    assert settings_of(model.symbol_network, ACTIVE) == {}
     naive = model.sample(2, SHAPE, 1, method="naive")
     np.testing.assert_array_equal(model.sample(2, SHAPE, 1), naive)
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))
@@ -50,17 +47,19 @@ def test_a_window_of_too_few_rows_changes_no_pixel(rows, monkeypatch):
     np.testing.assert_array_equal(model.sample(1, SHAPE, 1, method="fixed-point"), naive)
 
 
-def test_windows_of_enough_rows_leave_no_pixel_to_settle(monkeypatch):
+@pytest.mark.parametrize("slots", [None, 1])
+def test_windows_of_enough_rows_leave_no_pixel_to_settle(slots):
     """Without the passes over whole images that come before and after them."""
-    model, module = model_of(), importlib.import_module("autoregressive.samplers.fixed_point")
-    naive = model.sample(2, SHAPE, 1, method="naive")
-
-    def by_windows(network, distribution, noise, unsettled, *rest):
-        return windows.by_windows(network, distribution, noise, tf.constant(True), *rest)
-
-    monkeypatch.setattr(module, "redrawn", lambda network, distribution, symbols, *rest: symbols)
-    monkeypatch.setattr(module, "by_windows", by_windows)
-    np.testing.assert_array_equal(model.sample(2, SHAPE, 1, method="fixed-point"), naive)
+    model = model_of()
+    naive = model.sample(3, SHAPE, 1, method="naive")
+    noise = model.layout.noise(model.distribution, 1, 3, SHAPE)
+    given = model.symbol_network, model.distribution, noise
+    draw = tf.function(lambda: by_windows(*given, active_rows=ACTIVE, slots=slots))
+    found = draw()
+    np.testing.assert_array_equal(found.levels, naive)
+    assert len(set(found.passes.numpy())) > 1 or slots is None
+    total = found.passes.numpy().sum() if slots else found.passes.numpy().max()
+    assert found.batch_passes == total
 
 
 def below(values, rows):

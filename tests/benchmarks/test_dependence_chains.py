@@ -9,7 +9,7 @@ from image_networks import output_of, pixelcnn_of
 
 from benchmarks import dependence_chains as chains
 from pixelcnn.networks.conditioning import NONE
-from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
+from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.pixelcnn_sampler import image_words
 
 SIDE = 5
@@ -48,7 +48,7 @@ def test_a_change_by_one_level_stays_among_the_levels():
 def test_no_pixel_of_a_network_changes_one_before_it(monkeypatch, layers):
     network = pixelcnn_of(output_of("logistic", 1, 16), layers=layers)
     words = image_words(network, 1, tf.constant([0]), SIDE, SIDE)
-    image = sample_by_fixed_point(network, words, NONE).levels.numpy()
+    image = sampler_of("fixed-point")(network, words, NONE).levels.numpy()
     model = types.SimpleNamespace(
         config=types.SimpleNamespace(conditioning=types.SimpleNamespace(classes=0)),
         density=types.SimpleNamespace(pixelcnn=network, conditioner=lambda given: NONE),

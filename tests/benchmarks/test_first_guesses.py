@@ -4,8 +4,9 @@ import types
 
 import numpy as np
 
+from autoregressive.samplers.windows import FixedPoint
 from benchmarks import first_guesses as guesses
-from pixelcnn.sampling.fixed_point_sampler import FixedPoint, linear_forecast
+from pixelcnn.autoregression import linear_forecast
 
 
 def test_every_guess_has_a_row_with_its_passes_and_the_images_that_differ(monkeypatch):

@@ -14,20 +14,20 @@ from vocoders import vocoder_of
 
 from autoregressive.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import sample_pixelcnn
-from pixelcnn.sampling.pixelcnn_sampler import sample, sample_naively
+from pixelcnn.sampling.generation import sample_pixelcnn, sampler_of
+from pixelcnn.sampling.pixelcnn_sampler import sample
 from replicator.portable import run as portable_run
 from replicator.portable.export import export_function, named_weights
 from replicator.portable.manifest import read_manifest
-from wavenet.autoregression import symbols_of
-from wavenet.samplers.generation import xla_sampler
+from wavenet.samplers import generation
+from wavenet.samplers.symbols import SoundSymbols
 
 SAMPLES = 48
 
 
 def wavenet(network):
     """The cached sampler of a sound."""
-    sampler, channels = xla_sampler(network), network.likelihood.noise_channels
+    sampler, channels = generation.sampler_of(network, "xla"), network.likelihood.noise_channels
 
     def fn(given):
         condition = given.get("condition")
@@ -45,7 +45,7 @@ def derived():
     network = network_of("mixture")
 
     def fn(given):
-        drawn = SAMPLERS["cached"](symbols_of(network), network.likelihood, given["noise"])
+        drawn = SAMPLERS["cached"](SoundSymbols(network), network.likelihood, given["noise"])
         return {"x": tf.ensure_shape(drawn, [1, SAMPLES])}
 
     spec = tf.TensorSpec([1, SAMPLES, network.likelihood.noise_channels])
@@ -72,7 +72,7 @@ PROGRAMS = {
     "vocoder": (lambda: wavenet(vocoder_of("bunches of 4")), [SAMPLES // 4]),
     "derived": (derived, [SAMPLES]),
     "image": (lambda: image(sample), [8, 8]),
-    "image, naive": (lambda: image(sample_naively), [64]),
+    "image, naive": (lambda: image(sampler_of("naive")), [64]),
 }
 
 

@@ -10,9 +10,10 @@ from vocoders import frames_of, vocoder_of
 
 import onepass
 from autoregressive.incremental import UnsupportedNetworkError
-from wavenet.autoregression import autoregressive, compiled_loop
 from wavenet.density import Density
 from wavenet.samplers import Request, generate
+from wavenet.samplers.numba.sampler import loops_of
+from wavenet.samplers.symbols import autoregressive
 
 BATCH, SAMPLES, SEED = 2, 46, 3
 STEPPED = some_slow(
@@ -88,9 +89,9 @@ def test_auto_of_a_vocoder_is_the_compiled_loop_to_the_bit():
 
 def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
     network = network_of("mixture")
-    assert compiled_loop(network, network.likelihood) is not None
+    assert loops_of(network, network.likelihood) is not None
     network.likelihood = type("Mine", (type(network.likelihood),), {})()
-    assert compiled_loop(network, network.likelihood) is None
+    assert loops_of(network, network.likelihood) is None
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """Samplers of a WaveNet that agree: by definition, by XLA, by Numba."""
 
-from wavenet.samplers.generation import CHUNK_SAMPLES, NaiveSampler, Request, generate, stream
+from wavenet.samplers.generation import CHUNK_SAMPLES, Request, generate, stream
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.vocoder import VocoderSampler, VocoderState
 from wavenet.samplers.xla import SamplerState, XlaSampler
 
 __all__ = [
     "CHUNK_SAMPLES",
-    "NaiveSampler",
     "NumbaSampler",
     "NumbaVocoderSampler",
     "Request",

@@ -1,15 +1,20 @@
-"""Passes of a network of sound over blocks of samples, for samplers that settle blocks of guesses.
-
-`FixedPointSampler` runs them to the fixed point, `autoregressive.samplers.time_windows`.
-"""
+"""Passes of a network of sound over blocks, for samplers that settle blocks of guesses."""
 
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.time_windows import WINDOW, by_time_windows, window_of
-from wavenet.samplers.xla import ChunkSampler
+from autoregressive.samplers.chunks import FixedPointSampler
+from autoregressive.samplers.registry import register
+from autoregressive.samplers.time_windows import window_of
 from wavenet.sound_network import Network
+
+
+@register(Network, object, method="fixed-point")
+def by_passes(network: Network, distribution: Any) -> FixedPointSampler | None:
+    """Return the sampler by passes over blocks; None: a context stack reads whole blocks."""
+    is_whole = bool(network.config.context_layers)
+    return None if is_whole else FixedPointSampler(BlockPass(network), distribution)
 
 
 class PassState(NamedTuple):
@@ -98,46 +103,3 @@ class BlockPass:
             window_of(each, samples, self.history) for each in (inputs, read.condition)
         )
         return PassState(inputs, condition, pasts)
-
-
-class FixedPointSampler(ChunkSampler):
-    """The sampler by passes over a window, whose number it finds.
-
-    Args:
-      network: a network without a context stack.
-      window_samples: number of samples that a pass computes; rounded up to whole bunches.
-    """
-
-    found = "passes"
-
-    def __init__(self, network: Network, window_samples: int = WINDOW) -> None:
-        super().__init__(network)
-        self._pass = BlockPass(network)
-        self.window_samples = window_samples
-
-    def initial_state(self, batch: int) -> PassState:
-        """Return the state before the first sample: silence."""
-        return self._pass.initial_state(batch)
-
-    def primed(self, state: PassState, condition: tf.Tensor | None, levels: tf.Tensor) -> PassState:
-        """Return the state after levels int32 [batch, time], by one pass."""
-        read = self._pass(state, levels, condition)[1]
-        return self._pass.after(read, levels)
-
-    def chunk(
-        self,
-        state: PassState,
-        condition: tf.Tensor | None,
-        noise: tf.Tensor,
-        temperature: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, PassState]:
-        """Return levels int32 [batch, time], the number of passes, and the state after them."""
-        return by_time_windows(
-            self._pass,
-            self.network.likelihood,
-            noise,
-            condition,
-            temperature,
-            state,
-            self.window_samples,
-        )

@@ -8,11 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.samplers.acceptance import RULES, Acceptance, Address, Block
+from autoregressive.samplers.chunks import padded
 from autoregressive.samplers.speculative import Settled, settled
 from foundation.errors import UserError
 from likelihoods import noise
 from wavenet.samplers.fixed_point import BlockPass
-from wavenet.samplers.generation import condition_of, padded
+from wavenet.samplers.generation import condition_of
 from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from autoregressive.samplers.chunks import ChunkSampler
+from autoregressive.samplers.registry import register
 from wavenet.conditioner import Condition
-from wavenet.samplers.xla import ChunkSampler, LayerStep, Rings
+from wavenet.samplers.xla import LayerStep, Rings
 from wavenet.vocoder import AHEAD, VocoderWaveNet
 
 
@@ -132,10 +134,12 @@ class VocoderState(NamedTuple):
     """Past inputs of all layers, [slots, batch, residual_channels]."""
 
 
+@register(VocoderWaveNet, object, method="cached")
+@register(VocoderWaveNet, object, method="xla")
 class VocoderSampler(ChunkSampler):
     """The cached sampler of a vocoder."""
 
-    def __init__(self, network: VocoderWaveNet) -> None:
+    def __init__(self, network: VocoderWaveNet, distribution: Any = None) -> None:
         super().__init__(network)
         self.rings = Rings(network.config)
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)

@@ -36,7 +36,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from pixelcnn.sampling.generation import SAMPLERS, counted, sample_pixelcnn
+from pixelcnn.sampling.generation import counted, sample_pixelcnn, sampler_of
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.recipe import train
 
@@ -213,7 +213,7 @@ def test_the_teachers_images_are_those_of_its_sampler(guidance):
     targets, batch = FlowTargets(kl=0.0, forward=0.5, guidance=guidance), batch_of()
     levels = drawn_for(student, teacher, targets, batch)
     keys = counter_noise.fold_in(batch["seed"], TEACHER)
-    what = (student.conditioner, teacher.pixelcnn, SIDE, SAMPLERS["cached"], batch, keys)
+    what = (student.conditioner, teacher.pixelcnn, SIDE, sampler_of("cached"), batch, keys)
     own = sample_pixelcnn(*what, [0] * ROWS, None, 1.0, guidance or None)
     np.testing.assert_array_equal(counted(own).levels, levels)
 

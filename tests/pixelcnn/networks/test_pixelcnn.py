@@ -16,13 +16,13 @@ from image_networks import (
 from scipy import special
 
 from likelihoods import noise
+from pixelcnn.autoregression import context_rows
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import PixelCNNConfig
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.fixed_point_sampler import context_rows
 
 LIKELIHOODS = ["logistic", "softmax"]
 COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)

@@ -9,17 +9,19 @@ import tensorflow as tf
 from image_networks import KINDS, condition_of, image_of, network_of, output_of, pixelcnn_of
 from marks import some_slow
 
+from pixelcnn.autoregression import context_rows, linear_forecast
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.outputs import Hidden
-from pixelcnn.sampling.fixed_point_sampler import (
-    context_rows,
-    linear_forecast,
-    sample_by_fixed_point,
-)
+from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH
+
+
+def sample_by_fixed_point(network, words, condition, given=None, temperature=1.0, **options):
+    """The images, whose passes draw all rows by default."""
+    sampler = sampler_of("fixed-point", **{"active_rows": None, **options})
+    return sampler(network, words, condition, given, temperature)
 
 
 @functools.cache
@@ -126,8 +128,8 @@ def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(coun
         name: sample_by_fixed_point(network, words, NONE, given, forecast=forecast)
         for name, forecast in {
             "none": None,
-            "right": lambda network, hidden, levels, newer, condition: network(cached, NONE),
-            "wrong": lambda network, hidden, *_: Hidden(-hidden.units, hidden.prediction - 0.5),
+            "right": lambda network, *_: tf.concat(network(cached, NONE), -1),
+            "wrong": lambda network, parameters, *_: -parameters - 0.5,
         }.items()
     }
     for name, each in found.items():

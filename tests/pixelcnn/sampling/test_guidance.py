@@ -23,8 +23,7 @@ from pixelcnn.networks.outputs import (
     guided_nats,
     sample_guided,
 )
-from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
-from pixelcnn.sampling.generation import SAMPLERS, counted, sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.generation import counted, sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
 
@@ -39,7 +38,8 @@ def network_of(output):
     return pixelcnn_of(output_of(*output), CLASSES)
 
 
-SAMPLERS_AND_SLOTS = SAMPLERS | {"one slot": functools.partial(sample_by_fixed_point, slots=1)}
+SAMPLERS = {name: sampler_of(name) for name in ("cached", "naive", "fixed-point")}
+SAMPLERS_AND_SLOTS = SAMPLERS | {"one slot": sampler_of("fixed-point", slots=1)}
 
 
 def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **fields):

@@ -15,6 +15,7 @@ from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
+from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
     multiscale_words,
@@ -23,7 +24,6 @@ from pixelcnn.sampling.multiscale_sampler import (
     sample_scales,
     temperatures_of,
 )
-from pixelcnn.sampling.pixelcnn_sampler import sample_naively
 
 KINDS = ["A", "B"]
 B_SLOW = some_slow(KINDS, ("B",))  # where the law is of the scales
@@ -110,13 +110,14 @@ def test_a_model_without_its_base_takes_as_many_words(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monkeypatch):
     passes = []
-    for network in (Factor, PixelCNN):
+    for network, call in ((Factor, "__call__"), (PixelCNN, "hidden")):
+        original = getattr(network, call)
 
-        def counted(self, *args, forward=network.__call__, name=network.__name__):
+        def counted(self, *args, forward=original, name=network.__name__):
             passes.append(name)
             return forward(self, *args)
 
-        monkeypatch.setattr(network, "__call__", counted)
+        monkeypatch.setattr(network, call, counted)
     model = multiscale_of(kind, 16)
     steps = []
     for output in outputs_of(model):
@@ -133,7 +134,7 @@ def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monk
     steps_a_pass = 1 if kind == "A" else 4  # patches of 2 x 2
     assert len(steps) == base_pixels + factor_passes * steps_a_pass
     passes.clear()
-    sample_base(model, inputs, sample_naively)
+    sample_base(model, inputs, sampler_of("naive"))
     assert passes == ["PixelCNN"] * base_pixels
 
 
@@ -157,7 +158,7 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
 @pytest.mark.parametrize("kind", B_SLOW)
 def test_the_naive_base_draws_the_same_image(kind):
     model = conditioned(kind)
-    found = sample_scales(model, inputs_of(model, 4), 4, base_sampler=sample_naively)[-1]
+    found = sample_scales(model, inputs_of(model, 4), 4, base_sampler=sampler_of("naive"))[-1]
     np.testing.assert_array_equal(found, drawn(kind, 4))
 
 

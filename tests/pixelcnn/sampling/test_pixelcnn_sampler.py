@@ -18,10 +18,16 @@ from image_networks import (
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample, sample_naively
+from pixelcnn.sampling.generation import sampler_of
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH = 5, 7, 3
 PIXELS = HEIGHT * WIDTH
+
+
+def sample_naively(*arguments):
+    """The images by one pass of the whole network per pixel."""
+    return sampler_of("naive")(*arguments)
 
 
 def condition_for(kind, height=HEIGHT, width=WIDTH, rows=(0, 1, 2)):
@@ -121,9 +127,8 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
     words, condition = image_words(network, 9, [0, 1, 2], 3, 4), condition_for(kind, 3, 4)
     image = sampler(network, words, condition)
     each = network.log_prob(image, condition)
-    np.testing.assert_allclose(
-        tf.stack(record, 1), tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4
-    )
+    drawn_from = tf.reshape(tf.stack(record, 1), [BATCH, 12])
+    np.testing.assert_allclose(drawn_from, tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
@@ -162,13 +167,13 @@ def test_no_two_pixels_share_a_word():
 
 
 def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
-    passes, forward = [], PixelCNN.__call__
+    passes, forward = [], PixelCNN.hidden
 
     def counted(self, *args):
         passes.append(1)
         return forward(self, *args)
 
-    monkeypatch.setattr(PixelCNN, "__call__", counted)
+    monkeypatch.setattr(PixelCNN, "hidden", counted)
     network = pixelcnn_of()
     words = image_words(network, 3, [0], 3, 4)
     sample(network, words, NONE)

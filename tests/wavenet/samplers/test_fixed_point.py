@@ -8,7 +8,8 @@ import tensorflow as tf
 from networks import network_of
 from vocoders import frames_of, vocoder_of
 
-from wavenet.samplers.fixed_point import FixedPointSampler
+from autoregressive.samplers.chunks import FixedPointSampler
+from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import stream
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
@@ -24,10 +25,15 @@ def softmax():
     return network_of(KIND, compute_dtype="float64")
 
 
+def by_passes(network, window):
+    """The sampler of a network by passes over a window."""
+    return FixedPointSampler(BlockPass(network), network.likelihood, window)
+
+
 @functools.cache
 def sampler_of(kind):
     """A sampler of the softmax network, and its chunk without XLA, which takes longer."""
-    sampler = XlaSampler(softmax()) if kind == "cached" else FixedPointSampler(softmax(), kind)
+    sampler = XlaSampler(softmax()) if kind == "cached" else by_passes(softmax(), kind)
     return sampler, tf.function(sampler.chunk, autograph=False)
 
 
@@ -87,7 +93,7 @@ def test_a_vocoder_of_bunches_is_sampled_so_too():
     noise = network.likelihood.noise(3, [0, 1], 0, SAMPLES)
     condition = network.condition(frames_of(network, 2, SAMPLES), None, SAMPLES)
     sounds = []
-    for sampler in (VocoderSampler(network), FixedPointSampler(network, 14)):
+    for sampler in (VocoderSampler(network), by_passes(network, 14)):
         chunk = tf.function(sampler.chunk, autograph=False)
         sounds.append(chunk(sampler.initial_state(2), condition, noise, tf.constant(1.0))[0])
     np.testing.assert_array_equal(*sounds)
@@ -95,4 +101,4 @@ def test_a_vocoder_of_bunches_is_sampled_so_too():
 
 def test_a_context_stack_is_refused():
     with pytest.raises(ValueError, match="`network` must have no context stack"):
-        FixedPointSampler(network_of("mixture, context"))
+        BlockPass(network_of("mixture, context"))

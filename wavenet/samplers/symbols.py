@@ -1,0 +1,126 @@
+"""Networks of sound as networks of symbols, sampled by the parts of `autoregressive`.
+
+A `WaveNet` is a causal network like any other, and its cached step is derived from its graph. None
+is derived from a vocoder, whose layers run once per bunch of samples, or from a context stack.
+"""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.incremental import UnsupportedNetworkError, incremental
+from autoregressive.model import Autoregressive
+from autoregressive.symbols import State, Step
+from wavenet.samplers.fixed_point import BlockPass
+from wavenet.sound_network import Network
+
+
+def autoregressive(network: Network) -> Autoregressive:
+    """Return a network of sound as a model of samples in [-1, 1], float32 [batch, time].
+
+    Its condition is that of `network.condition`, [batch, time, channels]. A network has one such
+    model, which lasts as long as it does.
+    """
+
+    def make() -> Autoregressive:
+        return Autoregressive.of_symbols(SoundSymbols(network), network.likelihood, network.codec)
+
+    return network.compiled.once("autoregressive", make)
+
+
+class SoundSymbols:
+    """A network of sound over levels int32 [batch, time]; it shifts them by one itself.
+
+    Attributes:
+      block: samples that are drawn as one.
+      longest: samples of the longest chunk; None: any.
+      reach: samples before one that it depends on; None: all.
+    """
+
+    def __init__(self, network: Network) -> None:
+        config = network.config
+        self.network, self.block = network, config.block_samples
+        self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
+        channels = config.gate_inputs - config.context_channels * bool(config.context_layers)
+        dtype = network.front_dtype if config.conditioner_units else network.dtype
+        self.condition = tf.TensorSpec([None, None, channels], dtype) if channels else None
+        self.longest = config.block_samples if config.context_layers else None
+        self.reach = None if config.context_layers else config.receptive_field
+
+    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+        """Return [batch, time, num_parameters]; of sample t from the levels before t."""
+        return self.parameters_after(self.read(symbols), condition)
+
+    def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the parameters of all samples from the network's inputs before each of them."""
+        return self.network(inputs, self.given(condition))
+
+    @functools.cached_property
+    def block_passes(self) -> BlockPass | None:
+        """The network's passes over blocks of samples; None: a context stack reads whole blocks."""
+        return None if self.network.config.context_layers else BlockPass(self.network)
+
+    def positions(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return int32 [1, time]."""
+        return tf.range(tf.shape(symbols)[1])[tf.newaxis]
+
+    def read(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return what the network reads of levels [batch, time]."""
+        return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
+
+    def given(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
+        """Return the condition as the network takes it; ValueError where one is missing."""
+        del like
+        if self.condition is None:
+            return None
+        if condition is None:
+            raise ValueError(f"`condition` must be given, {self.condition.shape}, got None.")
+        return tf.cast(condition, self.condition.dtype)
+
+    @property
+    def has_step(self) -> bool:
+        """True if a step of one sample can be derived."""
+        config: Any = self.network.config
+        return not (config.context_layers or config.conditioner_units)
+
+    @functools.cached_property
+    def stepped(self) -> Any:
+        """The network as a causal one with `initial_state` and `step`, derived on first use.
+
+        Raises:
+          UnsupportedNetworkError: the network reads or makes whole blocks of sound.
+        """
+        if not self.has_step:
+            kind = "context reads the sound" if self.longest else "a vocoder makes the sound"
+            raise UnsupportedNetworkError(f"{kind} in whole blocks; no step can be derived from it")
+        network: Any = self.network
+        with tf.init_scope():
+            return incremental(network.of_past, inputs=self.inputs, condition=self.condition)
+
+    def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
+        """Return the state before the first sample: silence."""
+        make = self.stepped.first_state if at_once else self.stepped.initial_state
+        network: Any = self.network
+        silence = tf.fill([batch, 1], tf.constant(network.silence, self.inputs.dtype))
+        return {"input": silence, "network": make(batch)}
+
+    def stepper(self, condition: tf.Tensor | None) -> Step:
+        """Return the step of a chunk: from time, remainder and state to parameters and state."""
+        given = self.given(condition)
+
+        def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
+            now = [] if given is None else [given[:, time][:, tf.newaxis]]
+            return self.stepped.step(state["input"], state["network"], *now)
+
+        return step
+
+    def chunk(
+        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of n samples in one pass, and the network's state after them.
+
+        The inputs are those before each sample, [batch, n, ...]; the state is of the network alone.
+        """
+        given = self.given(condition)
+        return self.stepped.step(inputs, state, *([] if given is None else [given]))
