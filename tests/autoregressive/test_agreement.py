@@ -35,7 +35,7 @@ def of_tokens(network):
 def of_float64(distribution, **options):
     channels = options.get("condition_channels", 0)
     network = causal_networks.Dilated(distribution.num_parameters, channels)
-    return Autoregressive(network, distribution, inputs=network.inputs, **options)
+    return Autoregressive(network, distribution, inputs=causal_networks.FLOAT64, **options)
 
 
 def with_conditions(*kinds):
