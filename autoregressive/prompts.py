@@ -1,13 +1,14 @@
 """Prompts: symbols that are given at the start of sequences, and the symbol that ends them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import as_array, check_elements
+from autoregressive.elements import check_elements
 from autoregressive.layout import Layout
+from foundation.arguments import checked_prefix, checked_stop
 from likelihoods.codec import Codec
 
 NEVER = -1
@@ -76,38 +77,16 @@ def prompt_of(
     if stop is not None and layout.event:
         raise ValueError(f"`stop` needs one channel per time, got {layout.channels}.")
     rows = [np.zeros([0, *layout.event])] * num
-    rows = rows if prefix is None else _rows(prefix, num, codec, layout)
+    if prefix is not None:
+        given = checked_prefix(prefix, num, length, layout.event)
+        rows = [_encoded(row, codec, layout, "prefix") for row in given]
     known = np.array([len(row) for row in rows], np.int32)
-    if known.max() > length:
-        raise ValueError(
-            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
-            f" {known.max()}."
-        )
     symbols = np.zeros([num, *layout.shape([length])], np.int32 if codec.levels else np.float32)
     for symbol_row, row in zip(symbols, rows, strict=True):
         symbol_row[: len(row)] = row
     end = NEVER if stop is None else _end(stop, codec, layout)
     prompt = Prompt(tf.constant(symbols), tf.constant(known), tf.constant(end, tf.int32))
     return prompt, int(known.min())
-
-
-def _rows(prefix: Any, num: int, codec: Codec, layout: Layout) -> list[np.ndarray]:
-    """Return the symbols of every row."""
-    axes = layout.rank - 1
-    is_list = isinstance(prefix, Sequence) and len(prefix) > 0 and np.ndim(prefix[0]) == axes
-    if is_list or isinstance(prefix, tf.RaggedTensor):
-        given = [as_array(row, "prefix") for row in prefix]
-    else:
-        array = as_array(prefix, "prefix")
-        if array.ndim not in (axes, axes + 1):
-            more = "".join(f", {size}" for size in layout.event)
-            raise ValueError(
-                f"`prefix` must be [num, n{more}] or [n{more}], got {list(array.shape)}."
-            )
-        given = [array] * num if array.ndim == axes else list(array)
-    if len(given) != num:
-        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(given)}.")
-    return [_encoded(row, codec, layout, "prefix") for row in given]
 
 
 def _encoded(row: np.ndarray, codec: Codec, layout: Layout, name: str) -> np.ndarray:
@@ -121,10 +100,7 @@ def _end(stop: Any, codec: Codec, layout: Layout) -> int:
     """Return the symbol of the element that ends a sequence."""
     if codec.levels is None:
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
-    element = as_array(stop, "stop")
-    if element.ndim:
-        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
-    return int(_encoded(element[np.newaxis], codec, layout, "stop")[0])
+    return int(_encoded(checked_stop(stop)[np.newaxis], codec, layout, "stop")[0])
 
 
 def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:

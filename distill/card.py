@@ -1,43 +1,32 @@
-"""Export of a student's run as a model folder, with a card that compares it with its teacher."""
+"""The measurements of a student's run, and its card, which compares it with its teacher."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 from distill.evaluation import evaluate
 from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
-from foundation.card import ExportArguments, measure_table, training_lines, write
+from foundation.card import ExportArguments, Measured, measure_table, training_lines
 from foundation.intervals import EXPLAINED, format_measure
-from foundation.run_directory import RunDirectory
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
-from wavenet.card import data_lines, frame_statistics, provenance
+from wavenet.card import data_facts, data_lines
 from wavenet.evaluation import dev_corpus
 
 
-def export(given: ExportArguments) -> str:
-    """Evaluate a run's student and its teacher on dev, write the folder, and return a summary."""
-    stored, model = RunDirectory.open(given.run).config(), load_student(given.run)
+def measure(given: ExportArguments, stored: dict) -> Measured:
+    """Measure a run's student and its teacher on dev, given its config.json."""
+    model = load_student(given.run)
     teacher = load_teacher(teacher_of(model))
-    data = Path(stored["data_folder"])
-    name = _shipped_name(stored)
-    stored = {**stored, "data_folder": data.name, "teacher": name}
+    data, name = Path(stored["data_folder"]), _shipped_name(stored)
     chosen = {"temperature": given.temperature, "refine": given.refine}
     chosen = {option: value for option, value in chosen.items() if value is not None}
     model = dataclasses.replace(model, spec={**model.spec, **chosen})
     figures = evaluate(model, teacher, dev_corpus(teacher, data))
-    command = (
-        f"onepass distill {stored['preset']} --teacher {name} --data {shlex.quote(data.name)} "
-        "--workdir run"
-    )
-    facts = frame_statistics(model) | provenance(
-        given, data, teacher.config, model.network, command
-    )
-    spec = {**model.spec, **facts, "teacher": name, "quality": figures}
-    write(given.out, model.network, spec, stored, card)
+    facts = data_facts(model, data, teacher.config) | {"teacher": name, "quality": figures}
     distance = figures["measures"]["log_mel_distance_db"]["mean"]
-    return f"log-mel distance {distance:.2f} dB on dev"
+    summary = f"log-mel distance {distance:.2f} dB on dev"
+    return Measured(given, model, stored | {"teacher": name}, facts, summary)
 
 
 def _shipped_name(stored: dict) -> str:

@@ -18,7 +18,7 @@ from replicator.training.state import TrainState
 from wavenet.data import Corpus, audio
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
-from wavenet.features import MelConvention, fundamental_frequency
+from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
@@ -161,11 +161,8 @@ class EvaluationCallback:
         return float(-np.mean(log_prob)) + float(np.log(width))
 
     def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
-        hop = round(PITCH_HOP_SECONDS * self.rate_hz)
-        voiced = [
-            float(np.mean(fundamental_frequency(x, self.rate_hz, hop)[1]))
-            for x in (sound, recorded)
-        ]
+        pitch = PitchConvention(self.rate_hz, round(PITCH_HOP_SECONDS * self.rate_hz))
+        voiced = [float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)]
         level_db = audio.rms_db(sound) - audio.rms_db(recorded)
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 

@@ -1,8 +1,8 @@
 """Models of users in files: an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
 
-import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
@@ -13,8 +13,22 @@ if TYPE_CHECKING:
     from distill.flow_student import FlowStudent
 
 SPEC_FILE = "autoregressive.json"
-# The module with `save` and `load` of each kind.
-STORES = {"autoregressive": "autoregressive.storage", "flow-student": "distill.flow_storage"}
+
+
+def _autoregressive() -> ModuleType:
+    from autoregressive import storage
+
+    return storage
+
+
+def _flow_student() -> ModuleType:
+    from distill import flow_storage
+
+    return flow_storage
+
+
+# What returns the module with `save` and `load` of each kind, which imports TensorFlow.
+STORES = {"autoregressive": _autoregressive, "flow-student": _flow_student}
 
 
 def save(
@@ -70,4 +84,4 @@ def load(folder: Path) -> Any:
 def _store(kind: Any, name: str) -> Any:
     if kind not in STORES:
         raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
-    return importlib.import_module(STORES[kind])
+    return STORES[kind]()

@@ -15,6 +15,7 @@ from wavenet.presets import DataConfig
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from wavenet.model import SpeechModel
 
+KIND = "parallel-wavenet"  # in config.json and model.json
 _DISCRIMINATORS = DiscriminatorConfig()
 _DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
 # Settings of version 0.2 that are gone.

@@ -133,6 +133,71 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
     return tuple(size for size in sizes if size is not None)
 
 
+def checked_prefix(
+    prefix: Any, num: int, length: int, event: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """Return what sequences begin with, as one array [n, *event] for each row.
+
+    Args:
+      prefix: elements [num, n, *event], [n, *event] for all rows, or a list of `num` rows of
+        different lengths.
+      num: number of rows.
+      length: number of elements of a whole row, its prefix included.
+      event: sizes of the axes after time.
+
+    Raises:
+      ValueError: `prefix` has another number of rows or of axes, or a row of it is longer than
+        `length`.
+    """
+    rows = _prefix_rows(prefix, num, event)
+    if len(rows) != num:
+        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
+    longest = max(map(len, rows))
+    if longest > length:
+        raise ValueError(
+            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
+            f" {longest}."
+        )
+    return rows
+
+
+def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
+    """Return a prefix as one array for each row that it has."""
+    given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
+    try:
+        is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes
+        rows = [np.asarray(row) for row in (given if is_list else [given])]
+    except ValueError:  # ragged within a row
+        is_list, rows = False, [np.asarray(None)]
+    if any(row.dtype == object for row in rows):
+        raise ValueError("`prefix` must be an array of numbers, or a list of rows of numbers.")
+    shapes = [list(row.shape) for row in rows]
+    wrong = [x for x in shapes if len(x) not in ((axes,) if is_list else (axes, axes + 1))]
+    if wrong:
+        more = "".join(f", {size}" for size in event)
+        raise ValueError(f"`prefix` must be [num, n{more}] or [n{more}], got {wrong[0]}.")
+    if is_list:
+        return rows
+    return rows * num if rows[0].ndim == axes else list(rows[0])
+
+
+def checked_stop(stop: Any) -> Any:
+    """Return the element that ends a sequence as a scalar of NumPy.
+
+    Raises:
+      ValueError: `stop` is not a single number.
+    """
+    try:
+        element = np.asarray(stop)
+    except ValueError:  # ragged
+        element = np.asarray(None)
+    if element.dtype.kind not in "iuf":
+        raise ValueError(f"`stop` must be one element, a number, got {stop!r}.")
+    if element.ndim:
+        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
+    return element
+
+
 def _integer(value: Any) -> int | None:
     """Return an integer of any library as a Python integer; None for anything else."""
     if isinstance(value, bool | np.bool_):

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +17,9 @@ from foundation.metrics import training_seconds
 from foundation.model_folder import SPEC_FILE, save
 from foundation.progress import in_time
 from foundation.provenance import git_revision, machine_name
+from foundation.run_directory import RunDirectory
+
+LOCATIONS = ("data_folder", "teacher", "start_from")  # of config.json; their names alone are told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,26 +74,52 @@ def _seconds(path: Path) -> float:
     return training_seconds(path)
 
 
-def write(
-    folder: Path,
-    network: tf.Module,
-    spec: dict,
-    stored: dict,
-    card: Callable[[dict], str],
-    dtype: DTypeLike = np.float32,
-) -> None:
-    """Write a model folder by `save`, and a card that shows the content of its model.json.
+class Measured(NamedTuple):
+    """A run that was measured on dev.
 
-    Args:
-      folder: the folder to write.
-      network: the network, with its current weights.
-      spec: the content of model.json besides the configuration.
-      stored: the run's config.json.
-      card: makes the card's text from the spec.
+    Attributes:
+      given: the options of the export.
+      model: the model, with a `network` and a `spec`.
+      stored: the config.json of its folder.
+      facts: further content of model.json, such as "quality".
+      summary: the main figure in words.
+      flags: the settings that differ from the preset's, as words of a command line.
       dtype: numpy type of the stored weights.
     """
-    save(network, spec, stored, folder, dtype)
-    write_text(Path(folder) / "card.md", card(spec))
+
+    given: ExportArguments
+    model: Any
+    stored: dict
+    facts: dict
+    summary: str
+    flags: str = ""
+    dtype: DTypeLike = np.float32
+
+
+def write_folder(
+    given: ExportArguments,
+    measure: Callable[[ExportArguments, dict], Measured],
+    card: Callable[[dict], str],
+) -> str:
+    """Measure a run on dev, write its model folder with a card, and return the main figure.
+
+    Args:
+      given: the options of the export.
+      measure: measures the run, given the options and its config.json.
+      card: makes the card's text from the content of model.json.
+    """
+    given, model, stored, facts, summary, flags, dtype = measure(
+        given, RunDirectory.open(given.run).config()
+    )
+    data = stored["data_folder"]
+    stored = stored | {name: Path(stored[name]).name for name in LOCATIONS if stored.get(name)}
+    teacher = f" --teacher {stored['teacher']}" if "teacher" in stored else ""
+    made = f"{'distill' if teacher else 'train'} {stored['preset']}{teacher}"
+    command = f"onepass {made} --data {shlex.quote(stored['data_folder'])} --workdir run{flags}"
+    spec = {**model.spec, **origin(given, data, model.network, command), **facts}
+    save(model.network, spec, stored, given.out, dtype)
+    write_text(Path(given.out) / "card.md", card(spec))
+    return summary
 
 
 def training_lines(spec: dict) -> str:

@@ -10,19 +10,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_exports(
+    package: str, modules: Mapping[str, str], prefix: str | None = None
+) -> Callable[[str], Any]:
     """Return a `__getattr__` that imports public names on first access, and set `__dir__`.
 
     Args:
       package: name of the package, `__name__` in its `__init__.py`.
-      modules: the module that defines each public name, relative to the package.
+      modules: the module that defines each public name, or is it.
+      prefix: start of the modules' full names; None: that of the modules in the package.
     """
-    module = sys.modules[package]
+    module, prefix = sys.modules[package], f"{package}." if prefix is None else prefix
 
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        found = importlib.import_module(f"{prefix}{modules[name]}")
+        value = getattr(found, name, found)
         setattr(module, name, value)  # the next access does not call `find`
         return value
 

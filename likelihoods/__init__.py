@@ -5,8 +5,9 @@ A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A 
 needs only `likelihoods.registry`, without TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from likelihoods.bernoulli import Bernoulli as Bernoulli
@@ -43,10 +44,4 @@ _EXPORTS = {
     "bits_per_sample": "distribution",
 }
 __all__ = list(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    """Return a public name from the module that defines it (PEP 562)."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__getattr__ = lazy_exports(__name__, _EXPORTS)

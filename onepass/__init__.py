@@ -12,10 +12,10 @@ docs/reference/onepass.md documents every name. Names that need TensorFlow are i
 use, so that a help text does not wait for it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foundation.errors import UserError
+from foundation.lazy_exports import lazy_exports
 from onepass.command import main
 from onepass.models import ModelInfo as ModelInfo
 from onepass.models import list_models, load
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# The module that defines each name which is imported on first use.
+# The module that defines each name which is imported on first use, or is it.
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "Client": "serving",
@@ -64,10 +64,11 @@ _EXPORTS = {
     "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
+    "likelihoods": "likelihoods",
     "register": "autoregressive.samplers",
     "save": "distill.model_store",
+    "strategies": "replicator.strategies",
 }
-_MODULES = {"likelihoods": "likelihoods", "strategies": "replicator.strategies"}
 __all__ = [
     "KL",
     "Autoregressive",
@@ -98,18 +99,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Return a public name from the module that defines it (PEP 562)."""
-    if name in _MODULES:
-        value: Any = importlib.import_module(_MODULES[name])
-    elif name in _EXPORTS:
-        value = getattr(importlib.import_module(_EXPORTS[name]), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value  # so that it is looked up once
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return the public names and what has been imported."""
-    return sorted({*globals(), *__all__})
+__getattr__ = lazy_exports(__name__, _EXPORTS, prefix="")

@@ -4,12 +4,11 @@ Help texts and errors in the arguments need no TensorFlow: options are in module
 without it, and TensorFlow is imported after they are parsed.
 """
 
-import importlib
 import os
 import runpy
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def _run(arguments: list[str]) -> int:
         print(_help())
         return 0
     if first == "--version":
-        print(f"onepass {importlib.import_module('onepass').__version__}")
+        print(f"onepass {sys.modules[__package__].__version__}")
         return 0
     if first.split("=")[0] in COMPLETION:
         from onepass.completion import run as run_completion
@@ -136,27 +135,25 @@ def _quickstart(rest: list[str]) -> int:
 
 
 def _train(rest: list[str]) -> int:
-    return _of_preset("train", "--data DIR --workdir RUN", ("wavenet", "pixelcnn"), rest)
+    return _of_preset("train", "--data DIR --workdir RUN", rest)
 
 
 def _distill(rest: list[str]) -> int:
-    return _of_preset("distill", "--teacher RUN --workdir RUN", ("distill", "distill.images"), rest)
+    return _of_preset("distill", "--teacher RUN --workdir RUN", rest)
 
 
-def _of_preset(verb: str, needed: str, packages: Sequence[str], rest: list[str]) -> int:
-    """Run a verb that trains, from the package that the preset belongs to."""
-    presets: dict[str, Any] = {}
-    package_of: dict[str, str] = {}
-    for package in packages:
-        found = importlib.import_module(f"{package}.presets").PRESETS
-        presets |= found
-        package_of |= dict.fromkeys(found, package)
+def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
+    """Run a verb that trains, with the family that the preset belongs to."""
+    from distill.families import of_presets
+    from replicator.training.family import run_training
+
+    families = of_presets(verb)
     if rest and rest[0] in HELP:
+        presets = {name: family.presets[name] for name, family in families.items()}
         print(_help_of_presets(verb, needed, presets))
         return 0
-    preset = chosen(rest, presets, "preset", f"onepass {verb}")
-    module = importlib.import_module(f"{package_of[preset]}.command")
-    return getattr(module, f"run_{verb}")(preset, rest[1:], parse_for_tensorflow)
+    preset = chosen(rest, families, "preset", f"onepass {verb}")
+    return run_training(families[preset], preset, rest[1:], parse_for_tensorflow)
 
 
 def _plan(rest: list[str]) -> int:
@@ -182,12 +179,14 @@ def _evaluate(rest: list[str]) -> int:
         return _help_of_models("evaluate", "[--data DIR] [--json]")
     kind = _kind_of_model(rest)
     if kind == "arrays":
-        from onepass.array_evaluation import run_evaluate
-    elif kind == "images":
-        from pixelcnn.command import run_evaluate
-    else:
-        from distill.command import run_evaluate
-    return run_evaluate(rest, parse_for_tensorflow)
+        from onepass.array_evaluation import run_evaluate as run_on_arrays
+
+        return run_on_arrays(rest, parse_for_tensorflow)
+    from distill.families import FAMILIES, of_model
+    from replicator.training.family import run_evaluate
+
+    likely = next(family for family in FAMILIES if family.makes == kind)
+    return run_evaluate(of_model, likely, rest, parse_for_tensorflow)
 
 
 def _sample(rest: list[str]) -> int:
@@ -257,20 +256,19 @@ def _positional(words: list[str]) -> list[str]:
 
 def _model_kind(word: str) -> str | None:
     """Return what the model that a word names makes, "sound", "images" or "arrays"; or None."""
+    from distill.families import of_model
     from distill.model_store import is_bundle_of_user
     from foundation.model_spec import kind_of
-    from pixelcnn.config import KINDS
-    from pixelcnn.shipped import FOLDERS
     from serving.bundles.folder_kind import folder_kind
 
-    if Path(word).exists():
-        if folder_kind(Path(word)) == "saved" or is_bundle_of_user(Path(word)):
-            return "arrays"
-        kind = kind_of(Path(word))
-        return kind and ("images" if kind in KINDS else "sound")
-    if word.startswith("shipped"):
-        return "images" if word in FOLDERS else "sound"
-    return None
+    path = Path(word)
+    if path.exists() and (folder_kind(path) == "saved" or is_bundle_of_user(path)):
+        return "arrays"
+    family = of_model(path)
+    if family is not None:
+        return family.makes
+    is_some = kind_of(path) if path.exists() else word.startswith("shipped")
+    return "sound" if is_some else None  # whose loader explains what is wrong
 
 
 def _bench(rest: list[str]) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
+from distill.families import FAMILIES, of_presets
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.sample.command import KINDS
@@ -29,9 +30,9 @@ def tree() -> Any:
     return _union(
         {
             "quickstart": QuickstartArguments,
-            "train": _union(_trainings()),
-            "distill": _union(_distillations()),
-            "evaluate": _of_models(_evaluations),
+            "train": _of_presets("train"),
+            "distill": _of_presets("distill"),
+            "evaluate": _of_models(lambda makes: _evaluations()[makes]),
             "sample": _of_models(KINDS.__getitem__),
             "compress": CompressArguments,
             "decompress": DecompressArguments,
@@ -49,24 +50,9 @@ def _union(kinds: dict[str, Any]) -> Any:
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 
 
-def _trainings() -> dict[str, Any]:
-    from pixelcnn.command import arguments_of
-    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-    from wavenet.command import TrainArguments
-    from wavenet.presets import PRESETS as SOUND_PRESETS
-
-    kinds: dict[str, Any] = dict.fromkeys(SOUND_PRESETS, TrainArguments)
-    return kinds | {name: arguments_of(name) for name in IMAGE_PRESETS}
-
-
-def _distillations() -> dict[str, Any]:
-    from distill.command import DistillArguments
-    from distill.images.command import arguments_of
-    from distill.images.presets import PRESETS as IMAGE_PRESETS
-    from distill.presets import PRESETS
-
-    kinds: dict[str, Any] = dict.fromkeys(PRESETS, DistillArguments)
-    return kinds | {name: arguments_of(name) for name in IMAGE_PRESETS}
+def _of_presets(verb: str) -> Any:
+    """Return the options of a verb that trains, for each preset."""
+    return _union({name: family.options(name) for name, family in of_presets(verb).items()})
 
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
@@ -76,8 +62,6 @@ def _of_models(arguments_of: Callable[[str], Any]) -> Any:
     return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})
 
 
-def _evaluations(makes: str) -> Any:
-    from distill import command as sounds
-    from pixelcnn import command as images
-
-    return (sounds if makes == "sound" else images).EvaluateArguments
+def _evaluations() -> dict[str, type]:
+    """Return the options of `evaluate` by what a model makes."""
+    return {family.makes: family.evaluation for family in FAMILIES}

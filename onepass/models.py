@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distill.model import StudentModel
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
-    from serving.bundles.loading import AnyBundle
+    from serving.bundles.bundle import Bundle
     from wavenet.model import SpeechModel
 
     Model = (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         | SpeechModel
         | StudentModel
         | ImageModel
-        | AnyBundle
+        | Bundle
         | RemoteModel
     )
 

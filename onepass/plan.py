@@ -1,20 +1,19 @@
 """`onepass plan`: the model that a word names, and its training step for batches of any size."""
 
-import importlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill.families import of_kind, of_presets
 from foundation.errors import UserError
 from foundation.model_spec import kind_of
 from onepass.arguments import chosen
 from planning.arguments import PlanArguments, check
+from replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
     from planning.programs import ModelPrograms
-
-MODULES = {"wavenet": "wavenet", "pixelcnn": "pixelcnn", "multiscale": "pixelcnn"}
 
 
 def run_plan(
@@ -29,16 +28,17 @@ def run_plan(
     """
     given = parse(PlanArguments, rest, "onepass plan")
     check(given)
-    package = _package(given.model)
-    if package is not None:
+    family = _family(given.model)
+    if family is not None:
         import_tensorflow()
-    command = importlib.import_module("planning.command")
+    from planning import command
+
     with tempfile.TemporaryDirectory() as scratch:
-        return command.run(given, _programs(given, package, scratch))
+        return command.run(given, _programs(given, family, scratch))
 
 
-def _package(model: str) -> str | None:
-    """Return the package that trains a run or a preset; None for an exported folder.
+def _family(model: str) -> ModelFamily | None:
+    """Return the family of a run or a preset; None for an exported folder.
 
     Raises:
       UserError: the word names nothing that can be planned.
@@ -46,46 +46,38 @@ def _package(model: str) -> str | None:
     if (Path(model) / "manifest.json").exists():
         return None
     if not Path(model).exists():
-        return MODULES[
-            chosen([model], _presets(), "run, folder or preset", "onepass plan").split("-")[0]
-        ]
+        presets = of_presets("train")
+        return presets[chosen([model], presets, "run, folder or preset", "onepass plan")]
     kind = kind_of(Path(model))
-    if kind not in MODULES:
+    family = of_kind(kind)
+    if family is None or family.verb != "train":
         raise UserError(
             f"{model} holds {f'a {kind}' if kind else 'no run'}: export it with `--portable FOLDER`"
             " and plan that folder."
         )
-    return MODULES[kind]
+    return family
 
 
-def _presets() -> dict[str, Any]:
-    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-    from wavenet.presets import PRESETS as SOUND_PRESETS
-
-    return {**SOUND_PRESETS, **IMAGE_PRESETS}
-
-
-def _programs(given: PlanArguments, package: str | None, scratch: str) -> "ModelPrograms":
+def _programs(given: PlanArguments, family: ModelFamily | None, scratch: str) -> "ModelPrograms":
     from planning.programs import FolderPrograms, ModelPrograms
 
-    if package is None:
+    if family is None:
         programs = FolderPrograms(Path(given.model))
         if given.batch not in (None, programs.batch):
             raise UserError(
                 f"{given.model} has batches of {programs.batch} rows, got {given.batch}."
             )
         return programs
-    config = _config(given.model, package)
-    model = importlib.import_module(f"{package}.portable").trainable(config)
+    config = _config(given.model, family)
+    model = family.parts.trainable(config)
     return ModelPrograms(
         model, given.batch or config.data.batch_size, config.optimizer.accumulate, scratch
     )
 
 
-def _config(model: str, package: str) -> Any:
+def _config(model: str, family: ModelFamily) -> Any:
     from foundation.run_directory import RunDirectory
 
     if not Path(model).exists():
-        return _presets()[model].config
-    stored = RunDirectory.open(Path(model)).config()
-    return importlib.import_module(f"{package}.training").config_from(stored)
+        return family.presets[model].config
+    return family.parts.config_from(RunDirectory.open(Path(model)).config())

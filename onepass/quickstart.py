@@ -16,6 +16,7 @@ from foundation.folders import check_new, counted, make_folder
 from foundation.progress import duration
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_images, image_files
+from replicator.training.recipe import train
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
@@ -23,7 +24,7 @@ from wavenet.model import SpeechModel, load
 from wavenet.optional_packages import left_out
 from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
-from wavenet.training import train
+from wavenet.training import SpeechRecipe
 
 PRESET = "wavenet-quick-16k"
 TRAINING_MINUTES = 3.0
@@ -144,7 +145,7 @@ def _trained(given: QuickstartArguments, data: Path) -> str:
     # The number of steps was chosen on a fast machine.
     loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)
     run_folder = given.out / "run"
-    outcome = train(PRESET, dataclasses.replace(config, loop=loop), data, run_folder)
+    outcome = train(SpeechRecipe(PRESET, dataclasses.replace(config, loop=loop), data), run_folder)
     model = load(run_folder)
     figures = evaluate(model, dev_corpus(model, data), copies=2)
     return f"""## A newly trained WaveNet

@@ -3,18 +3,20 @@
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import has_named
-from serving.bundles.image_inputs import caption_codes, image_inputs, label_index
-from serving.bundles.signature import Arrays, fastest
-from serving.client.arrays import ArrayClient
+from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from serving.bundles.requests import Request
+from serving.bundles.sampling import Sampling
+from serving.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
+from serving.bundles.sound_sampling import levelled
 from serving.client.client import Client, server_and_name
-from serving.client.streams import scales_of, whole_images
+from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
 
 ROWS = 8  # images per request
@@ -22,14 +24,8 @@ CAPTIONS = ("caption", "text")  # what servers call the condition
 STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
 
 
-def _levelled(chunk: np.ndarray, gain_db: float) -> np.ndarray:
-    from wavenet.data.recorded_level import at_recorded_level  # where such frames come from
-
-    return at_recorded_level(chunk, gain_db)
-
-
-class RemoteModel:
-    """A model of `onepass serve`.
+class RemoteModel(Sampling):
+    """A model of `onepass serve`, whose methods raise ClientError if it cannot be reached.
 
     Attributes:
       spec: the server's description of the model.
@@ -53,45 +49,7 @@ class RemoteModel:
     @property
     def makes_sound(self) -> bool:
         """True if it generates sound, rather than images or arrays."""
-        return self.spec.get("kind") == "sound"
-
-    def sample(
-        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
-    ) -> Any:
-        """Return `num` arrays [num, *length] of a user's model.
-
-        Args:
-          num: number of arrays.
-          length: elements per row, or (height, width, channels).
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: what the model reads besides the elements, an array or arrays by name; None for
-            a model that reads none.
-          **options: `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `return_log_prob` of
-            `Autoregressive.sample`.
-
-        Raises:
-          ClientError: the server rejects the request or cannot be reached.
-          UserError: the model is not a user's model.
-        """
-        return self._arrays.sample(num, length, seed, condition, **options)
-
-    def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
-        """Return the log-probability of every element under a user's model, float32, in nats.
-
-        Args:
-          elements: [num, time] or [num, height, width, channels].
-          condition: what the model reads besides the elements, an array or arrays by name; None for
-            a model that reads none.
-
-        Raises:
-          ClientError: the server rejects the request or cannot be reached.
-          UserError: the model has no log-probabilities.
-        """
-        return self._arrays.log_prob(elements, condition)
-
-    @functools.cached_property
-    def _arrays(self) -> ArrayClient:
-        return ArrayClient(self._client, self.name, self.spec)
+        return self.spec.get("kind") == SOUND
 
     def generate(
         self, condition: Any = None, *, seed: int = 0, num: int = 1, **given: Any
@@ -124,21 +82,24 @@ class RemoteModel:
         required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are those of
         `Autoregressive.stream`.
         """
-        if self.spec.get("kind") == "array" or (self.makes_sound and has_named(self.spec)):
+        if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
             length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
             if length is None or unknown:
                 got = unknown or "no `length`"
                 raise UserError(f"`stream` of `{self.name}` takes `length`, got {got}.")
-            return self._arrays.stream(length, seed, condition, **given)
+            with self._own_errors():
+                chunk = given.pop("chunk", 1)
+                conditions = self._conditions(condition, for_all=True)
+                request = Request.checked("time", 1, length, seed, conditions, **given)
+            return (part[0] for part in self.streamed(request, chunk))
         if not self.makes_sound:
             raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
         return self._sound(condition, seed, given)
 
     def _sound(self, condition: Any, seed: int, given: dict[str, Any]) -> Iterator[np.ndarray]:
-        gain_db = getattr(condition, "gain_db", 0.0)
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
             for chunk in chunks:
-                yield _levelled(chunk, gain_db) if gain_db else chunk
+                yield levelled(chunk, condition)
 
     def progressions(
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
@@ -170,24 +131,31 @@ class RemoteModel:
         self, conditions: list, seed: int, temperature: Any = 1.0, guidance: float = 0.0
     ) -> Iterator[list[np.ndarray]]:
         """Yield the scales of the image of each condition, by requests for several at a time."""
-        signatures = self._client.signatures(self.name)
-        signature = fastest(signatures)
-        inputs = signatures.get(signature, {})
+        signature = fastest(self._signatures)
+        inputs = self._inputs_of(signature)
         for start in range(0, len(conditions), ROWS):
             part = conditions[start : start + ROWS]
             rows = np.arange(start, start + len(part), dtype=np.int32)
             codes = self._codes(part)
             batch = image_inputs(inputs, seed, rows, temperature, guidance, codes, UserError)
-            outputs = self._client.predict(self.name, batch, signature)
+            outputs = self._outputs(signature, batch)
             yield from (scales_of(outputs, row) for row in range(len(part)))
 
     def _codes(self, conditions: list) -> Arrays:
         """Return the input of the classes or the captions of a batch."""
-        if self.spec.get("condition") in CAPTIONS:
-            return {"caption": np.stack([caption_codes(str(text)) for text in conditions])}
+        name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
         classes = [str(each) for each in self.spec.get("classes") or ()]
-        labels = [label_index("label", each, classes, problem=UserError) for each in conditions]
-        return {"label": np.array(labels, np.int32)}
+        return condition_rows(name, conditions, classes, problem=UserError)
+
+    @functools.cached_property
+    def _signatures(self) -> dict[str, dict[str, TensorInfo]]:
+        return self._client.signatures(self.name)
+
+    def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
+        return self._signatures.get(signature, {})
+
+    def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
+        return self._client.predict(self.name, inputs, signature)
 
     def examples(self) -> list[dict[str, Any]]:
         """Return the server's example recordings (`name`, `text`, `seconds`); HTTP only."""

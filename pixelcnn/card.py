@@ -1,4 +1,4 @@
-"""Export of a run of an image model as a model folder: weights, model.json and a model card."""
+"""The measurements of a run of an image model, and its model card."""
 
 import dataclasses
 from pathlib import Path
@@ -7,14 +7,12 @@ import numpy as np
 
 from foundation.card import (
     ExportArguments,
+    Measured,
     in_two_columns,
     measure_table,
-    origin,
     training_lines,
-    write,
 )
 from foundation.intervals import EXPLAINED
-from foundation.run_directory import RunDirectory
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined
@@ -25,42 +23,30 @@ OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json s
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
 
 
-def export(given: ExportArguments) -> str:
-    """Evaluate a run's model on dev, write the folder, and return a line with the main metric."""
-    stored = RunDirectory.open(given.run).config()
+def measure(given: ExportArguments, stored: dict) -> Measured:
+    """Measure a run's model on dev, given its config.json."""
     model = load(given.run)
     if given.parts_from:
         others = tuple(folder_of(path) for path in given.parts_from)
         given = dataclasses.replace(given, parts_from=others)
         stored, model = joined(given.run, others)
-    data = stored["data_folder"]
-    stored = {**stored, "data_folder": Path(data).name}
     if "teacher" in stored:
         stored["teacher"] = Path(stored["teacher"]).name
     dtype = np.float16 if given.float16 else np.float32
     for variable in model.network.trainable_variables:  # measured is what is stored
         variable.assign(variable.numpy().astype(dtype).astype(np.float32))
+    data = stored["data_folder"]
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
     figures = evaluate(model, dataset)
-    facts = origin(given, data, model.network, _command(stored)) | {"quality": figures}
-    facts["stored_dtype"] = np.dtype(dtype).name
+    facts = {"quality": figures, "stored_dtype": np.dtype(dtype).name}
     facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
     if model.multiscale is not None and model.multiscale.has_flow:
         facts["base_flows"] = list(model.multiscale.config.base_flows)
     if model.config.conditioning.kind == "text":
         facts["captions"] = list(dataset.captions)
-    write(given.out, model.network, {**model.spec, **facts}, stored, card, dtype)
     rounded = "; weights rounded to float16: images differ from the run's" if given.float16 else ""
-    return f"{figures['bits_per_dim']:.3f} bits per dimension on dev{rounded}"
-
-
-def _command(stored: dict) -> str:
-    """Return the command that made a run."""
-    verb, teacher = "train", ""
-    if "teacher" in stored:
-        verb, teacher = "distill", f" --teacher {stored['teacher']}"
-    data = stored["data_folder"]
-    return f"onepass {verb} {stored['preset']}{teacher} --data {data} --workdir run"
+    summary = f"{figures['bits_per_dim']:.3f} bits per dimension on dev{rounded}"
+    return Measured(given, model, stored, facts, summary, dtype=dtype)
 
 
 def _teacher_line(spec: dict) -> str:

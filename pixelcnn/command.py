@@ -1,10 +1,8 @@
-"""The verbs of the command line for image models: train, evaluate."""
+"""The options of the verbs of image models, and their family."""
 
 import contextlib
 import dataclasses
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +10,10 @@ import tyro
 
 from foundation.errors import UserError
 from pixelcnn import shipped
-from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import KINDS, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
-from replicator.training.command import TrainingOptions, parse_training, run_training
+from replicator.training.command import TrainingOptions
+from replicator.training.family import ModelFamily, Parts
 
 if TYPE_CHECKING:
     from pixelcnn.model import ImageModel
@@ -48,24 +47,6 @@ ARGUMENTS: dict[str, Any] = {"pixelcnn": PixelCNNArguments, "multiscale": Multis
 def arguments_of(preset: str) -> Any:
     """Return the type of the options of a preset."""
     return ARGUMENTS[PRESETS[preset].config.kind]
-
-
-def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
-    """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
-    chosen = PRESETS[preset]
-    arguments = [*arguments, *_detected(chosen.config, arguments)]
-    given = parse_training(arguments_of(preset), ("train", preset), arguments, parse, chosen)
-    from pixelcnn.portable import export_run
-    from pixelcnn.training import train
-
-    what = (preset, given.config, given.data)
-    return run_training(
-        given,
-        train=lambda replicator: train(*what, given.workdir, replicator=replicator),
-        export=lambda: export_run(*what, given.portable, given.workdir),
-        score="best dev {:.3f} bits/dim",
-        samples="images",
-    )
 
 
 def _detected(config: Any, arguments: list[str]) -> list[str]:
@@ -109,30 +90,20 @@ class EvaluateArguments:
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
+    def check(self) -> None:
+        """Raise UserError for a negative number of samples."""
+        if self.samples < 0:
+            raise UserError(f"`--samples` must be 0 or more, got {self.samples}.")
 
-def run_evaluate(arguments: list[str], parse: Callable[..., Any]) -> int:
-    """Run `onepass evaluate ...`: print the figures of an image model."""
-    given = parse(EvaluateArguments, arguments, "onepass evaluate")
-    if given.samples < 0:
-        raise UserError(f"`--samples` must be 0 or more, got {given.samples}.")
+
+def _evaluated(given: EvaluateArguments, model: "ImageModel", data: str) -> dict:
     from pixelcnn.data.dataset import ImageDataset
     from pixelcnn.evaluation import evaluate
-    from pixelcnn.model import load
 
-    model = load(given.model)
-    data = given.data or training_data(given.model)
     dataset = ImageDataset.for_evaluation(
         data, model.config, model.classes, model.statistics, given.everything
     )
-    figures = {
-        "model": str(given.model),
-        "step": model.spec.get("step"),
-        "data": str(data),
-        **evaluate(model, dataset, given.seed),
-        **_of_samples(given, model, dataset),
-    }
-    print(json.dumps(figures, indent=2) if given.as_json else format_report(figures))
-    return 0
+    return {**evaluate(model, dataset, given.seed), **_of_samples(given, model, dataset)}
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
@@ -218,3 +189,34 @@ def _quality(measures: dict) -> str:
         f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )
+
+
+def _parts() -> Parts:
+    from pixelcnn import card, model, portable, training
+
+    return Parts(
+        recipe=lambda preset, given: training.ImageRecipe(preset, given.config, given.data),
+        load=model.load,
+        evaluate=_evaluated,
+        report=format_report,
+        measure=card.measure,
+        card=card.card,
+        export_sampler=lambda model, folder, frames: portable.export_sampler(folder, model.density),
+        config_from=training.config_from,
+        trainable=portable.trainable,
+    )
+
+
+IMAGES = ModelFamily(
+    verb="train",
+    makes="images",
+    kinds=tuple(KINDS),
+    presets=PRESETS,
+    options=arguments_of,
+    score=lambda config: "best dev {:.3f} bits/dim",
+    evaluation=EvaluateArguments,
+    training_data=training_data,
+    load_parts=_parts,
+    shipped=shipped.FOLDERS,
+    detected=_detected,
+)

@@ -1,4 +1,4 @@
-"""Export of an image model's training step and sampler for machines with JAX and no TensorFlow."""
+"""An image model's training step to plan, and its sampler for machines with no TensorFlow."""
 
 import dataclasses
 import functools
@@ -8,94 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from foundation.atomic_files import write_npz
-from foundation.stored_config import defaults
 from pixelcnn.config import AnyTrainConfig, SamplerName
-from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
-from pixelcnn.training import CHANGEABLE, run_config
 from planning.trainable import Trainable
-from replicator.portable.export import (
-    export_function,
-    export_training,
-    named_weights,
-    new_folder,
-    next_command,
-    restore,
-    specs_of,
-)
-from replicator.training.state import LossFn, TrainState
+from replicator.portable.export import export_function, named_weights
+from replicator.training.state import TrainState
 
-IMAGES = "images.npz"
 PLANNED_CLASSES = 10  # where a configuration leaves their number to the data
 Specs = dict[str, tf.TensorSpec]
-
-
-def export_run(
-    preset: str,
-    config: AnyTrainConfig,
-    data: Path | str,
-    folder: Path,
-    workdir: Path | None = None,
-    *,
-    tensor_float_32: bool = True,
-    log: Callable[[str], None] = print,
-) -> Path:
-    """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
-
-    Args:
-      preset: name of the preset, which is stored with the run.
-      config: the training configuration.
-      data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
-      folder: new, or without checkpoints.
-      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
-        start as the seed determines.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
-      log: called with progress messages.
-
-    Raises:
-      UserError, DataError: the run cannot be exported; the message is one line that says what to
-        do.
-    """
-    new_folder(folder)
-    dataset = ImageDataset.read(data, config)
-    config = dataset.resolved
-    dataset = dataclasses.replace(dataset, config=config)
-    for line in dataset.notes:
-        log(line)
-    density = ImageDensity(config)
-    state = TrainState(density, config.optimizer, config.loop.num_steps)
-    stored = run_config(preset, config, dataset, data)
-    restore(state, workdir, stored, CHANGEABLE, defaults(config))
-    write_training(
-        folder,
-        state,
-        density.loss,
-        dataset,
-        config=stored,
-        changeable=CHANGEABLE,
-        tensor_float_32=tensor_float_32,
-    )
-    log(next_command(folder, state))
-    return Path(folder)
-
-
-def write_training(
-    folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
-) -> None:
-    """Write a training step as `export_training` does, and the images of its batches."""
-    arrays, settings = dataset.drawn
-    settings = {**settings, "file": IMAGES}
-    write_npz(Path(folder) / IMAGES, arrays)
-    specs = specs_of(batch_sampling.open_batches(Path(folder), settings)(0))
-    export_training(
-        folder, state, loss_fn, specs, batch_module=batch_sampling, batches=settings, **options
-    )
 
 
 def export_sampler(

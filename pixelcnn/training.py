@@ -1,77 +1,67 @@
 """Training of an image model: from images to a run directory."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
+import functools
+from typing import ClassVar
 
+from foundation.atomic_files import write_npz
 from foundation.errors import UserError
-from foundation.stored_config import defaults, stored_config, to_json
+from foundation.stored_config import defaults, stored_config
 from pixelcnn.config import KINDS, AnyTrainConfig
+from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
-from replicator import Replicator
-from replicator.training.command import check_outside
-from replicator.training.loop import Outcome
+from replicator.training.recipe import PortableBatches, Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 
+IMAGES = "images.npz"  # of an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
-def train(
-    preset: str,
-    config: AnyTrainConfig,
-    data: Path | str,
-    workdir: Path,
-    log: Callable[[str], None] = print,
-    replicator: Replicator | None = None,
-) -> Outcome:
-    """Train or resume a run in `workdir` and return how it ended.
+class ImageRecipe(Recipe):
+    """Training of an image model on images."""
 
-    Args:
-      preset: name of the preset, which is stored with the run.
-      config: everything that decides the outcome.
-      data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices to train on; None: one device. It changes only the time that training
-        takes.
+    things: ClassVar = "images"
+    changeable: ClassVar = CHANGEABLE
 
-    Raises UserError or DataError with a line that explains what to do.
-    """
-    check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
-        with run.preparing():
-            dataset = ImageDataset.read(data, config)
-            config = dataset.resolved
-            dataset = dataclasses.replace(dataset, config=config)
-            run.claim(run_config(preset, config, dataset, data), CHANGEABLE, defaults(config))
-            run.log(*dataset.notes)
-        with run.variables():
-            density = ImageDensity(config)
-            state = TrainState(density, config.optimizer, config.loop.num_steps)
-        return run.train(
+    def prepare(self, run: TrainingRun) -> ImageDataset:
+        """Return the images, of a resolved configuration, after claiming the run."""
+        dataset = ImageDataset.read(self.data, self.config)
+        config = dataset.resolved
+        dataset = dataclasses.replace(dataset, config=config)
+        stored = self.described(config.kind, config, **facts_of(dataset))
+        run.claim(stored, CHANGEABLE, defaults(config))
+        run.log(*dataset.notes)
+        return dataset
+
+    def set_up(self, run: TrainingRun, prepared: ImageDataset) -> Setup:
+        """Return the model and its training."""
+        density = ImageDensity(prepared.config)
+        optimizer, loop = self.config.optimizer, self.config.loop
+        state = TrainState(density, optimizer, loop.num_steps)
+        return Setup(
             state,
             ImageLoss(density),
-            config.loop,
-            dataset.training,
-            lambda: EvaluationCallback(density, state, dataset, run.samples()),
+            prepared.training,
+            lambda: EvaluationCallback(density, state, prepared, run.samples()),
+            portable_batches(prepared),
         )
 
 
-def run_config(
-    preset: str, config: AnyTrainConfig, dataset: ImageDataset, data: Path | str
-) -> dict:
-    """Return the content of a run's config.json."""
-    folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
+def portable_batches(dataset: ImageDataset) -> PortableBatches:
+    """Return the batches of training for a machine without TensorFlow."""
+    arrays, settings = dataset.drawn
+    write = functools.partial(write_npz, arrays=arrays)
+    return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
+
+
+def facts_of(dataset: ImageDataset) -> dict:
+    """Return what config.json says of the images."""
     return {
-        "kind": config.kind,
-        "preset": preset,
-        **to_json(config),
         "class_names": list(dataset.classes),
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
-        "data_folder": folder,
         "dev_digest": dataset.dev_digest,
     }
 

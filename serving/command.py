@@ -51,7 +51,9 @@ def run_serve(
     _check_packages()
     if given.trust or not given.sandbox:
         import_tensorflow()
-    return importlib.import_module("serving.server").serve(given, given.models)
+    from serving.server import serve
+
+    return serve(given, given.models)
 
 
 def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> int:

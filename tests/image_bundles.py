@@ -15,7 +15,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load, spec_of
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.training import run_config
+from pixelcnn.training import ImageRecipe, facts_of
 from serving.bundles.manifest import write_manifest
 
 
@@ -36,7 +36,8 @@ def model_folder(kind: str) -> Path:
 def _save(kind: str, path: Path) -> None:
     dataset = ImageDataset.read(data_of(kind), config_for(kind))
     config = dataset.resolved
-    stored = run_config("tiny", config, dataclasses.replace(dataset, config=config), data_of(kind))
+    facts = facts_of(dataclasses.replace(dataset, config=config))
+    stored = ImageRecipe("tiny", config, data_of(kind)).described(config.kind, config, **facts)
     density = perturbed(ImageDensity(config, QuickInitial(0)))
     save(density, {**spec_of(stored, path), "step": 3}, stored, path)
 

@@ -24,8 +24,9 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from pixelcnn.training import train
+from pixelcnn.training import ImageRecipe
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 
 CLASSES = ("cat", "dog", "eel")
 CAPTIONS = ("a bright half", "stripes", "a slope")
@@ -138,7 +139,7 @@ def quickly():
 def trained(config, data: Path, workdir: Path):
     """Trains without a word, see `quickly`; gives the outcome."""
     with quickly():
-        return train("tiny", config, data, workdir, silent)
+        return train(ImageRecipe("tiny", config, data), workdir, silent)
 
 
 def opened(path: Path) -> ImageModel:
@@ -157,7 +158,7 @@ def run(kind: str) -> Path:
     def make(path):
         if kind == "pixelcnn":
             config = config_of(kind, num_steps=STEPS, evaluate_every_steps=LOOK)
-            train("tiny", config, images(), path, silent)
+            train(ImageRecipe("tiny", config, images()), path, silent)
         else:
             trained(config_of(kind), data_of(kind), path)
 

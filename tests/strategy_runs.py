@@ -9,6 +9,7 @@ import functools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -31,6 +32,7 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from replicator import Replicator, strategies
+from replicator.training import recipe as recipes
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as sound_evaluation
 from wavenet import training as sound_training
@@ -144,15 +146,16 @@ def train(
             config.optimizer, accumulate=accumulate, rematerialise=rematerialise
         ),
     )
-    common = dict(log=lambda line: None, replicator=replicator)
     if trainer == "wavenet":
-        return sound_training.train("tiny", config, folder / "sounds", workdir, **common)
-    if trainer == "plain":
+        recipe: Any = sound_training.SpeechRecipe("tiny", config, folder / "sounds")
+    elif trainer == "plain":
         teacher = folder / "teacher"
         model = load_teacher(teacher)
         data = folder / "sounds"
-        return distillation.distill("tiny", config, model, teacher, data, workdir, **common)
-    return image_training.train("tiny", config, folder / "images", workdir, **common)
+        recipe = distillation.StudentRecipe("tiny", config, data, model, teacher)
+    else:
+        recipe = image_training.ImageRecipe("tiny", config, folder / "images")
+    return recipes.train(recipe, workdir, lambda line: None, replicator)
 
 
 def blind() -> None:

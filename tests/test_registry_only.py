@@ -84,7 +84,7 @@ def test_nothing_asks_which_network_likelihood_or_model_it_has():
 WATCHED = """
 WaveNet VocoderWaveNet PixelCNN Multiscale ParallelWaveNet MixtureOutput LogisticMixture Categorical
 Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel ImageModel
-AudioBundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
+Bundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
 """
 
 

@@ -1,22 +1,17 @@
-"""Export of a run as a folder: weights, conventions of the features, level, and a model card."""
+"""The measurements of a run of a WaveNet, and its model card."""
 
 import dataclasses
 import json
-import shlex
 from pathlib import Path
-
-import tensorflow as tf
 
 from foundation.card import (
     ExportArguments,
+    Measured,
     in_two_columns,
     measure_table,
-    origin,
     training_lines,
-    write,
 )
 from foundation.intervals import EXPLAINED
-from foundation.run_directory import RunDirectory
 from foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
@@ -27,23 +22,19 @@ from wavenet.training import config_from, scan_folder
 COPIES = 20  # dev recordings at most that the distances of the card are measured on
 
 
-def export(given: ExportArguments) -> str:
-    """Evaluate a run's WaveNet on dev, write the folder, and return the figures as text."""
+def measure(given: ExportArguments, stored: dict) -> Measured:
+    """Measure a run's WaveNet on dev, given its config.json."""
     # What bfloat16 saves in training it does not save in sampling, where float32 is exact.
-    stored, model = RunDirectory.open(given.run).config(), load(given.run, "float32")
-    data = Path(stored["data_folder"])
+    model, data = load(given.run, "float32"), Path(stored["data_folder"])
     if stored.get("start_from"):
         stored["start_from"] = Path(stored["start_from"]).name
-    command = f"onepass train {stored['preset']} --data {shlex.quote(data.name)} --workdir run"
-    command += _settings(stored)
-    network = {**stored["network"], "compute_dtype": "float32"}
-    stored = {**stored, "network": network, "data_folder": data.name}
     if given.temperature is not None:
         model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
     figures = _measured(model, data)
-    facts = frame_statistics(model) | provenance(given, data, model.config, model.network, command)
-    write(given.out, model.network, {**model.spec, **facts, "quality": figures}, stored, card)
-    return f"{figures['bits_per_sample']:.3f} bits per sample on dev"
+    network = {**stored["network"], "compute_dtype": "float32"}
+    facts = data_facts(model, data, model.config) | {"quality": figures}
+    summary = f"{figures['bits_per_sample']:.3f} bits per sample on dev"
+    return Measured(given, model, stored | {"network": network}, facts, summary, _settings(stored))
 
 
 def _measured(model: SpeechModel, data: Path) -> dict:
@@ -56,12 +47,6 @@ def _measured(model: SpeechModel, data: Path) -> dict:
     return {**figures, "by_speaker": each}
 
 
-def frame_statistics(model: TrainedSpeechModel) -> dict:
-    """Return the statistics of frames for model.json, as `frames`; {} where they are unknown."""
-    known = model.frame_statistics
-    return {} if known is None else {"frames": known.to_dict()}
-
-
 def _settings(stored: dict) -> str:
     preset = PRESETS.get(stored["preset"])
     if preset is None:
@@ -69,13 +54,12 @@ def _settings(stored: dict) -> str:
     return changed_flags(preset.config.resolved(len(stored["speakers"])), config_from(stored))
 
 
-def provenance(
-    given: ExportArguments, data: Path, config: TrainConfig, network: tf.Module, command: str
-) -> dict:
-    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train."""
-    train = scan_folder(data, config).of("train")
-    minutes = sum(r.measured.seconds for r in train) / 60
-    return origin(given, data, network, command) | {"train_minutes": round(minutes, 1)}
+def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> dict:
+    """Return the content of model.json on the recordings: minutes of train, `frames` if known."""
+    known = model.frame_statistics
+    seconds = sum(r.measured.seconds for r in scan_folder(data, config).of("train"))
+    frames = {} if known is None else {"frames": known.to_dict()}
+    return frames | {"train_minutes": round(seconds / 60, 1)}
 
 
 def data_lines(spec: dict) -> str:

@@ -1,20 +1,22 @@
-"""The verbs of the command line for a WaveNet: train, evaluate.
+"""The options of a WaveNet's verbs, and its family.
 
 TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from foundation.errors import UserError
-from replicator.training.command import TrainingOptions, parse_training, run_training
+from replicator.training.command import TrainingOptions
+from replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
-from wavenet.presets import PRESETS, TrainConfig
+from wavenet.presets import KIND, PRESETS, TrainConfig
 
 if TYPE_CHECKING:
     from wavenet.listening_page import ListeningPage
@@ -61,65 +63,48 @@ class EvaluateArguments:
     """Seed of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
+    teacher: Path | None = None
+    """A student's teacher; None: the one that it was distilled from."""
+    teacher_temperatures: tuple[float, ...] = ()
+    """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
+    peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
+    """Run directories or model folders of other students to compare, each named by its folder: for
+    example a student without one term of its loss. A folder of sounds, one by the name of each
+    recording, is another vocoder."""
+    speculative_samples: int = 0
+    """Samples of a dev recording that the teacher draws with the student's drafts: reports the
+    share that is kept, samples per pass, and the time compared with the cached sampler at batch 1.
+    0: none."""
+
+    def check(self) -> None:
+        """Raise UserError, naming the option, for a number out of range."""
+        if self.copy_synthesis is not None and self.copy_synthesis < 1:
+            raise UserError(f"`--copy-synthesis` must be at least 1, got {self.copy_synthesis}.")
+        for option in ("temperatures", "teacher_temperatures"):
+            if not all(t >= 0 for t in getattr(self, option)):
+                name = option.replace("_", "-")
+                raise UserError(f"`--{name}` must be 0 or more, got {getattr(self, option)}.")
 
 
-def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
-    """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
-    words = ("train", preset)
-    given = parse_training(TrainArguments, words, arguments, parse, PRESETS[preset])
-    from wavenet.portable import export_run
-    from wavenet.training import train
-
-    what = (preset, given.config, given.data)
-    return run_training(
-        given,
-        train=lambda replicator: train(*what, given.workdir, replicator=replicator),
-        export=lambda: export_run(*what, given.portable, given.workdir),
-        score="best dev {:.3f} bits/sample",
-        samples="sounds",
-    )
-
-
-def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
-    """Return the figures of a WaveNet as one object, and as text."""
-    from wavenet.evaluation import dev_corpus, evaluate, format_report
-
-    data = given.data or training_data(given.model)
-    corpus = dev_corpus(model, data, given.speaker)
-    copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
-    rest = (copies, given.seed, given.split, given.temperatures)
-    figures = reported(given, model, data, lambda page: evaluate(model, corpus, *rest, page))
-    return figures, format_report(figures)
-
-
-def reported(
-    given: EvaluateArguments,
-    model: Any,
-    data: Path,
-    evaluate: "Callable[[ListeningPage | None], dict]",
-) -> dict:
-    """Return the figures of an evaluation and what they are of; write the page, if one is asked."""
-    page = listening_page(given, model.sample_rate_hz)
-    named = {"model": str(given.model), "step": model.spec.get("step"), "data": str(data)}
-    figures = named | evaluate(page)
-    if page is not None:
-        page.write()
-    return figures
-
-
-def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":
-    """Return the requested page, still empty, or None.
+@contextlib.contextmanager
+def listening_page(
+    given: EvaluateArguments, sample_rate_hz: int
+) -> "Iterator[ListeningPage | None]":
+    """Yield the requested page, still empty, or None, and write it at the end.
 
     Raises:
       UserError: the page cannot be written.
     """
     if given.listening_page is None:
-        return None
+        yield None
+        return
     if not given.listening_page.parent.is_dir():
         raise UserError(f"`--listening-page`: there is no folder {given.listening_page.parent}.")
     from wavenet.listening_page import ListeningPage
 
-    return ListeningPage(given.listening_page, f"{given.model}, by ear", sample_rate_hz)
+    page = ListeningPage(given.listening_page, f"{given.model}, by ear", sample_rate_hz)
+    yield page
+    page.write()
 
 
 def training_data(path: Path) -> Path:
@@ -132,3 +117,48 @@ def training_data(path: Path) -> Path:
     if not data.is_dir():
         raise UserError(f"{path} was trained on {data}, which is gone; name a folder with --data.")
     return data
+
+
+def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
+    """Return the figures of a WaveNet."""
+    from wavenet.evaluation import dev_corpus, evaluate
+
+    if given.peers or given.teacher_temperatures:
+        raise UserError(
+            f"`--beside` and `--teacher-temperatures` are for students, not {given.model}."
+        )
+    corpus = dev_corpus(model, data, given.speaker)
+    copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
+    with listening_page(given, model.sample_rate_hz) as page:
+        rest = (copies, given.seed, given.split, given.temperatures)
+        return evaluate(model, corpus, *rest, page)
+
+
+def _parts() -> Parts:
+    from wavenet import card, evaluation, model, portable, training
+
+    return Parts(
+        recipe=lambda preset, given: training.SpeechRecipe(preset, given.config, given.data),
+        load=model.load,
+        evaluate=evaluated,
+        report=evaluation.format_report,
+        measure=card.measure,
+        card=card.card,
+        export_sampler=portable.export_chunks,
+        config_from=training.config_from,
+        trainable=portable.trainable,
+    )
+
+
+WAVENET = ModelFamily(
+    verb="train",
+    makes="sound",
+    kinds=(KIND,),
+    presets=PRESETS,
+    options=lambda preset: TrainArguments,
+    score=lambda config: "best dev {:.3f} bits/sample",
+    evaluation=EvaluateArguments,
+    training_data=training_data,
+    load_parts=_parts,
+    shipped=shipped.FOLDERS,
+)

@@ -1,6 +1,5 @@
-"""Export of a WaveNet's training step and sampler for machines with JAX and no TensorFlow."""
+"""A WaveNet's training step to plan, and its sampler for machines with JAX and no TensorFlow."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,131 +8,20 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from foundation.atomic_files import write_npz
-from foundation.stored_config import defaults
 from planning.trainable import Trainable
-from replicator.portable.export import (
-    export_function,
-    export_training,
-    named_weights,
-    new_folder,
-    next_command,
-    restore,
-    storable,
-)
-from replicator.training.state import LossFn, TrainState
+from replicator.portable.export import export_function, named_weights, storable
+from replicator.training.state import TrainState
 from wavenet.config import WaveNetConfig
-from wavenet.data import batch_sampling
-from wavenet.data.corpus import Corpus
-from wavenet.data.corpus_export import export_npz
+from wavenet.model import SpeechModel
 from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
+from wavenet.samplers import CHUNK_SAMPLES
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.xla import ChunkSampler, XlaSampler
 from wavenet.sound_network import Network
-from wavenet.training import (
-    CHANGEABLE,
-    clip_context,
-    initialise_network,
-    loss_function,
-    prepare_corpus,
-    run_config,
-    scan_folder,
-    stored_gain_db,
-)
+from wavenet.training import ClipLoss, clip_context
 
-CLIPS = "clips.npz"
-
-
-def export_run(
-    preset: str,
-    config: TrainConfig,
-    data: Path,
-    folder: Path,
-    workdir: Path | None = None,
-    *,
-    tensor_float_32: bool | None = None,
-    log: Callable[[str], None] = print,
-) -> Path:
-    """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
-
-    Args:
-      preset: name of the preset, which is stored with the run.
-      config: the training configuration.
-      data: folder of recordings.
-      folder: new, or without checkpoints.
-      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
-        checkpoints, they are those of the seed.
-      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if the network predicts
-        nothing linearly. With linear prediction the loss was not finite after 20 steps on an H100.
-      log: called with progress messages.
-
-    Raises:
-      UserError, DataError, AudioError: the run cannot be exported; the message is one line that
-        says what to do.
-    """
-    new_folder(folder)
-    report = scan_folder(data, config)
-    config = config.resolved(len({r.speaker for r in report.of("train")}))
-    corpus = prepare_corpus(report, config, workdir, stored_gain_db(workdir))
-    for line in [*report.lines(), *corpus.notes]:
-        log(line)
-    network = make_network(config)
-    state = TrainState(network, config.optimizer, config.loop.num_steps)
-    stored = run_config(preset, config, corpus, data)
-    restore(state, workdir, stored, CHANGEABLE, defaults(config))
-    if not int(state.step):
-        initialise_network(network, state, config, corpus, log)
-    export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
-    log(next_command(folder, state))
-    return Path(folder)
-
-
-def export_corpus(
-    folder: Path,
-    state: TrainState,
-    network: Network,
-    corpus: Corpus,
-    config: TrainConfig,
-    stored: dict,
-    *,
-    tensor_float_32: bool | None = None,
-) -> None:
-    """Write step, state and clips of a prepared corpus; `stored` is the result of `run_config`."""
-    export_training(
-        folder,
-        state,
-        encoding_loss(network),
-        batch_spec(config),
-        config=stored,
-        changeable=CHANGEABLE,
-        tensor_float_32=rounding_allowed(config.network.prediction_order, tensor_float_32),
-        batch_module=batch_sampling,
-        batches={
-            "file": CLIPS,
-            "split": "train",
-            "clip_samples": config.data.clip_samples,
-            "batch_size": config.data.batch_size,
-            "seed": config.seed,
-            **_around(corpus, config),
-        },
-    )
-    export_npz(corpus, Path(folder) / CLIPS, config.data.features)
-
-
-def rounding_allowed(prediction_order: int, wanted: bool | None) -> bool:
-    """Return whether to multiply in TensorFloat32: by default, if nothing is predicted linearly."""
-    return not prediction_order if wanted is None else wanted
-
-
-def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
-    """Return the settings of `batch_sampling.open_batches` for past and augmentation."""
-    around = clip_context(config)
-    augmentation = around.augmentation(corpus, config.data.features)
-    return {
-        "left_samples": around.left_samples,
-        "side_frames": around.side_frames,
-        "augmentation": None if augmentation is None else dataclasses.asdict(augmentation),
-    }
+PORTABLE_FRAMES = 200  # of a sound, where nothing gives their number
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
@@ -157,17 +45,7 @@ def trainable(config: TrainConfig) -> Trainable:
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     spec = batch_spec(config)
     spec["levels"] = tf.TensorSpec(spec.pop("waveform").shape, tf.int32)
-    return Trainable(state, loss_function(network), spec, config.loop.jit_compile, make)
-
-
-def encoding_loss(network: Network) -> LossFn:
-    """Return the loss of `training.loss_function` for a batch without levels."""
-    loss = loss_function(network)
-
-    def encoding(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        return loss({**batch, "levels": network.codec.encode(batch["waveform"])})
-
-    return encoding
+    return Trainable(state, ClipLoss(network), spec, config.loop.jit_compile, make)
 
 
 def export_sampler(
@@ -209,6 +87,19 @@ def export_sampler(
     state = _named(made.initial_state(batch))
     arrays = {name: storable(value.numpy()) for name, value in state.items()}
     write_npz(Path(folder) / "sampler_state.npz", arrays)
+
+
+def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
+    """Write `export_sampler` of a model for one sound of `frames`, or of `PORTABLE_FRAMES`."""
+    network = model.network
+    blocks = network.config.context_layers > 0
+    export_sampler(
+        folder,
+        network,
+        batch=1,
+        chunk_samples=network.config.context_block_samples if blocks else CHUNK_SAMPLES,
+        num_frames=frames or PORTABLE_FRAMES,
+    )
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:

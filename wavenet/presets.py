@@ -8,6 +8,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
 
+KIND = "wavenet"  # in config.json and model.json
 Feature = Literal["mel", "f0"]
 Padding = Literal["zeros", "reflect"]
 

@@ -1,108 +1,93 @@
 """Training of a WaveNet: from a folder of recordings to a run directory."""
 
-import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from foundation.folders import shown
-from foundation.run_directory import RunDirectory
-from foundation.stored_config import completed, defaults, stored_config, to_json
+from foundation.stored_config import completed, defaults, stored_config
 from replicator import Replicator
-from replicator.training.command import check_outside
-from replicator.training.loop import Outcome
+from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
+from wavenet.data.clip_batches import ClipBatches
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
 from wavenet.data.metadata import SPLITS
-from wavenet.data.pipeline import ClipContext, clips
+from wavenet.data.pipeline import ClipContext
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
 from wavenet.networks import make_network
 from wavenet.preparation import prepare_network
-from wavenet.presets import TrainConfig
+from wavenet.presets import KIND, TrainConfig
 from wavenet.sound_network import Network
 
-KIND = "wavenet"
 HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
 CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
-def train(
-    preset: str,
-    config: TrainConfig,
-    data: Path,
-    workdir: Path,
-    log: Callable[[str], None] = print,
-    replicator: Replicator | None = None,
-) -> Outcome:
-    """Train or resume a run in `workdir` and return how it ended.
+class SpeechRecipe(Recipe):
+    """Training of a WaveNet on recordings."""
 
-    The run directory is created if missing; a run there must have the same configuration. A
-    replicator changes nothing but the time.
+    things: ClassVar = "recordings"
+    changeable: ClassVar = CHANGEABLE
 
-    Raises:
-      UserError, DataError, AudioError: the run cannot start or go on; the message is one line that
-        says what to do.
-    """
-    check_outside(workdir, data, "recordings")
-    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
-        with run.preparing():
-            report = scan_folder(data, config, Path(workdir) / FEATURES)
-            config = config.resolved(len({r.speaker for r in report.of("train")}))
-            run.directory.check(_identity(preset, config), CHANGEABLE, defaults(config))
-            run.log(*report.lines())
-            gain_db = stored_gain_db(workdir)
-            corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
-            run.log(*corpus.notes, *_schedule_notes(run.directory, config))
-            stored = run_config(preset, config, corpus, data) | {"dev_digest": report.dev_digest}
-            run.claim(stored, CHANGEABLE, defaults(config))
-        with run.variables():
-            network = make_network(config)
-            state = TrainState(network, config.optimizer, config.loop.num_steps)
-        past = config.network.receptive_field
-        return run.train(
+    def prepare(self, run: TrainingRun) -> tuple[TrainConfig, Corpus]:
+        """Read the recordings, claim the run, and return the resolved configuration with them."""
+        features = run.sharing(FEATURES)
+        report = scan_folder(self.data, self.config, features and features / FEATURES)
+        config = self.config.resolved(len({r.speaker for r in report.of("train")}))
+        run.check(self.described(KIND, config), CHANGEABLE, defaults(config))
+        run.log(*report.lines())
+        gain_db = run.stored.get("gain_db")  # which resuming keeps
+        gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
+        corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
+        run.log(*corpus.notes, *_schedule_notes(run.stored, config))
+        facts = {**heard(corpus), "dev_digest": report.dev_digest}
+        run.claim(self.described(KIND, config, **facts), CHANGEABLE, defaults(config))
+        return config, corpus
+
+    def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
+        """Return the network and its training."""
+        config, corpus = prepared
+        network = make_network(config)
+        state = TrainState(network, config.optimizer, config.loop.num_steps)
+        drawn, past = batches(corpus, config), config.network.receptive_field
+
+        def start() -> None:
+            prepare_network(network, config, corpus, run.log)
+            state.start(network.trainable_variables)
+
+        return Setup(
             state,
-            loss_function(network),
-            config.loop,
-            functools.partial(batches, corpus, config),
+            ClipLoss(network),
+            drawn,
             lambda: EvaluationCallback(network, state, corpus, config, run.samples()),
-            start=lambda: initialise_network(network, state, config, corpus, run.log),
+            drawn.portable(),
+            start,
             description=f"{state.size:,} weights, receptive field {past} samples "
             f"({1000 * past / config.data.sample_rate_hz:.0f} ms)",
+            tensor_float_32=not config.network.prediction_order,  # whose sums need every bit
         )
 
 
-def initialise_network(
-    network: Network,
-    state: TrainState,
-    config: TrainConfig,
-    corpus: Corpus,
-    log: Callable[[str], None],
-) -> None:
-    """Set the weights, and their average, that depend on the corpus, before the first step."""
-    prepare_network(network, config, corpus, log)
-    state.start(network.trainable_variables)
-
-
-def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
-    """Return a line where resuming changes the rest of a schedule."""
-    if config.optimizer.decay != "cosine" or not (run.path / "config.json").exists():
+def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
+    """Return a line where resuming changes the rest of a schedule; `before` is config.json."""
+    if config.optimizer.decay != "cosine" or not before:
         return []
-    stored = run.config().get("loop")
-    before = stored.get("num_steps") if isinstance(stored, dict) else "unknown"
-    if before == config.loop.num_steps:
+    stored = before.get("loop")
+    steps = stored.get("num_steps") if isinstance(stored, dict) else "unknown"
+    if steps == config.loop.num_steps:
         return []
     return [
-        f"num_steps was {before} and is {config.loop.num_steps} now: from here on the rate follows "
+        f"num_steps was {steps} and is {config.loop.num_steps} now: from here on the rate follows "
         "the cosine of the new length, as if it had been that from the start"
     ]
 
@@ -117,16 +102,17 @@ class ClipLoss:
         """Return the mean over the samples outside padding, and the metrics.
 
         Args:
-          batch: a batch from `clips` with "levels"; "counted" is the number of samples to divide
-            by, where that is not the mask's own sum.
+          batch: a batch from `clips`; "levels" are encoded here where they are missing; "counted"
+            is the number of samples to divide by, where that is not the mask's own sum.
         """
         network = self.network
+        levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])
         parameters = network.training_parameters(
-            network.inputs(batch["levels"]),
+            network.inputs(levels),
             batch.get("frames"),
             batch["speaker"] if network.config.speakers else None,
         )
-        log_prob = network.likelihood.log_prob(parameters, batch["levels"])
+        log_prob = network.likelihood.log_prob(parameters, levels)
         counted = batch.get("counted")
         counted = tf.reduce_sum(batch["mask"]) if counted is None else counted
         value = -tf.reduce_sum(log_prob * batch["mask"]) / counted
@@ -139,31 +125,16 @@ class ClipLoss:
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
-def loss_function(network: Network) -> ClipLoss:
-    """Return the loss of a batch of `clips`, in nats per sample."""
-    return ClipLoss(network)
-
-
-def batches(
-    corpus: Corpus,
-    config: TrainConfig,
-    start_step: int,
-    shard_index: int = 0,
-    num_shards: int = 1,
-) -> tf.data.Dataset:
-    """Return the batches from `start_step` on, a function of the seed and the step alone."""
-    return clips(
+def batches(corpus: Corpus, config: TrainConfig) -> ClipBatches:
+    """Return the batches of training, a function of the seed and the step alone."""
+    return ClipBatches(
         corpus,
-        "train",
-        clip_samples=config.data.clip_samples,
-        batch_size=config.data.batch_size,
-        seed=config.seed,
-        features=config.data.features,
-        encode=config.network.make_codec().encode,
-        start_step=start_step,
-        shard_index=shard_index,
-        num_shards=num_shards,
-        clip_context=clip_context(config),
+        config.data.clip_samples,
+        config.data.batch_size,
+        config.seed,
+        config.data.features,
+        clip_context(config),
+        config.network.make_codec().encode,
     )
 
 
@@ -224,38 +195,19 @@ def prepare_corpus(
     )
 
 
-def stored_gain_db(workdir: Path | None) -> float | None:
-    """Return the gain of a run's recordings, which resuming keeps; None for a new run."""
-    if workdir is None or not (Path(workdir) / "config.json").exists():
-        return None
-    stored = RunDirectory.open(Path(workdir)).config().get("gain_db")
-    return float(stored) if isinstance(stored, int | float) else None
-
-
 def heard(corpus: Corpus) -> dict:
-    """Return what config.json says of the recordings of train, by the names in `HEARD`.
+    """Return what config.json says of the recordings: gain, speakers, and the names in `HEARD`.
 
-    `level_db`: their median RMS, after the gain. `frames`, where there are mel frames: see
+    `level_db`: the median RMS of train, after the gain. `frames`, where there are mel frames: see
     `FrameStatistics`.
     """
     members = recordings_of(corpus, "train")
     levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
-    known: dict = {"level_db": round(float(np.median(levels_db)), 2)}
+    known: dict = {"gain_db": corpus.gain_db, "level_db": round(float(np.median(levels_db)), 2)}
     if corpus.mel:
         frames = (frames_of(corpus, member, ("mel",)) for member in members)
         known["frames"] = FrameStatistics.of(frames).to_dict()
-    return known
-
-
-def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
-    """Return the content of a run's config.json."""
-    return {
-        **_identity(preset, config),
-        "gain_db": corpus.gain_db,
-        **heard(corpus),
-        "speakers": list(corpus.speakers),
-        "data_folder": str(Path(data).absolute()),
-    }
+    return known | {"speakers": list(corpus.speakers)}
 
 
 def config_from(stored: dict) -> TrainConfig:
@@ -268,8 +220,3 @@ def config_from(stored: dict) -> TrainConfig:
     if isinstance(stored.get("network"), dict):
         missing["network"] = {"exact_prediction": False}  # of version 0.2
     return stored_config(TrainConfig, completed(stored, missing))
-
-
-def _identity(preset: str, config: TrainConfig) -> dict:
-    """Return the part of `run_config` that is known before the recordings are prepared."""
-    return {"kind": KIND, "preset": preset, **to_json(config)}

@@ -1,9 +1,8 @@
-"""The verb `distill` of the command line for image models."""
+"""The options of the verb `distill` for image models, and the family of their students."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -11,8 +10,11 @@ from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
 from distill.images.presets import PRESETS
 from foundation.errors import UserError
 from pixelcnn import shipped
-from pixelcnn.command import training_data
-from replicator.training.command import TrainingOptions, parse_training, run_training
+from pixelcnn.command import IMAGES, training_data
+from replicator.training.command import TrainingOptions
+
+if TYPE_CHECKING:
+    from distill.images.training import ImageStudentRecipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,30 +54,24 @@ def arguments_of(preset: str) -> type[DistillImagesArguments]:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def run_distill(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
-    """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
-    words = ("distill", preset)
-    given = parse_training(arguments_of(preset), words, arguments, parse, PRESETS[preset])
-    if given.data is None and str(given.teacher) in shipped.FOLDERS:
-        raise UserError(f"{given.teacher} comes without its images; name some with --data.")
-    from distill.images.portable import export_run
-    from distill.images.training import distill
+def _recipe(preset: str, given: DistillImagesArguments) -> "ImageStudentRecipe":
+    from distill.images.training import ImageStudentRecipe
     from pixelcnn.model import load
 
-    teacher = load(given.teacher)
-    what = (
-        preset,
-        given.config,
-        teacher,
-        given.teacher,
-        given.data or training_data(given.teacher),
-    )
-    if given.workdir.resolve() == given.teacher.resolve():
-        raise UserError(f"The student needs a --workdir of its own, {given.workdir} is not.")
-    return run_training(
-        given,
-        train=lambda replicator: distill(*what, given.workdir, replicator=replicator),
-        export=lambda: export_run(*what, given.portable, given.workdir),
-        score=f"best dev {'KL ' if given.config.targets.has_divergence else ''}{{:.4f}} bits/dim",
-        samples="images",
-    )
+    if given.data is None and str(given.teacher) in shipped.FOLDERS:
+        raise UserError(f"{given.teacher} comes without its images; name some with --data.")
+    data = given.data or training_data(given.teacher)
+    return ImageStudentRecipe(preset, given.config, data, load(given.teacher), given.teacher)
+
+
+IMAGE_STUDENT = dataclasses.replace(
+    IMAGES,  # which its models are
+    verb="distill",
+    presets=PRESETS,
+    options=arguments_of,
+    score=lambda config: (
+        f"best dev {'KL ' if config.targets.has_divergence else ''}{{:.4f}} bits/dim"
+    ),
+    load_parts=lambda: dataclasses.replace(IMAGES.parts, recipe=_recipe),
+    detected=lambda config, words: [],
+)

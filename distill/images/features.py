@@ -22,8 +22,8 @@ EPSILON = 1e-3  # what batch normalisation in Keras adds to a variance
 LEAST = 1e-6  # least mean square to divide by
 
 
-def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier:
-    """Return the classifier in a folder, trained first on the training images if there is none.
+def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
+    """Return the classifier in a file, trained first on the training images if there is none.
 
     It reads images sub-sampled to `size` pixels.
 
@@ -33,7 +33,7 @@ def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier
     train: Any = dataset.source.splits["train"] if dataset.classes else None  # an `ImageSet`
     if train is None or train.labels is None:
         raise UserError("--targets.features needs images with classes.")
-    path, every = folder / FILE, train.images.shape[1] // size
+    every = train.images.shape[1] // size
     if path.exists() and (known := opened_classifier(path)) is not None:
         return known
     small = dataclasses.replace(train, images=train.images[:, ::every, ::every])

@@ -4,10 +4,10 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
-from distill.images.features import Features, classifier_for
+from distill.images.config import DistillConfig
+from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
@@ -22,63 +22,62 @@ from pixelcnn.evaluation_callback import EvaluationCallback
 from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
-from pixelcnn.training import run_config as training_config
-from replicator import Replicator
-from replicator.training.command import check_outside
-from replicator.training.loop import Outcome
+from pixelcnn.training import facts_of, portable_batches
+from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
+LOSSES: dict[str, Callable[..., GuidedLoss | FlowLoss]] = {
+    "flow": lambda config, student, teacher, features: FlowLoss(
+        student, teacher, config.targets, features
+    ),
+    "guided": lambda config, student, teacher, features: GuidedLoss(
+        student, teacher, config.targets, config.table_side
+    ),
+}
+"""The loss of each kind of distillation, given the configuration, the student, its teacher, and the
+features of a classifier where the loss compares them, else None. Another kind is added here."""
 
 
-def distill(
-    preset: str,
-    config: DistillConfig,
-    teacher: ImageModel,
-    teacher_path: Path,
-    data: Path | str,
-    workdir: Path,
-    log: Callable[[str], None] = print,
-    replicator: Replicator | None = None,
-) -> Outcome:
-    """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
+class ImageStudentRecipe(Recipe):
+    """Distillation of an image model, whose run is that of an ordinary image model."""
 
-    Args:
-      preset: name of the preset, which is stored with the run.
-      config: the configuration of the distillation.
-      teacher: the whole model to learn from; it is read and never written.
-      teacher_path: location of the teacher, which is stored with the run.
-      data: images with the teacher's conditions.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: shares the work among devices, which changes nothing but the time; None: one
-        device does it.
+    things: ClassVar = "images"
+    changeable: ClassVar = CHANGEABLE
+    keeps: ClassVar = (FILE,)
 
-    Raises:
-      UserError, DataError: with a line that explains what to do.
-    """
-    check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, log, config.batch_size, config.optimizer) as run:
-        with run.preparing():
-            dataset = dataset_for(config, teacher, data)
-            stored = run_config(preset, config, teacher, teacher_path, dataset, data)
-            run.claim(stored, CHANGEABLE, defaults_of(config, dataset))
-            run.log(*dataset.notes)
-            features = features_for(config, dataset, run.directory.path)
-        with run.variables():
-            student, frozen = student_and_teacher(dataset.config, teacher)
-            state = TrainState(student, config.optimizer, config.loop.num_steps)
-        loss = loss_of(config, student, frozen, features)
+    @property
+    def rows(self) -> int:
+        """Number of images of a batch."""
+        return self.config.batch_size
+
+    def prepare(self, run: TrainingRun) -> tuple[ImageDataset, Features | None]:
+        """Return the images and the features of the loss, after claiming the run."""
+        dataset = dataset_for(self.config, self.teacher, self.data)
+        facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
+        facts["targets"] = to_json(self.config.targets)
+        stored = self.described(dataset.config.kind, dataset.config, **facts)
+        unsaid = {**defaults(dataset.config), "targets": defaults(self.config.targets)}
+        run.claim(stored, CHANGEABLE, unsaid)
+        run.log(*dataset.notes)
+        return dataset, features_for(self.config, dataset, run.kept(FILE))
+
+    def set_up(self, run: TrainingRun, prepared: tuple[ImageDataset, Features | None]) -> Setup:
+        """Return the student and its training."""
+        (dataset, features), config = prepared, self.config
+        student, frozen = student_and_teacher(dataset.config, self.teacher)
+        state = TrainState(student, config.optimizer, config.loop.num_steps)
+        loss = LOSSES[config.kind](config, student, frozen, features)
         divergences = loss.divergences if config.targets.has_divergence else None
-        return run.train(
+        return Setup(
             state,
             loss,
-            config.loop,
             dataset.training,
             lambda: EvaluationCallback(student, state, dataset, run.samples(), divergences),
-            start=lambda: start(state, student, teacher),
-            reads=frozen.variables,
+            portable_batches(dataset),
+            lambda: start(state, student, self.teacher),
+            {f"teacher/{i:03d}": weight for i, weight in enumerate(frozen.variables)},
         )
 
 
@@ -90,53 +89,15 @@ def student_and_teacher(
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
-def features_for(config: DistillConfig, dataset: ImageDataset, folder: Path) -> Features | None:
-    """Return the features of the loss, of a classifier kept in the folder; None where unused.
+def features_for(config: DistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
+    """Return the features of the loss, of a classifier kept in a file; None where unused.
 
     Raises:
       UserError: the images have no classes.
     """
     if not config.needs_features:
         return None
-    return Features(classifier_for(dataset, dataset.config.network.base_size, folder))
-
-
-@functools.singledispatch
-def loss_of(
-    config: DistillConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> GuidedLoss | FlowLoss:
-    """Return the loss of a distillation; another kind of distillation registers here.
-
-    Args:
-      config: the configuration, whose type selects the loss.
-      student: the density that learns.
-      teacher: the density to learn from.
-      features: the layers of a classifier, where the loss compares them; else None.
-    """
-    raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
-
-
-@loss_of.register
-def _(
-    config: FlowConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> FlowLoss:
-    return FlowLoss(student, teacher, config.targets, features)
-
-
-@loss_of.register
-def _(
-    config: GuidedConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> GuidedLoss:
-    return GuidedLoss(student, teacher, config.targets, config.table_side)
+    return Features(classifier_for(dataset, dataset.config.network.base_size, path))
 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
@@ -164,8 +125,8 @@ def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) ->
     return dataset
 
 
-def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainConfig:
-    """Return the student's configuration: the teacher's, except for training and targets."""
+def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
+    """Return the student's configuration: the teacher's, except for training, targets and flows."""
     given = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
     given |= {
         "data": dataclasses.replace(teacher.data, batch_size=config.batch_size),
@@ -174,17 +135,8 @@ def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainCo
         "compute_dtype": config.compute_dtype,
         "seed": config.seed,
     }
-    return _of_kind(config, teacher, given)
-
-
-@functools.singledispatch
-def _of_kind(config: DistillConfig, teacher: AnyTrainConfig, given: dict) -> AnyTrainConfig:
-    """Return the student's configuration from its fields: of the teacher's kind, or of flows."""
-    return type(teacher)(**given)
-
-
-@_of_kind.register
-def _(config: FlowConfig, teacher: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
+    if config.kind != "flow":
+        return type(teacher)(**given)
     flows: dict[str, Any] = {
         "base": PixelCNNConfig(1, config.units, config.units),
         "base_flows": config.flows,
@@ -214,34 +166,3 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
             "with --output.likelihood logistic."
         )
-
-
-def run_config(
-    preset: str,
-    config: DistillConfig,
-    teacher: ImageModel,
-    teacher_path: Path,
-    dataset: ImageDataset,
-    data: Path | str,
-) -> dict:
-    """Return the content of config.json: that of any image model, its teacher and targets.
-
-    Args:
-      preset: name of the preset.
-      config: the configuration of the distillation.
-      teacher: the model to learn from.
-      teacher_path: location of the teacher.
-      dataset: the images, with the student's configuration.
-      data: location of the images.
-    """
-    return {
-        **training_config(preset, dataset.config, dataset, data),
-        "teacher": str(teacher_path),
-        "teacher_weights": digest(teacher.network),
-        "targets": to_json(config.targets),
-    }
-
-
-def defaults_of(config: DistillConfig, dataset: ImageDataset) -> dict:
-    """Return the defaults of the settings in `run_config`."""
-    return {**defaults(dataset.config), "targets": defaults(config.targets)}

@@ -73,7 +73,12 @@ def _served_kind(model: Any) -> str:
 
 
 def _model_here(makes: str, given: Any) -> Any:
-    """Return the model of a folder or a shipped name; a bundle's is the model that it was of."""
+    """Return the model of a folder or a shipped name.
+
+    A bundle of a model of this library also holds its model folder, which is read in place of its
+    program: the program draws one size by one sampler, while the folder offers every size,
+    sampler, draft and beginning that the options name.
+    """
     from onepass.models import load, load_trained
 
     if makes == "arrays":

@@ -236,7 +236,8 @@ def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Ten
     def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
         return flow.output.inverse(hidden, values[:, y, x])
 
-    return scanned(Scan(flow, width, condition, pixel, squashed, tf.float32), batch, height)
+    scan = Scan(flow, width, condition, pixel, squashed, tf.float32, differentiable=True)
+    return scanned(scan, batch, height)
 
 
 def squashed(noise: tf.Tensor) -> tf.Tensor:

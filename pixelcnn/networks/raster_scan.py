@@ -32,6 +32,8 @@ class Scan(NamedTuple):
       dtype: type of the values of a pixel.
       prediction: float32 [batch, height, width, channels], added to the network's own.
       mode: the precision of the prediction.
+      differentiable: give the loops a bound, without which XLA has no gradient of them. It is a
+        second count, for which an accelerator asks its host before every step.
     """
 
     network: PixelCNN
@@ -42,6 +44,7 @@ class Scan(NamedTuple):
     dtype: tf.DType = tf.int32
     prediction: tf.Tensor | None = None
     mode: Mode = EXACT
+    differentiable: bool = False
 
 
 def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
@@ -60,7 +63,9 @@ def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
         fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         return y + 1, tf.concat([inputs[:, 1:], fresh], 1), above, rows.write(y, values)
 
-    _, _, _, rows = tf.while_loop(lambda y, *_: y < height, row, (0, blank, above, rows))
+    most = height if scan.differentiable else None
+    first = (0, blank, above, rows)
+    *_, rows = tf.while_loop(lambda y, *_: y < height, row, first, maximum_iterations=most)
     return tf.transpose(rows.stack(), [1, 0, 2, 3])
 
 
@@ -101,7 +106,9 @@ def _row(
         fresh = network.inputs(scan.read(values))[:, tf.newaxis]
         return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
 
-    _, _, _, drawn = tf.while_loop(lambda x, *_: x < width, pixel, (0, left, columns, drawn))
+    most = width if scan.differentiable else None
+    first = (0, left, columns, drawn)
+    *_, drawn = tf.while_loop(lambda x, *_: x < width, pixel, first, maximum_iterations=most)
     return tf.transpose(drawn.stack(), [1, 0, 2]), queues
 
 

@@ -1,9 +1,11 @@
 """Import of checkpoints trained by run.py into a run directory."""
 
 import json
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from foundation.atomic_files import Arrays, write_text
+from foundation.atomic_files import Arrays, replacing, write_text
 from foundation.checkpoints import Checkpoints
 from foundation.errors import UserError
 from foundation.metrics import read_metrics
@@ -11,11 +13,11 @@ from foundation.run_directory import RunDirectory
 from replicator.portable.manifest import read_manifest
 
 
-def adopt(folder: Path, workdir: Path) -> int:
+def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     """Copy the newest checkpoint that run.py trained in `folder` to `workdir`, and return its step.
 
     A missing run directory is created with the exported configuration. Newer lines of metrics are
-    copied too.
+    copied too, and the files named in `keeps` that the run has not.
 
     Raises:
       UserError: the checkpoint is damaged or does not fit, or the run has another configuration,
@@ -31,7 +33,13 @@ def adopt(folder: Path, workdir: Path) -> int:
     _check_arrays(arrays, manifest["training"]["slots"])
     run = _run_for(manifest, workdir)
     try:
-        return _copy_checkpoint(arrays, Path(folder), run)
+        step = _copy_checkpoint(arrays, Path(folder), run)
+        for name in keeps:
+            source, copy = Path(folder) / name, run.path / name
+            if source.exists() and not copy.exists():
+                with replacing(copy) as temporary:
+                    shutil.copyfile(source, temporary)
+        return step
     finally:
         run.unlock()
 

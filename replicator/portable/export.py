@@ -23,7 +23,6 @@ from foundation.checkpoints import Checkpoints
 from foundation.errors import UserError
 from foundation.folders import make_folder
 from foundation.model_folder import variable_names
-from foundation.run_directory import RunDirectory
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.portable.stablehlo import lower
 from replicator.training.state import LossFn, TrainState
@@ -160,26 +159,6 @@ def new_folder(folder: Path) -> Path:
             "or choose another folder."
         )
     return folder
-
-
-def restore(
-    state: TrainState,
-    workdir: Path | None,
-    config: dict[str, Any],
-    changeable: Iterable[str],
-    defaults: Mapping[str, Any],
-) -> None:
-    """Restore the state from the newest checkpoint of a run, if there is one, after `check`.
-
-    If `workdir` is None, do nothing.
-    """
-    if workdir is None or not (Path(workdir) / "config.json").exists():
-        return
-    run = RunDirectory.open(workdir)
-    run.check(config, tuple(changeable), defaults)
-    arrays, _ = run.checkpoints().newest()
-    if arrays is not None:
-        state.restore(arrays)
 
 
 def next_command(folder: Path, state: TrainState) -> str:

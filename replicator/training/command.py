@@ -1,22 +1,9 @@
-"""Options and order of work that all verbs that train share.
-
-TensorFlow is imported only when it is needed, so that a help text need not wait for it.
-"""
+"""Options that all verbs that train share."""
 
 import dataclasses
-import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import tyro
 
 from foundation.errors import UserError
-from replicator.training.config import Preset
-
-if TYPE_CHECKING:
-    from replicator.strategies.base import Replicator
-    from replicator.training.outcome import Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,64 +22,6 @@ class TrainingOptions:
     GPU), local:N (N devices; logical CPUs if there are no GPUs), multi_worker or parameter_server
     (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
     tpu:ADDRESS. A run may be resumed with another strategy."""
-
-
-def parse_training(
-    kind: Callable[..., Any],
-    words: Sequence[str],
-    arguments: list[str],
-    parse: Callable[..., Any],
-    preset: Preset,
-) -> Any:
-    """Return the options of a verb that trains.
-
-    Args:
-      kind: the class of the options, a `TrainingOptions` whose first two fields are the data (or
-        teacher) and the config.
-      words: the verb and the preset's name.
-      arguments: the other words of the command line.
-      parse: reads a dataclass from words.
-      preset: gives the default config and a description.
-    """
-    default = kind(tyro.MISSING, preset.config, workdir=tyro.MISSING)
-    return parse(kind, arguments, " ".join(["onepass", *words]), default, preset.about)
-
-
-def run_training(
-    options: TrainingOptions,
-    *,
-    train: "Callable[[Replicator], Outcome]",
-    export: Callable[[], Any],
-    score: str,
-    samples: str,
-    adopt: Callable[[Path, Path], int] | None = None,
-) -> int:
-    """Export, or adopt and train, according to the options; return the exit status.
-
-    Args:
-      options: options of the command line.
-      train: trains with a replicator.
-      export: exports the training step; called instead of `train` with `--portable`.
-      score: a format of the best score, as in "best dev {:.3f} bits/sample".
-      samples: output folder of the suggested next command.
-      adopt: copies a checkpoint of run.py to the work directory and returns its step; None:
-        `replicator.portable.adopt`.
-    """
-    from replicator import strategies
-    from replicator.portable.adopt import adopt as adopt_checkpoint
-
-    replicator = strategies.from_environment(options.strategy)  # before TensorFlow does anything
-    if options.portable:
-        export()
-        return 0
-    if options.adopt and replicator.is_chief:
-        step = (adopt or adopt_checkpoint)(options.adopt, options.workdir)
-        print(f"{options.workdir} is now at step {step}.")
-    outcome = train(replicator)
-    if replicator.is_chief:
-        following = f"Next: onepass sample {shlex.quote(str(options.workdir))} --out {samples}"
-        print(outcome.summary(options.workdir, score, following))
-    return outcome.exit_status
 
 
 def check_outside(workdir: Path, data: Path | str, things: str) -> None:

@@ -81,6 +81,16 @@ class TrainingRun:
     def _record(self) -> RunDirectory | InMemoryRun:
         return InMemoryRun() if self._workdir is None else self.directory
 
+    @property
+    def stored(self) -> dict:
+        """Content of the config.json of a run that is resumed; {} for a new one."""
+        run = self._workdir
+        return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
+
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Compare part of a configuration with the resumed run's, by `RunDirectory.check`."""
+        self.directory.check(config, changeable, defaults)
+
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Write config.json, or compare it with the resumed run's, by `RunDirectory.claim`."""
         self._record.claim(config, changeable, defaults)
@@ -101,6 +111,10 @@ class TrainingRun:
     def samples(self) -> Path:
         """Return the folder for samples of evaluations, created if missing."""
         return self.directory.folder("samples")
+
+    def kept(self, name: str) -> Path:
+        """Return the path of a file in the run directory."""
+        return self.directory.path / name
 
     def sharing(self, name: str) -> Path | None:
         """Return the work directory if this process reads and writes the folder `name` in it.

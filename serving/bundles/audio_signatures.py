@@ -23,8 +23,8 @@ from serving.bundles.audio_chunks import (
     synthesize,
     trim_to_lengths,
 )
-from serving.bundles.functions import Tensors, concrete_function, serving_spec
-from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
+from serving.bundles.functions import Exported, Tensors, concrete_function, serving_spec
+from serving.bundles.signature import CHUNK, COMPILED, PLAIN, STATE, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     Filled,
     NoiseSource,
@@ -33,8 +33,7 @@ from serving.bundles.streaming_models import (
     unit_samples,
 )
 
-CHUNK = "chunk"
-STATE, PHASE = "state_", "state_turns"
+PHASE = "state_turns"
 BATCHES = (1, 2, 4, 8)
 ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
@@ -48,8 +47,8 @@ def export_functions(
     *,
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
-) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what a bundle of a speech model stores.
+) -> Exported:
+    """Return the signatures of a speech model.
 
     Args:
       model: a model of speech whose network is of a type that `streaming_model` knows.
@@ -57,17 +56,10 @@ def export_functions(
         a student, 1 to 8 for a WaveNet.
       buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
         none of them compiled for; the largest is the longest sound. Empty: up to two minutes.
-
-    Returns:
-      A module that holds the variables; the functions by signature; an empty dict, because no
-      program of audio is stored as StableHLO; and `serving` of model.json.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
-    functions, serving = streaming_functions(streaming, lengths, allowed_batches, model.temperature)
-    module = tf.Module(name="sounds")
-    module.weights = streaming.variables
-    return module, functions, {}, serving
+    return streaming_functions(streaming, lengths, allowed_batches, model.temperature)
 
 
 def streaming_functions(
@@ -75,8 +67,8 @@ def streaming_functions(
     lengths: Sequence[int],
     allowed_batches: Sequence[int] = (),
     temperature: float = 1.0,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the functions by signature, and `serving` of model.json.
+) -> Exported:
+    """Return the signatures of a model that goes on from a state.
 
     Args:
       streaming: the model.
@@ -102,7 +94,7 @@ def streaming_functions(
         for name, length in streaming.padded().items()
     }
     serving |= {"padded": padded} if padded else {}
-    return functions, serving
+    return Exported(functions, serving, streaming.variables)
 
 
 def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:

@@ -4,22 +4,46 @@ Its program runs in a TensorFlow session, so that exactly what was checked runs:
 `tf.saved_model.load` would read the file again, and create Python objects of all functions.
 """
 
+import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from foundation.errors import UserError
 from foundation.tensorflow_paths import named_for_tensorflow
-from serving.bundles.signature import COMPILED, PLAIN, Arrays, Signature, check, example
-from serving.errors import NotFound
+from serving.bundles.image_sampling import ImageSampling
+from serving.bundles.numba_engine import engine_for
+from serving.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
+from serving.bundles.signature import (
+    ARRAY,
+    CHUNK,
+    COMPILED,
+    IMAGE,
+    PLAIN,
+    SOUND,
+    WHOLE,
+    Arrays,
+    Signature,
+    TensorInfo,
+    check,
+    example,
+)
+from serving.bundles.sound_sampling import SoundSampling
+from serving.bundles.stored_models import scanned_copy
+from serving.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
 
 VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 FORMAT = 1
 SPEC_FILE = "model.json"
+MODEL_FOLDER = "autoregressive"  # folder in a bundle that `onepass.save` writes
 Backend = Literal["auto", "tensorflow", "numba"]
 
 
@@ -49,16 +73,12 @@ class Servable(Protocol):
     def warm(self) -> None:
         """Compile the served programs."""
 
-
-class SpeechServable(Servable, Protocol):
-    """A model of kind "sound"."""
-
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames float32 [frames, channels] of a waveform [samples]."""
 
     @property
     def stream(self) -> Callable[..., Iterator[np.ndarray]]:
-        """A method with the arguments of `AudioBundle.stream` that yields chunks [1, samples]."""
+        """A method with the arguments of `Bundle.stream`, which yields chunks [1, samples]."""
 
 
 class Program:
@@ -117,27 +137,84 @@ def _call(session: Any, signature: Any) -> Call:
     return lambda inputs: run(*(inputs[name] for name in names))
 
 
-class Bundle:
+class Bundle(SoundSampling, ImageSampling):
     """An exported model that can be called from several threads.
 
-    name, version: those in its path, NAME/VERSION. spec: content of model.json. engine: the
-    backend that computes all that it draws. The program has been checked.
+    What it can do follows from its signatures: `sounds` and `stream` with `chunk`, `progressions`
+    where `compiled` returns images, and `sample` and `log_prob` for a user's model. The program has
+    been checked.
+
+    Attributes:
+      name: name of the model, the first part of its path, NAME/VERSION.
+      version: its version.
+      spec: content of model.json.
+      kind: what the model makes: "sound", "picture" or "array".
+      signatures: its signatures by name.
+      engine: the backend that computes whole rows and streams.
     """
 
-    kind: str
-    engine: Literal["tensorflow", "numba"] = "tensorflow"
+    problem = InvalidInput
     compresses: ClassVar[bool] = False
 
-    def __init__(self, path: Path, spec: dict[str, Any], program: Program):
+    def __init__(
+        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+    ):
         self.path, self.spec = path, spec
         self.name, self.version = path.parent.name, int(path.name)
-        self.signatures = signatures_of(spec)
-        self._program = program
+        self.signatures, self._program = signatures_of(spec), program
+        made = [kind for kind in (SOUND, IMAGE) if kind in self.signatures[COMPILED].outputs]
+        self.kind: str = spec.get("makes") or (made or [ARRAY])[0]
+        if self.kind == SOUND or CHUNK in self.signatures:
+            streaming = spec["serving"]["streaming"]
+            self._pieces: list[int] = list(dict.fromkeys(streaming["pieces"]))
+            self._alone: bool = streaming["rows_alone"]
+        self._engine = engine_for(path, spec, backend)
+        self.engine: Literal["tensorflow", "numba"] = "numba" if self._engine else "tensorflow"
 
     @property
     def serving(self) -> dict[str, Any]:
         """The entry "serving" of its model.json: batches, buckets, limits."""
         return self.spec["serving"]
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The model that was exported, with the weights of the export, trainable.
+
+        The signatures of a bundle sample and give log-probabilities. This program also has the
+        network, its step and its density, with gradients.
+
+        Raises:
+          UserError: the bundle is of a student or of version 0.2, which hold no model; or the
+            program has a disallowed operation.
+        """
+        from autoregressive.storage.load import load
+
+        stored = self.path / MODEL_FOLDER
+        if not stored.is_dir():
+            raise UserError(
+                f"{self.path} holds no model, only its sampler; export it again, or save it."
+            )
+        with scanned_copy(stored) as copy:
+            return load(copy)
+
+    def generate(
+        self, condition: Any = None, *, seed: int = 0, num: int = 1, **options: Any
+    ) -> np.ndarray:
+        """Return sounds, float32 [num, samples] in [-1, 1], or images uint8 [num, side, side, c].
+
+        Args:
+          condition: the condition of `stream`, or of `progressions`.
+          seed: seed of the noise, an integer in [0, 2^64).
+          num: number of outputs, one per row of the seed; an output does not depend on `num`.
+          **options: the other arguments of `stream`, or of `progressions`.
+
+        Raises:
+          InvalidInput: the model cannot generate this.
+        """
+        given = {"seed": seed, "num": num, **options}
+        if self.kind == IMAGE:
+            return np.stack([scales[-1] for scales in self.progressions(condition, **given)])
+        return self.sounds(condition, **given)
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise NotFound for an unknown name."""
@@ -153,9 +230,12 @@ class Bundle:
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for inputs that `check` returned.
 
-        `compiled` also answers for `serving_default`, so that a seed gives the same in both.
+        Whole sounds are generated by the fastest backend, whichever signature is called. In the
+        program `compiled` answers for `serving_default`, so that a seed gives the same in both.
         """
         self.signature(signature)
+        if self._engine is not None and signature in WHOLE:
+            return self._engine.call(inputs)
         return self._program(COMPILED if signature == PLAIN else signature, inputs)
 
     def warm(self) -> None:
@@ -164,11 +244,43 @@ class Bundle:
             self.call(name, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield signature and inputs of each call of `warm`: one whole image or array.
+        """Yield signature and inputs of each call of `warm`.
 
-        All batches run its program; other signatures compile when first called.
+        Without `chunk` it is one whole image or array: all batches run its program, and other
+        signatures compile when first called. With it, they are every piece in every batch size;
+        with an engine, the program is compiled by the first call of `chunk`. Of prompts they are
+        those of a model over tokens.
         """
-        yield COMPILED, example(self.signatures[COMPILED], 1)
+        if CHUNK not in self.signatures:
+            yield COMPILED, example(self.signatures[COMPILED], 1)
+            return
+        # A long piece, then a short one: no other length is ever compiled.
+        samples = sum(self._pieces)
+        names: tuple[str, ...] = (COMPILED, CHUNK)
+        batches = sorted(self.serving["allowed_batches"])[: 1 if self._alone else None]
+        if self._engine is not None:
+            names, batches = (COMPILED,), [1]
+        for rows, name in itertools.product(batches, names):
+            yield name, self._example(name, rows, -(-samples // self.hop_samples))
+        if TOP_K in self._inputs_of(PROMPTED):
+            inputs = self._example(PROMPTED, 1, samples)
+            # All but one element, so that what reads a prompt and what draws are compiled.
+            inputs[NUM_PREFIX][:] = samples - 1
+            yield PROMPTED, inputs
+
+    def _example(self, signature: str, rows: int, frames: int) -> Arrays:
+        infos = self.signature(signature)
+        arrays: Arrays = example(infos, rows, self.serving.get("padded"), frames)
+        if not self.conditional:
+            arrays["num_samples"][:] = frames
+        return arrays
+
+    def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
+        return self.signatures[signature].inputs if signature in self.signatures else {}
+
+    def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
+        # The other models' requests are checked as a whole, and may be longer than on a server.
+        return self.call(signature, self.check(signature, inputs) if self._is_own else inputs)
 
 
 def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:

@@ -1,16 +1,16 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
 import dataclasses
-import importlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from distill import families
 from distill import model as speech_models
 from distill import shipped as students
 from foundation.atomic_files import write_npz
+from foundation.card import write_folder
 from foundation.errors import UserError
 from foundation.model_folder import SHARED, read_folder
 from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
@@ -19,18 +19,18 @@ from serving.bundles import own_export, stored_models
 from serving.bundles.condition_words import entries_of
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.folder_kind import folder_kind
-from serving.bundles.manifest import private_key, sign, write_manifest
+from serving.bundles.kinds import KINDS, Kind
+from serving.bundles.manifest import private_key
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
     check_version,
+    seal,
     write_program,
     write_spec,
-    write_warmup,
 )
 from wavenet import shipped as teacher_shipped
 
-PORTABLE_FRAMES = 200
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
@@ -46,54 +46,6 @@ OWN_OPTIONS = (
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
-class Exporter(NamedTuple):
-    """The parts of an export of one kind of model.
-
-    Attributes:
-      package: name of the package whose module `model` reads a model folder, and whose module
-        `card` measures a run and writes its model folder.
-      signatures: name of the module with `export_functions`.
-      network: key of the configuration under which the network's dtype is stored; None for images,
-        which are drawn in float32.
-      write_portable: writes the sampler as functions that JAX can run, given the model, the folder
-        to write and the shortest length in frames.
-    """
-
-    package: str
-    signatures: str
-    network: str | None
-    write_portable: Callable[[Any, Path, int], None]
-
-
-def _portable_student(model: Any, folder: Path, frames: int) -> None:
-    module = importlib.import_module("distill.portable")
-    module.export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)
-
-
-def _portable_teacher(model: Any, folder: Path, frames: int) -> None:
-    from wavenet.samplers import CHUNK_SAMPLES
-
-    config, module = model.network.config, importlib.import_module("wavenet.portable")
-    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
-    options = {"chunk_samples": chunk, "num_frames": frames or PORTABLE_FRAMES}
-    module.export_sampler(folder, model.network, batch=1, **options)
-
-
-def _portable_images(model: Any, folder: Path, frames: int) -> None:
-    del frames
-    importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
-
-
-_SOUND, _PIXELS = "serving.bundles.audio_signatures", "serving.bundles.image_signatures"
-_IMAGES = Exporter("pixelcnn", _PIXELS, None, _portable_images)
-EXPORTERS = {
-    "wavenet": Exporter("wavenet", _SOUND, "network", _portable_teacher),
-    "parallel-wavenet": Exporter("distill", _SOUND, "student", _portable_student),
-    "pixelcnn": _IMAGES,
-    "multiscale": _IMAGES,
-}
-
-
 def export(given: ExportArguments) -> list[str]:
     """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
     if folder_kind(given.run) == "saved":
@@ -107,10 +59,7 @@ def export(given: ExportArguments) -> list[str]:
         if measured:
             lines.append(f"{given.out}: {measured}")
         if not given.bare:
-            lines += _write_program(given, folder)
-            write_manifest(folder)
-            if key is not None:
-                sign(folder, out.parent.name, int(out.name), key)
+            lines += _write_program(given, folder, out, key)
     return lines or [f"{given.out}: the model folder"]
 
 
@@ -189,10 +138,9 @@ def _shipped(path: Path) -> Path:
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
-    if kind not in EXPORTERS:
+    if not KINDS.get(str(kind), Kind()).makes:
         speech_models.load(given.run)  # raises an error that says what is wrong
-    exporter = EXPORTERS[str(kind)]
-    makes_images = exporter.network is None
+    makes_images = not KINDS[str(kind)].network
     if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
     if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
@@ -202,31 +150,30 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     if given.float16 and not makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     licence = given.data_licence or "unknown"
-    card = importlib.import_module(f"{exporter.package}.card")
-    return card.export(dataclasses.replace(given, out=folder, data_licence=licence))
+    parts = families.parts_of(kind)
+    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
+    return write_folder(written, parts.measure, parts.card)
 
 
-def _write_program(given: ExportArguments, folder: Path) -> list[str]:
+def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
+    """Write all but the model folder, and return lines on it."""
+    from serving.bundles import audio_signatures, image_signatures
+
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-    exporter = EXPORTERS[spec["kind"]]
+    kind = KINDS[spec["kind"]]
     if given.bfloat16:
-        _compute_in_bfloat16(spec, exporter)
+        if not kind.network:
+            raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
+        spec["config"][kind.network]["compute_dtype"] = "bfloat16"
     write_spec(folder, spec)
-    model = importlib.import_module(f"{exporter.package}.model").load(folder)
+    parts = families.parts_of(spec["kind"])
+    model = parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    signatures = importlib.import_module(exporter.signatures)
+    signatures = audio_signatures if kind.makes == "sound" else image_signatures
     exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
-    names = write_program(folder, spec, *exported)
-    lines = [f"{given.out}: {', '.join(names)}"]
+    lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
     if given.portable:
-        exporter.write_portable(model, folder / PORTABLE, min(buckets, default=0))
-    name = given.out.absolute().parent.name
-    if given.warm and not write_warmup(folder, name, exported[3]):
+        parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
+    if not seal(folder, out, given.warm, key, exported.serving):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines
-
-
-def _compute_in_bfloat16(spec: dict[str, Any], exporter: Exporter) -> None:
-    if exporter.network is None:
-        raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
-    spec["config"][exporter.network]["compute_dtype"] = "bfloat16"

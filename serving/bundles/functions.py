@@ -1,5 +1,6 @@
-"""Concrete functions of signatures, as a SavedModel stores them, and their part of model.json."""
+"""The signatures that a model offers: concrete functions, and their part of model.json."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,34 @@ from serving.bundles.signature import Signature, TensorInfo
 
 ROWS_AT_ONCE = 4
 Tensors = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Exported:
+    """The signatures that a model offers.
+
+    Attributes:
+      functions: concrete functions by the name of their signature.
+      serving: `serving` of model.json.
+      variables: those that the functions read but do not track themselves.
+      lowered: the same functions with programs as StableHLO; empty if they have no portable form.
+    """
+
+    functions: dict[str, Any]
+    serving: dict[str, Any]
+    variables: Sequence[tf.Variable] = ()
+    lowered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def offer(self, name: str, signature: Signature, function: Any) -> None:
+        """Add a signature.
+
+        Args:
+          name: its name.
+          signature: its inputs and outputs.
+          function: its concrete function.
+        """
+        self.functions[name] = function
+        self.serving["signatures"][name] = signature.to_dict()
 
 
 def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
@@ -45,10 +74,22 @@ def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any
 
     The row function returns outputs without the batch axis for a batch of one.
     """
+    return concrete_function(signature, by_rows(signature, row))
+
+
+def by_rows(
+    signature: Signature, row: Callable[[Tensors], Tensors]
+) -> Callable[[Tensors], Tensors]:
+    """Return a function of batches that makes every row alone.
+
+    Args:
+      signature: its outputs.
+      row: returns outputs without the batch axis for a batch of one.
+    """
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
 
     def rows(given: Tensors) -> Tensors:
         return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
 
-    return concrete_function(signature, rows)
+    return rows

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from foundation.errors import UserError
-from serving.bundles.signature import Arrays, TensorInfo
+from serving.bundles.requests import noise_inputs
+from serving.bundles.signature import IMAGE, Arrays, TensorInfo
 from serving.errors import InvalidInput, shortened
 
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # names in requests, by input
@@ -39,16 +40,10 @@ def image_inputs(
     if not 0 <= seed < 2**64:
         raise problem(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
     count, scales = len(rows), known["temperature"].shape[1] or 1
-    each = list(np.atleast_1d(temperature))
-    each = each * scales if len(each) == 1 else each
-    if len(each) != scales:
+    each = np.atleast_1d(temperature)
+    if len(each) not in (1, scales):
         raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
-    # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
-    inputs: Arrays = {
-        "seed": np.full([count], seed, np.uint64).astype(np.int64),
-        "row": np.array(rows, np.int32),
-        "temperature": np.full([count, scales], each, np.float32),
-    }
+    inputs = noise_inputs(known, seed, rows, each)
     if "guidance" in known:
         inputs["guidance"] = np.full([count], guidance, np.float32)
     elif guidance:
@@ -56,6 +51,40 @@ def image_inputs(
     for name, value in (condition or {}).items():
         inputs[name] = np.repeat(value, count // len(value), 0)
     return inputs
+
+
+def condition_rows(
+    name: str,
+    values: Sequence[Any],
+    classes: Sequence[str] = (),
+    info: TensorInfo | None = None,
+    field: str = "label",
+    problem: Problem = InvalidInput,
+) -> Arrays:
+    """Return the conditions of some images as an input, one row for each.
+
+    Args:
+      name: the input: "label", "caption" or "map".
+      values: a class, by name or index, a caption, or a map int [side, side] for each image.
+      classes: names of the classes by index.
+      info: the input in the signature, which limits the index of a class; None: unknown.
+      field: name of a class in error messages.
+      problem: makes the error of a class that there is not.
+    """
+    if name == "label":
+        labels = [label_index(field, each, classes, info, problem) for each in values]
+        return {name: np.array(labels, np.int32)}
+    if name == "caption":
+        return {name: np.stack([caption_codes(str(each)) for each in values])}
+    return {name: np.stack(values)}
+
+
+def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
+    """Return the scales of one image of a batch, the smallest first, the whole image last."""
+    whole = outputs[IMAGE][row]
+    scales = [value[row] for name, value in outputs.items() if name.startswith(f"{IMAGE}_")]
+    smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
+    return [*sorted(smaller, key=len), whole]
 
 
 def label_index(
@@ -66,6 +95,7 @@ def label_index(
     problem: Problem = InvalidInput,
 ) -> int:
     """Return the index of a class, given by name in any case or by index."""
+    value = int(value) if isinstance(value, np.integer) else value
     word = str(value).strip()
     if word in classes:
         return classes.index(word)

@@ -28,7 +28,7 @@ from pixelcnn.sampling.generation import (
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
 from replicator.portable.stablehlo import as_stablehlo
-from serving.bundles.functions import Tensors, row_function, serving_spec
+from serving.bundles.functions import Exported, Tensors, row_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
@@ -42,17 +42,13 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
-) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what a bundle of an image model stores.
+) -> Exported:
+    """Return the signatures of an image model.
 
     Args:
       model: the image model.
       allowed_batches: batch sizes of the server; empty: 1 to 8.
       buckets: must be empty; images have one size.
-
-    Returns:
-      A module that holds the variables; the functions by signature; the same functions with
-      programs as StableHLO, empty if they have no portable form; and `serving` of model.json.
 
     Raises:
       UserError: the model cannot draw 8-bit images, or `buckets` is given.
@@ -65,9 +61,7 @@ def export_functions(
     parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES
     serving = serving_spec(parts[0], batches)
-    module = tf.Module(name="images")
-    module.density = density
-    return module, _functions(parts), _lowered(density, parts), serving
+    return Exported(_functions(parts), serving, density.variables, _lowered(density, parts))
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:

@@ -2,37 +2,23 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from foundation.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
-from serving.bundles.audio_bundle import AudioBundle
-from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of
+from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Bundle, Program, signatures_of
 from serving.bundles.folder_kind import folder_kind
-from serving.bundles.image_bundle import ImageBundle
+from serving.bundles.kinds import KINDS
 from serving.bundles.manifest import read_plain, verify
-from serving.bundles.numba_engine import PACKAGES
-from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
-from serving.bundles.own_spec import ROWS
+from serving.bundles.own_spec import ROWS, check_own_spec
 from serving.bundles.signature import COMPILED, PLAIN
 from serving.errors import shortened
 
 MOST_SPEC_BYTES = 2**24
-AnyBundle = AudioBundle | ImageBundle | SequenceBundle | ArrayBundle | ByteImageBundle
-# By kind of model.json, what makes the bundle from its folder, specification and program.
-CLASSES: dict[str, Callable[..., AnyBundle]] = {
-    "autoregressive": own_bundle,
-    "flow-student": own_bundle,
-    "wavenet": AudioBundle,
-    "parallel-wavenet": AudioBundle,
-    "pixelcnn": ImageBundle,
-    "multiscale": ImageBundle,
-}
 
 
-def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> AnyBundle:
+def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> Bundle:
     """Load a bundle from a folder, checked before anything in it runs.
 
     Args:
@@ -54,21 +40,18 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
     program = Program(folder, graph)
-    options: dict[str, Any] = {"backend": backend} if spec["kind"] in PACKAGES else {}
-    if backend == "numba" and not options:
-        raise UserError(f"{folder}: the engine `numba` is for WaveNets and their students.")
-    bundle = made_by_class(folder, spec, program, options)
+    bundle = made(folder, spec, program, backend)
     if bundle.engine == "tensorflow":
         program.restore()
     return bundle
 
 
-def made_by_class(
-    folder: Path, spec: dict[str, Any], program: Program | None, options: dict[str, Any]
-) -> AnyBundle:
-    """Return the bundle of the kind that model.json names; raise UserError if it cannot be made."""
+def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
+    """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
-        return CLASSES[spec["kind"]](folder, spec, program, **options)
+        if not KINDS[spec["kind"]].makes:
+            check_own_spec(folder, spec, signatures_of(spec))
+        return Bundle(folder, spec, program, backend)
     except UserError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -100,8 +83,8 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(spec, dict) or spec.get("kind") not in CLASSES:
-        raise UserError(f"{path} must have a `kind` among {', '.join(CLASSES)}.")
+    if not isinstance(spec, dict) or spec.get("kind") not in KINDS:
+        raise UserError(f"{path} must have a `kind` among {', '.join(KINDS)}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):
         quoted = shlex.quote(str(folder))

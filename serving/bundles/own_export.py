@@ -6,39 +6,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.assignments import assigning_nothing
-from autoregressive.storage.program import variables_of
 from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
 from foundation.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
-from serving.bundles.condition_inputs import CONDITIONS, FRAMES
-from serving.bundles.manifest import private_key, sign, write_manifest
-from serving.bundles.own_bundle import MODEL_FOLDER
+from serving.bundles.bundle import MODEL_FOLDER
+from serving.bundles.condition_inputs import CONDITIONS, ELEMENTS, FRAMES
+from serving.bundles.functions import Exported
+from serving.bundles.manifest import private_key
 from serving.bundles.own_conditions import Conditions, Entries
-from serving.bundles.own_prompts import with_prompts, with_prompts_of_shape
-from serving.bundles.own_sampling import ELEMENTS
+from serving.bundles.own_prompts import offer_prompts, offer_prompts_of_shape
 from serving.bundles.own_signatures import (
-    Exported,
     StreamingAutoregressive,
     StreamingFlows,
     element_type,
     elements_of,
     of_shape,
-    with_log_prob,
+    offer_log_prob,
 )
-from serving.bundles.own_spec import ARRAY, IMAGE, SOUND
+from serving.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
     check_version,
+    seal,
     write_program,
-    write_warmup,
 )
 
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one
@@ -117,22 +114,14 @@ def _write(
     key = None if sign_with is None else private_key(sign_with)
     with atomic_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(assigning_nothing(model), shape, conditions)
-        module = tf.Module(name="model")
-        # A SavedModel stores what its module tracks, so all variables are there, each once.
-        known = [*variables_of(exported.functions.values()), *exported.variables]
-        module.weights = list({variable.ref(): variable for variable in known}.values())
         try:
-            write_program(folder, spec, module, exported.functions, {}, exported.serving)
+            write_program(folder, spec, exported)
         except UserError as error:
             reason = str(error).removeprefix(f"{folder / PROGRAM} ")
             raise UserError(f"The model cannot be exported: it {reason}") from error
         if model.kind == Autoregressive.kind:
             _write_model(model, folder / MODEL_FOLDER)
-        if warm:
-            write_warmup(folder, out.parent.name, exported.serving)
-        write_manifest(folder)
-        if key is not None:
-            sign(folder, out.parent.name, int(out.name), key)
+        seal(folder, out, warm, key, exported.serving)
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
@@ -180,12 +169,13 @@ def _exported_sequences(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
         exported = of_shape(model, (length,), False, conditions)
-        exported = with_log_prob(exported, model, None, conditions)
-        return spec, with_prompts_of_shape(exported, model, (length,), conditions)
-    exported = Exported(*streaming_functions(streaming, lengths), streaming.variables)
+        offer_log_prob(exported, model, None, conditions)
+        offer_prompts_of_shape(exported, model, (length,), conditions)
+        return spec, exported
+    exported = streaming_functions(streaming, lengths)
     if model.kind == "autoregressive":
-        exported = with_log_prob(exported, model, None, conditions)
-        exported = with_prompts(exported, model, streaming)
+        offer_log_prob(exported, model, None, conditions)
+        offer_prompts(exported, model, streaming)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
     spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
     return spec, exported
@@ -200,8 +190,9 @@ def _exported_images(
     if is_byte_image:
         spec |= {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
     exported = of_shape(model, shape, is_byte_image, conditions)
-    exported = with_log_prob(exported, model, channels, conditions)
-    return spec, with_prompts_of_shape(exported, model, shape, conditions)
+    offer_log_prob(exported, model, channels, conditions)
+    offer_prompts_of_shape(exported, model, shape, conditions)
+    return spec, exported
 
 
 def _length(length: Length) -> int | None:

@@ -4,8 +4,7 @@
 A model in raster order has no prefix, and one that is not over tokens neither `top_k` nor `top_p`.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,21 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.prompts import NEVER, Prompt
-from autoregressive.samplers.fixed_point import fixed_point
-from likelihoods.capabilities import pixel_channels, table_of
+from likelihoods.capabilities import table_of
 from likelihoods.truncated import Choice
 from serving.bundles.audio_chunks import first_state
-from serving.bundles.audio_signatures import STATE, noise_source
-from serving.bundles.functions import ROWS_AT_ONCE, Tensors, concrete_function
+from serving.bundles.audio_signatures import noise_source
+from serving.bundles.functions import (
+    Exported,
+    Tensors,
+    by_rows,
+    concrete_function,
+    row_function,
+)
 from serving.bundles.own_conditions import Conditions
 from serving.bundles.own_signatures import (
-    Exported,
     StreamingSequence,
+    drawer,
     element_range,
     element_type,
 )
@@ -39,26 +43,23 @@ from serving.bundles.prompt_inputs import (
     WITH_LOG_PROB,
 )
 from serving.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
-from serving.bundles.signature import COMPILED, LOG_PROB, Signature, TensorInfo
+from serving.bundles.signature import COMPILED, LOG_PROB, STATE, Signature, TensorInfo
 
 SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
 LEAST_TOP_P = 1e-30  # 0 has no meaning
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
-def with_prompts(
-    exported: Exported, model: Autoregressive, streaming: StreamingSequence
-) -> Exported:
-    """Return the functions with `prompted` and `prompted_chunk`, for a model with a step.
+def offer_prompts(exported: Exported, model: Autoregressive, streaming: StreamingSequence) -> None:
+    """Offer `prompted` and `prompted_chunk` of a model with a step.
 
     Args:
-      exported: functions of the model.
+      exported: the signatures of the model, changed in place.
       model: a model in time order.
       streaming: the same model as pure functions that continue from a state.
     """
     longest = exported.serving["limits"]["max_frames"]
-    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
-    prompt = _prompt_inputs(model, longest)
+    base, prompt = _with_prompt(exported, model, longest)
     state = {
         f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
         for name, (dtype, shape, fill) in streaming.state().items()
@@ -66,60 +67,50 @@ def with_prompts(
     returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
     nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
-    whole = Signature(
-        {**base.inputs, **prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats}
-    )
-    chunk = Signature(
-        {**base.inputs, **prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned}
-    )
+    whole = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
+    chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
     rows = Rows(streaming, model)
-    functions = {
-        PROMPTED: concrete_function(whole, _of_steps(rows, streaming, model, whole)),
-        PROMPTED_CHUNK: concrete_function(chunk, _of_steps(rows, streaming, model, chunk)),
-    }
-    added = _added(exported, functions, {PROMPTED: whole, PROMPTED_CHUNK: chunk}, longest)
-    added.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
-    return added
+    for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
+        made = _of_steps(rows, streaming, model, signature)
+        exported.offer(name, signature, concrete_function(signature, made))
+    exported.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
 
 
-def with_prompts_of_shape(
+def offer_prompts_of_shape(
     exported: Exported, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
-) -> Exported:
-    """Return the functions with `prompted`, for a model that makes arrays of one shape.
+) -> None:
+    """Offer `prompted` of a model that makes arrays of one shape.
 
     Args:
-      exported: functions of the model.
-      model: a model in time order, or in raster order over tokens. For any other model `exported`
-        is returned unchanged.
+      exported: the signatures of the model, changed in place.
+      model: a model in time order, or in raster order over tokens. For any other model nothing is
+        offered.
       shape: shape of a row: (time,) or (height, width, channels).
       conditions: the conditions that the model reads, and their inputs.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
-        return exported
-    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
-    prompt = _prompt_inputs(model, shape[0])
+        return
+    base, prompt = _with_prompt(exported, model, shape[0] if in_time else 0)
     nats = TensorInfo(FLOAT32, (None, *shape))
-    signature = Signature(
-        {**base.inputs, **prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats}
-    )
-    made = concrete_function(signature, _of_passes(model, shape, signature, conditions))
-    longest = shape[0] if in_time else 0
-    return _added(exported, {PROMPTED: made}, {PROMPTED: signature}, longest)
+    signature = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
+    made = _of_passes(model, shape, signature, conditions)
+    exported.offer(PROMPTED, signature, row_function(signature, made))
 
 
-def _added(
-    exported: Exported, functions: dict[str, Any], signatures: dict[str, Signature], longest: int
-) -> Exported:
-    """Return `exported` with more functions; prefixes are padded up to `longest` unless it is 0."""
-    serving = dict(exported.serving)
-    stored = {name: signature.to_dict() for name, signature in signatures.items()}
-    serving["signatures"] = {**serving["signatures"], **stored}
+def _with_prompt(
+    exported: Exported, model: Autoregressive, longest: int
+) -> tuple[Signature, dict[str, TensorInfo]]:
+    """Return the signature of whole rows, and its inputs with those of a prompt.
+
+    Prefixes are padded up to `longest`, unless it is 0.
+    """
+    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
     if longest:
         sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < longest]
         rule = {"axis": 1, "length": NUM_PREFIX, "buckets": [*sizes, longest]}
-        serving["padded"] = {**serving.get("padded", {}), PREFIX: rule}
-    return exported._replace(functions={**exported.functions, **functions}, serving=serving)
+        exported.serving["padded"] = {**exported.serving.get("padded", {}), PREFIX: rule}
+    return base, {**base.inputs, **_prompt_inputs(model, longest)}
 
 
 def _flag() -> TensorInfo:
@@ -174,33 +165,10 @@ def _log_prob(
     return tf.cond(given[WITH_LOG_PROB][0] > 0, found, nothing)
 
 
-def _by_rows(
-    make: Callable[[Tensors], Tensors], specs: dict[str, tf.TensorSpec]
-) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches that makes every row alone.
-
-    Args:
-      make: returns the outputs of one row, without the batch axis, given a batch of one.
-      specs: shape and type of each output of `make`, by name.
-    """
-
-    def rows(given: Tensors) -> Tensors:
-        numbers = tf.range(tf.shape(given["row"])[0])
-        return tf.map_fn(
-            lambda n: make({name: tensor[n][tf.newaxis] for name, tensor in given.items()}),
-            numbers,
-            fn_output_signature=specs,
-            parallel_iterations=ROWS_AT_ONCE,
-        )
-
-    return rows
-
-
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
     """Return the function of a signature that takes one step per symbol after the prefix."""
-    specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
     states = {name: f"{STATE}{name}" for name in streaming.state()}
     is_chunk = ENDED in signature.outputs
 
@@ -235,7 +203,7 @@ def _of_steps(
         given = streaming.framed(given)
         counts = _counts(given)
         longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
-        return _by_rows(lambda one: row(one, longest), specs)(given)
+        return by_rows(signature, lambda one: row(one, longest))(given)
 
     return made
 
@@ -257,22 +225,12 @@ def _padded(values: Any, length: Any) -> Any:
 
 
 def _of_passes(
-    model: Autoregressive, shape: Sequence[int], signature: Signature, conditions: Conditions
+    model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of a signature that passes over whole rows until nothing changes."""
-    positions = tuple(shape[:2] if pixel_channels(model.distribution) else shape)
+    """Return the function of one row that passes over all of it until nothing changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
-    info = signature.outputs[output]
-    specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
-
-    @tf.function(autograph=False, jit_compile=True)
-    def drawn(
-        key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any, prompt: Prompt | None
-    ) -> tf.Tensor:
-        noise = model.distribution.noise(key, row, 0, math.prod(positions))
-        noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
-        given = (noise, condition, heat, prompt)
-        return fixed_point(model.symbol_network, chosen(model.distribution), *given)
+    draw = drawer(model, shape, chosen(model.distribution))
+    drawn = tf.function(draw, autograph=False, jit_compile=True)
 
     def row(given: Tensors) -> Tensors:
         source = noise_source(given, tf.zeros_like(given["row"]))
@@ -291,7 +249,8 @@ def _of_passes(
             symbols = filled(symbols, part)
         elements = model.codec.decode(symbols)
         nats = _log_prob(model, conditions, elements, part, given)
-        made = {output: tf.cast(elements[0], info.dtype), LOG_PROB: nats[0]}
-        return {name: tf.ensure_shape(made[name], specs[name].shape) for name in specs}
+        made = {output: tf.cast(elements[0], signature.outputs[output].dtype), LOG_PROB: nats[0]}
+        known = signature.outputs.items()
+        return {name: tf.ensure_shape(made[name], info.shape[1:]) for name, info in known}
 
-    return _by_rows(row, specs)
+    return row

@@ -8,7 +8,7 @@ Images, and sequences whose network has none, have one shape and are made by pas
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,8 +22,10 @@ from autoregressive.storage.program import function_of, network_specs, variables
 from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels, tempers
 from serving.bundles.audio_signatures import MAX_TEMPERATURE
+from serving.bundles.condition_inputs import ELEMENTS
 from serving.bundles.functions import (
     ROWS_AT_ONCE,
+    Exported,
     Tensors,
     row_function,
     serving_spec,
@@ -31,7 +33,15 @@ from serving.bundles.functions import (
 )
 from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.own_conditions import Conditions
-from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
+from serving.bundles.signature import (
+    COMPILED,
+    IMAGE,
+    LOG_PROB,
+    PLAIN,
+    SOUND,
+    Signature,
+    TensorInfo,
+)
 from serving.bundles.streaming_models import (
     Advanced,
     Conditioning,
@@ -45,8 +55,6 @@ from serving.bundles.streaming_models import (
 )
 
 PIECES = (256, 1024)  # elements that are compiled as one, at most
-SOUND, ELEMENTS = "sound", "elements"
-IMAGE = "picture"
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 
 
@@ -231,24 +239,10 @@ class StreamingFlows(StreamingSequence):
         return self._model.elements(values), after
 
 
-class Exported(NamedTuple):
-    """The functions of a bundle and their description.
-
-    Attributes:
-      functions: concrete functions by the name of their signature.
-      serving: `serving` of model.json.
-      variables: those that the functions read but do not track themselves.
-    """
-
-    functions: dict[str, Any]
-    serving: dict[str, Any]
-    variables: tuple = ()
-
-
 def of_shape(
     model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
 ) -> Exported:
-    """Return the functions of a model that makes arrays of one shape.
+    """Return the signatures of whole rows of a model that makes arrays of one shape.
 
     Args:
       model: the user's model.
@@ -268,20 +262,25 @@ def of_shape(
     }
     inputs |= conditions.infos(shape[:1] if model.order == "time" else shape[:2])
     signature = Signature(inputs, {output: info})
+    draw = drawer(model, shape)
+
+    def elements(*given: Any) -> tf.Tensor:
+        return model.codec.decode(draw(*given))
+
     functions = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
-        drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
+        drawn = tf.function(elements, autograph=False, jit_compile=compiled)
         functions[name] = row_function(signature, _row(drawn, output, info, conditions))
     return Exported(functions, serving_spec(dict.fromkeys(functions, signature), BATCHES))
 
 
-def with_log_prob(
+def offer_log_prob(
     exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
-) -> Exported:
-    """Return the functions with `log_prob` of given elements added.
+) -> None:
+    """Offer `log_prob` of given elements.
 
     Args:
-      exported: the functions so far.
+      exported: the signatures of the model, changed in place.
       model: the user's model.
       channels: number of channels of an image; None for a model of sequences.
       conditions: the conditions that the model reads, and their inputs.
@@ -301,11 +300,7 @@ def with_log_prob(
     function = log_prob.get_concrete_function()
     shape = function.structured_outputs[LOG_PROB].shape.as_list()
     signature = Signature(inputs, {LOG_PROB: TensorInfo(FLOAT32, tuple(shape))})
-    functions = {**exported.functions, LOG_PROB: function}
-    signatures = {**exported.serving["signatures"], LOG_PROB: signature.to_dict()}
-    return exported._replace(
-        functions=functions, serving={**exported.serving, "signatures": signatures}
-    )
+    exported.offer(LOG_PROB, signature, function)
 
 
 def element_type(model: Any) -> np.dtype:
@@ -332,21 +327,28 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
     return low - slack, high + slack
 
 
-def _drawer(model: Autoregressive, shape: tuple[int, ...]) -> Callable[..., tf.Tensor]:
-    """Return a function that draws the elements of a row.
+def drawer(
+    model: Autoregressive, shape: tuple[int, ...], distribution: Any = None
+) -> Callable[..., tf.Tensor]:
+    """Return a function that draws the symbols of a row [1, *shape] by passes over all of it.
 
-    Its arguments are the seed's key, the row's number [1], the temperature and the condition.
+    Its arguments are the seed's key, the row's number [1], what the distribution takes as
+    temperature, the condition, and the prompt or None.
+
+    Args:
+      model: the user's model.
+      shape: shape of a row.
+      distribution: what draws the symbols; None: the model's distribution.
     """
     positions = shape[:2] if pixel_channels(model.distribution) else shape
+    draws = distribution or model.distribution
 
     def drawn(
-        key: tf.Tensor, row: tf.Tensor, temperature: tf.Tensor, condition: Any = None
+        key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any = None, prompt: Any = None
     ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
-        given = (noise, condition, temperature)
-        symbols = fixed_point(model.symbol_network, model.distribution, *given)
-        return model.codec.decode(symbols)
+        return fixed_point(model.symbol_network, draws, noise, condition, heat, prompt)
 
     return drawn
 

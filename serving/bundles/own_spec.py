@@ -24,10 +24,19 @@ from serving.bundles.prompt_inputs import (
     PROMPTED_CHUNK,
     WITH_LOG_PROB,
 )
-from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature
+from serving.bundles.signature import (
+    ARRAY,
+    CHUNK,
+    COMPILED,
+    IMAGE,
+    LOG_PROB,
+    PLAIN,
+    SOUND,
+    STATE,
+    Signature,
+)
 from serving.errors import shortened
 
-ARRAY, SOUND, IMAGE, CHUNK = "array", "sound", "picture", "chunk"
 MOST_ROWS = 2**12  # rows of one call
 MOST_SAMPLES = 2**31 - 1  # length of a sequence, an int32
 MOST_PIECE = 2**20  # elements that are compiled as one
@@ -130,7 +139,7 @@ CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
 PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
 TIMED = PADDING | {"length": one_of("num_samples")}
 PREFIXES = PADDING | {"length": one_of(NUM_PREFIX)}
-STATE = {"dtype": TEXT, "fill": FINITE}
+STATES = {"dtype": TEXT, "fill": FINITE}
 
 
 def check_own_spec(
@@ -236,9 +245,9 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
     padded |= {n: TIMED for n, info in known.items() if is_condition(n) and is_timed(info)}
     padded |= {PREFIX: PREFIXES} if has_prompts else {}
     _check_rules("padded", serving.get("padded"), padded)
-    states = {name for name in signatures[CHUNK].inputs if name.startswith("state_")}
+    states = {name for name in signatures[CHUNK].inputs if name.startswith(STATE)}
     stored = serving["streaming"]["state"]
-    _check_rules("streaming.state", stored, dict.fromkeys(states, STATE))
+    _check_rules("streaming.state", stored, dict.fromkeys(states, STATES))
     for signature in (CHUNK, PROMPTED_CHUNK) if has_prompts else (CHUNK,):
         for name, rule in (stored or {}).items():
             _check_state(rule, signature, signatures[signature], name)

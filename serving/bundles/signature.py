@@ -34,7 +34,11 @@ TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES
 
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
-LOG_PROB = "log_prob"
+WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
+LOG_PROB, CHUNK = "log_prob", "chunk"
+SPEAKER, STATE = "speaker", "state_"  # an input, and what the inputs of a state begin with
+SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two name outputs
+MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # the kinds in messages
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
 MAX_DIMENSIONS = 8

@@ -10,11 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.storage.program import variables_of
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE
 from foundation.temporary_files import beside
 from foundation.tensorflow_paths import named_for_tensorflow
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
+from serving.bundles.functions import Exported
+from serving.bundles.manifest import sign, write_manifest
 from serving.bundles.signature import PLAIN, Signature, example
 
 WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
@@ -64,32 +67,58 @@ def write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
 def write_program(
     folder: Path,
     spec: Mapping[str, Any],
-    module: tf.Module,
-    functions: Mapping[str, Any],
-    lowered: Mapping[str, Any],
-    serving: dict[str, Any],
+    exported: Exported,
 ) -> list[str]:
     """Write the program and model.json, and return the names of the signatures.
 
-    The module has the variables; `lowered` has the same functions with programs as StableHLO, or is
-    empty. UserError is raised for an operation that bundles may not have.
+    Args:
+      folder: the bundle's folder.
+      spec: model.json, without `serving`.
+      exported: the signatures that the model offers.
+
+    Raises:
+      UserError: the program has an operation that bundles may not have.
     """
+    module = tf.Module(name="model")
+    # A SavedModel stores what its module tracks, so all variables are there, each once.
+    known = [*variables_of(exported.functions.values()), *exported.variables]
+    module.weights = list({variable.ref(): variable for variable in known}.values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with named_for_tensorflow(folder) as name:
-        tf.saved_model.save(module, name, functions, options)
-    write_spec(folder, {**spec, "serving": serving})
-    declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
+        tf.saved_model.save(module, name, exported.functions, options)
+    write_spec(folder, {**spec, "serving": exported.serving})
+    declared = {name: Signature.from_dict(s) for name, s in exported.serving["signatures"].items()}
     check_program(folder, declared)
-    if lowered:
+    if exported.lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # it writes the variables too
             with named_for_tensorflow(Path(place)) as name:
-                tf.saved_model.save(module, name, lowered, options)
+                tf.saved_model.save(module, name, exported.lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
 
 
-def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
+def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, Any]) -> bool:
+    """Write the manifest and the signature of a bundle, and before it the requests that warm it up.
+
+    Args:
+      folder: the bundle, complete but for these.
+      out: NAME/VERSION that it becomes.
+      warm: whether to write the requests.
+      key: private key, or None for a bundle without a signature.
+      serving: `serving` of model.json.
+
+    Returns:
+      Whether the requests that `warm` asks for could be written.
+    """
+    warmed = not warm or _write_warmup(folder, out.parent.name, serving)
+    write_manifest(folder)
+    if key is not None:
+        sign(folder, out.parent.name, int(out.name), key)
+    return warmed
+
+
+def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     """Write the requests; return False if the package tensorflow-serving-api is missing.
 
     They call `serving_default` alone: TensorFlow Serving is distributed without XLA, and rejects a

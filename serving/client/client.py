@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,18 +254,25 @@ def server_and_name(url: str) -> tuple[str, str]:
 def _transport(
     scheme: str, server: str, token: str | None, retrying: Retrying, authorities: Path | None
 ) -> "GrpcTransport | HttpTransport":
-    grpc = scheme.startswith("grpc")
-    module = "serving.client.grpc_transport" if grpc else "serving.client.http_transport"
     try:
-        transport = importlib.import_module(module)
+        transport_class = _transport_class(scheme)
     except ImportError as error:
         raise UserError(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
         ) from error
     trusted = None if authorities is None else _read(authorities)
-    transport_class = transport.GrpcTransport if grpc else transport.HttpTransport
     host = server.rpartition(":")[0] if server[-1].isdecimal() and ":" in server else server
     return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
+
+
+def _transport_class(scheme: str) -> "type[GrpcTransport | HttpTransport]":
+    if scheme.startswith("grpc"):
+        from serving.client.grpc_transport import GrpcTransport
+
+        return GrpcTransport
+    from serving.client.http_transport import HttpTransport
+
+    return HttpTransport
 
 
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:

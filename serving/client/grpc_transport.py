@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
-from serving.bundles.image_inputs import image_inputs, label_index
+from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from serving.bundles.signature import TensorInfo, fastest
 from serving.client.retrying import (
     ClientError,
@@ -16,7 +16,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream, scales_of
+from serving.client.streams import ImageScale, Speech, Stream
 from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
@@ -145,8 +145,8 @@ class GrpcTransport:
         condition: dict[str, np.ndarray] = {}
         if "class" in arguments:
             classes = self.spec(name, deadline).get("classes") or []
-            label = label_index("label", arguments["class"], classes, problem=_invalid)
-            condition["label"] = np.array([label], np.int32)
+            given = [arguments["class"]]
+            condition |= condition_rows("label", given, classes, problem=_invalid)
         if "map" in arguments:
             condition["map"] = np.array([arguments["map"]], np.int32)
         options = (arguments["temperature"], arguments.get("guidance", 0.0), condition, _invalid)

@@ -71,14 +71,6 @@ def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
             pixels = []
 
 
-def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """Return the scales of one image of a batch, the smallest first, the whole image last."""
-    whole = outputs["picture"][row]
-    scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
-    smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
-    return [*sorted(smaller, key=len), whole]
-
-
 def check_numbers(arguments: Mapping[str, Any]) -> None:
     """Raise UserError for numbers that JSON cannot hold."""
     for name in ("temperature", "seconds", "guidance", "frames", "map"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import importlib
 import logging
 import os
 import threading
@@ -106,8 +105,8 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
             raise UserError(f"{path} must be signed to be loaded without a sandbox.")
         if not signed and settings.sandbox:
             return SandboxedBundle(path, fork_server, settings, {"backend": settings.backend})
-        # Imported at the call, since it imports TensorFlow; tests replace it.
-        loading = importlib.import_module("serving.bundles.loading")
+        from serving.bundles import loading  # imports TensorFlow
+
         return loading.load(path, settings.backend, *([signed] if signed else []))
 
     return load

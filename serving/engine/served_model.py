@@ -6,15 +6,14 @@ import functools
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from serving.bundles.audio_bundle import WHOLE
-from serving.bundles.bundle import Servable, SpeechServable
+from serving.bundles.bundle import Servable
 from serving.bundles.frames import check_rows
 from serving.bundles.prompt_inputs import WITH_LOG_PROB
-from serving.bundles.signature import PLAIN, Signature
+from serving.bundles.signature import MADE, PLAIN, SOUND, WHOLE, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
@@ -74,12 +73,11 @@ class ServedModel:
         return bool(self._active or self._batcher.running or self._streams.running)
 
     @property
-    def speech_bundle(self) -> SpeechServable:
+    def speech_bundle(self) -> Servable:
         """The bundle of a speech model; raises InvalidInput for any other."""
-        if self.kind != "sound":
-            made = "images" if self.kind == "picture" else "arrays"
-            raise InvalidInput(f"`{self.name}` draws {made}, not sound.")
-        return cast(SpeechServable, self.bundle)
+        if self.kind != SOUND:
+            raise InvalidInput(f"`{self.name}` draws {MADE[self.kind]}, not sound.")
+        return self.bundle
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise InvalidInput, which lists the signatures, for a wrong name."""
@@ -134,7 +132,7 @@ class ServedModel:
         """Yield one sound in chunks float32 [samples], as they are generated.
 
         The condition is frames [frames, channels], or None for a model without; the options are
-        those of `AudioBundle.stream`. The time limit is that of the whole stream. Invalid inputs
+        those of `Bundle.stream`. The time limit is that of the whole stream. Invalid inputs
         and a lack of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
         """
         bundle = self.speech_bundle

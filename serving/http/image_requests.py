@@ -1,21 +1,17 @@
 """Checks of image requests before anything is drawn, and image files."""
 
 import io
-import re
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from serving.bundles.image_inputs import CONDITIONS, caption_codes, classes_of, label_index
-from serving.bundles.signature import Signature, fastest, scale_name
+from serving.bundles.image_inputs import CONDITIONS, classes_of, condition_rows
+from serving.bundles.signature import IMAGE, Signature, fastest, scale_name
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import invalid_field
 from serving.http.json_tensors import json_tensor
-
-SCALE = re.compile(r"picture_([0-9]{1,5})")
-WHOLE = "picture"
 
 
 def signature(served: ServedModel) -> Signature:
@@ -31,9 +27,10 @@ def condition_input(served: ServedModel) -> str | None:
 def scales(served: ServedModel) -> list[tuple[int, str]]:
     """Return the side and the output of each scale, smallest first, the image last."""
     outputs = signature(served).outputs
-    sides = [(int(match[1]), name) for name in outputs if (match := SCALE.fullmatch(name))]
-    whole = outputs[WHOLE].shape[1] or served.spec["size"]
-    return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, WHOLE)]
+    whole = outputs[IMAGE].shape[1] or served.spec["size"]
+    smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
+    sides = [(info.shape[1] or whole, name) for name, info in smaller.items()]
+    return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, IMAGE)]
 
 
 def scale_signatures(served: ServedModel) -> list[str]:
@@ -72,12 +69,9 @@ def condition(
     if needed not in given:
         raise InvalidInput(f"`{needed}` must be given{_examples(served, needed)}.")
     value, info = given[needed], signature(served).inputs[name]
-    if name == "label":
-        label = label_index(field, value, served.spec.get("classes") or [], info)
-        return {name: np.array([label], np.int32)}
-    return {
-        name: caption_codes(value)[None] if name == "caption" else json_tensor("map", [value], info)
-    }
+    if name == "map":
+        return {name: json_tensor(name, [value], info)}
+    return condition_rows(name, [value], served.spec.get("classes") or [], info, field)
 
 
 def _examples(served: ServedModel, needed: str) -> str:

@@ -9,7 +9,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.bundles.condition_inputs import FRAMES
 from serving.bundles.image_inputs import CONDITIONS
+from serving.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
 from serving.http.image_requests import condition_input, scales, signature
@@ -98,19 +100,29 @@ class ModelListing(Endpoints):
 def _facts(served: ServedModel) -> Any:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
     facts = {"created": served.created, "kind": served.kind, "version": served.version, **known}
-    if served.kind == "array":
-        return facts | {"condition": "frames" if is_conditional(served) else None}
-    if served.kind == "sound":
-        return facts | {
-            "condition": "frames" if is_conditional(served) else None,
-            "text": is_conditional(served) and supports_text(served),
-            "speakers": speakers(served),
-            "max_seconds": max_seconds(served),
-        }
-    return facts | {
+    return facts | FACTS_OF[served.kind](served)
+
+
+def _of_array(served: ServedModel) -> dict[str, Any]:
+    return {"condition": FRAMES if is_conditional(served) else None}
+
+
+def _of_sound(served: ServedModel) -> dict[str, Any]:
+    return _of_array(served) | {
+        "text": is_conditional(served) and supports_text(served),
+        "speakers": speakers(served),
+        "max_seconds": max_seconds(served),
+    }
+
+
+def _of_images(served: ServedModel) -> dict[str, Any]:
+    return {
         "condition": CONDITIONS.get(condition_input(served) or ""),
         "classes": served.spec.get("classes") or [],
         "captions": served.spec.get("captions") or [],
         "guidance": "guidance" in signature(served).inputs,
         "sizes": [side for side, _ in scales(served)],
     }
+
+
+FACTS_OF = {SOUND: _of_sound, IMAGE: _of_images, ARRAY: _of_array}

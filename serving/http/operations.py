@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from serving.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
@@ -22,7 +23,6 @@ from serving.http.responses import Error, OpenaiError, is_openai_path, json_resp
 from serving.settings import Settings
 
 JSON = "application/json"
-OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
 DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
 REFERENCE = "#/components/schemas/{name}"
 PATH = {
@@ -119,7 +119,7 @@ class Endpoints:
         served = self._registry.get(request.path_params["name"], version_at(request))
         if kind is not None and served.kind != kind:
             raise NotFound(
-                f"The model `{served.name}` makes {OUTPUTS[served.kind]}, not {OUTPUTS[kind]}."
+                f"The model `{served.name}` makes {MADE[served.kind]}, not {MADE[kind]}."
             )
         return served
 

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from foundation.errors import UserError
-from serving.bundles.audio_bundle import check_speaker
 from serving.bundles.signature import PLAIN, Signature
+from serving.bundles.sound_sampling import check_speaker
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt

@@ -121,7 +121,7 @@ class SandboxedBundle:
             return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """Yield a sound in chunks float32 [1, samples], with options of `AudioBundle.stream`."""
+        """Yield a sound in chunks float32 [1, samples], with options of `Bundle.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
             self._request(connection, {"do": "stream", "options": options}, arrays)

@@ -87,6 +87,14 @@ def test_the_cached_samples_of_a_rule_are_those_of_whole_passes(rules):
     np.testing.assert_array_equal(drawn["auto"], drawn["naive"])
 
 
+def test_a_network_that_was_refused_has_a_step_once_there_is_a_rule(rules):
+    network = pooling()
+    assert not onepass.check_causal(network).has_step
+    rule("MaxPool")(largest_of_window)
+    found = onepass.check_causal(network)
+    assert (found.is_causal, found.has_step, found.message) == (True, True, "")
+
+
 def test_a_rule_that_is_wrong_is_found_before_it_is_used(rules):
     rule("MaxPool")(lambda node: Part([node.only()], lambda inputs, call: [inputs[0][0]]))
     with pytest.raises(UnsupportedNetworkError, match="differs from the network"):

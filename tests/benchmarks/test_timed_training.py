@@ -12,10 +12,11 @@ from image_runs import ADAM, config_of, data_of
 
 from benchmarks.gpu import timed_export, timed_training
 from foundation.atomic_files import read_npz
-from pixelcnn import portable
 from pixelcnn.data import batch_sampling
 from pixelcnn.model import load
+from pixelcnn.training import ImageRecipe
 from replicator.portable import run as portable_run
+from replicator.portable.recipe import export_portable
 
 ALONE = """
 import runpy, sys
@@ -38,7 +39,8 @@ def exported(tmp_path_factory):
         optimizer=dataclasses.replace(ADAM, decay="constant"),
     )
     for folder in (whole, packed):
-        portable.export_run("tiny", config, data_of("pixelcnn"), folder, log=image_runs.silent)
+        recipe = ImageRecipe("tiny", config, data_of("pixelcnn"))
+        export_portable(recipe, folder, log=image_runs.silent)
     timed_export.pack(packed, data_of("pixelcnn"))
     return whole, packed
 

@@ -23,6 +23,7 @@ from distill.teacher import WaveNetDensity, load_teacher
 from foundation.errors import UserError
 from foundation.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.features import MelConvention
@@ -79,7 +80,11 @@ def teacher_run(data, tmp_path_factory):
     """A WaveNet of two steps."""
     run = tmp_path_factory.mktemp("teacher") / "run"
     with unevaluated():
-        wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
+        train(
+            wavenet_training.SpeechRecipe("tiny", looped(TINY, num_steps=2), data),
+            run,
+            lambda line: None,
+        )
     return run
 
 
@@ -89,7 +94,9 @@ def distil_in(teacher_run, data):
 
     def distil_in(workdir, config=SMALL):
         said, teacher = [], load_teacher(teacher_run)
-        outcome = training.distill("tiny", config, teacher, teacher_run, data, workdir, said.append)
+        outcome = train(
+            training.StudentRecipe("tiny", config, data, teacher, teacher_run), workdir, said.append
+        )
         return outcome, said
 
     return distil_in
@@ -134,7 +141,7 @@ def objective_of(config, teacher_run, data):
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     student, step = training.new_student(config, teacher), tf.Variable(0, trainable=False)
     objective = Objective(student, WaveNetDensity(teacher.network), config.loss, 0, step)
-    return objective, next(iter(training.batches(corpus, config, teacher, 0)))
+    return objective, next(iter(training.batches(corpus, config, teacher)(0)))
 
 
 def test_no_gradient_of_any_term_reaches_the_teacher(teacher_run, data):
@@ -228,12 +235,16 @@ def test_the_perceptual_terms_train_their_own_classifier_once(distil, tmp_path, 
 def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
     network = dataclasses.replace(TINY.network, likelihood="gaussian")
     config = dataclasses.replace(looped(TINY, num_steps=1), network=network)
-    wavenet_training.train("tiny", config, data, tmp_path / "teacher", lambda line: None)
+    train(
+        wavenet_training.SpeechRecipe("tiny", config, data), tmp_path / "teacher", lambda line: None
+    )
     teacher = load_teacher(tmp_path / "teacher")
     loss = {**OFF, "kl": 1.0}
     student = changed(student=dict(noise="normal"), loop=dict(num_steps=1), loss=loss)
-    training.distill(
-        "tiny", student, teacher, tmp_path / "teacher", data, tmp_path / "run", lambda line: None
+    train(
+        training.StudentRecipe("tiny", student, data, teacher, tmp_path / "teacher"),
+        tmp_path / "run",
+        lambda line: None,
     )
     line = read_metrics(tmp_path / "run")[-1]
     assert line["kl"] == pytest.approx(line["cross_entropy"] - line["entropy"], rel=1e-3)
@@ -322,7 +333,9 @@ def test_a_softmax_is_no_teacher(mistake, data, tmp_path):
         linear_prediction=False,
     )
     config = dataclasses.replace(looped(TINY, num_steps=1), network=network)
-    wavenet_training.train("tiny", config, data, tmp_path / "softmax", lambda line: None)
+    train(
+        wavenet_training.SpeechRecipe("tiny", config, data), tmp_path / "softmax", lambda line: None
+    )
     line = mistake(
         "distill", "student-smoke", "--teacher", tmp_path / "softmax", "--workdir", tmp_path / "run"
     )
@@ -347,10 +360,9 @@ def test_another_teacher_is_refused_for_a_run(teacher_run, data, student_run, tm
     teacher = load_teacher(teacher_run)
     weight = teacher.network.variables[0]
     weight.assign(weight + 1.0)
+    config = changed(loop=dict(num_steps=2))
     with pytest.raises(UserError, match="teacher_weights is"):
-        training.distill(
-            "tiny", changed(loop=dict(num_steps=2)), teacher, teacher_run, data, other, print
-        )
+        train(training.StudentRecipe("tiny", config, data, teacher, teacher_run), other)
 
 
 def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from carried import assert_equal, joined, run_alone
 from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
 
-from distill import evaluation, portable, training
+from distill import evaluation, training
 from distill import model as models
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
@@ -17,7 +17,9 @@ from distill.teacher import WaveNetDensity, load_teacher
 from foundation.errors import UserError
 from replicator.portable import run as portable_run
 from replicator.portable.manifest import read_manifest
+from replicator.portable.recipe import export_portable
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 from wavenet import training as teacher_training
 
 HOP = 80
@@ -73,7 +75,11 @@ def quick():
 @pytest.fixture(scope="module")
 def teacher_run(data, tmp_path_factory):
     run = tmp_path_factory.mktemp("teacher") / "run"
-    teacher_training.train("tiny", looped(TEACHER, num_steps=2), data, run, lambda line: None)
+    train(
+        teacher_training.SpeechRecipe("tiny", looped(TEACHER, num_steps=2), data),
+        run,
+        lambda line: None,
+    )
     return run
 
 
@@ -84,7 +90,11 @@ def distil(teacher_run, data):
     def distil(workdir, start=SMALL, **loop):
         teacher = load_teacher(teacher_run)
         config = dataclasses.replace(start, loop=dataclasses.replace(SMALL.loop, **loop))
-        training.distill("tiny", config, teacher, teacher_run, data, workdir, lambda line: None)
+        train(
+            training.StudentRecipe("tiny", config, data, teacher, teacher_run),
+            workdir,
+            lambda line: None,
+        )
 
     return distil
 
@@ -154,10 +164,11 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     short = dataclasses.replace(SMALL.loop, num_steps=1)
     small = dataclasses.replace(SMALL, loss=loss, loop=short)
     out, teacher = tmp_path / "out", load_teacher(teacher_run)
-    portable.export_run("tiny", small, teacher, teacher_run, data, out, log=lambda line: None)
+    recipe = training.StudentRecipe("tiny", small, data, teacher, teacher_run)
+    export_portable(recipe, out, log=lambda line: None)
     config = small.resolved(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
-    expected = next(iter(training.batches(corpus, config, teacher, 7)))
+    expected = next(iter(training.batches(corpus, config, teacher)(7)))
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
     done = run_alone(out, "--steps", "1")

@@ -20,8 +20,10 @@ from distill.teacher import load_teacher
 from distill.training import UNITS
 from replicator.portable import run as portable_run
 from replicator.portable.manifest import read_manifest
+from replicator.training.recipe import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio
+from wavenet.data.clip_batches import ClipBatches
 
 OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-channels 4
     --student.front-width 4 --student.condition-channels 6 --loss.draws 2
@@ -37,8 +39,7 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         for module in (training, wavenet_training):
             patch.setattr(module, "EvaluationCallback", lambda *_: lambda log, step: 1.0)
-        for module in (training, portable):
-            patch.setattr(module, "train_units", brief)
+        patch.setattr(training, "train_units", brief)
         jax.config.update("jax_disable_most_optimizations", True)
         yield
         jax.config.update("jax_disable_most_optimizations", False)
@@ -49,7 +50,11 @@ def places(tmp_path_factory):
     """Recordings, a WaveNet of two steps, and the words of a distillation but for its run."""
     folder = tmp_path_factory.mktemp("places")
     data, teacher = recordings(folder / "speech"), folder / "teacher"
-    wavenet_training.train("tiny", looped(TINY, num_steps=2), data, teacher, lambda line: None)
+    train(
+        wavenet_training.SpeechRecipe("tiny", looped(TINY, num_steps=2), data),
+        teacher,
+        lambda line: None,
+    )
     words = ["distill", "student-smoke", *OPTIONS.split(), "--teacher", str(teacher)]
     return data, teacher, words
 
@@ -70,11 +75,7 @@ def test_run_py_draws_the_clips_of_the_distillation(exported, places):
     teacher, config = load_teacher(path), PRESETS["student-smoke"].config
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
-    clips = training.clips(
-        corpus, "train", clip_samples=2560, batch_size=2, seed=5, features=("mel",),
-        start_step=7,
-    )  # fmt: skip
-    expected = next(iter(clips))
+    expected = next(iter(ClipBatches(corpus, 2560, 2, 5, ("mel",))(7)))
     assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
     assert drawn(7)["frames"].shape == (2, 10, 8)
 

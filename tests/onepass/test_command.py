@@ -19,7 +19,7 @@ from runs import NEVER, TINY, looped, newest, options, recordings
 
 import distill.presets
 import onepass
-from distill.command import DistillArguments, EvaluateArguments
+from distill.command import DistillArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from foundation.errors import UserError
@@ -192,7 +192,7 @@ def test_help_says_the_default_of_every_option(capsys, words):
         *(command.TrainArguments, command.EvaluateArguments),
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
-        *(EvaluateArguments, QuickstartArguments),
+        QuickstartArguments,
         *(samples.Options, samples.Served, samples.Sounds, samples.SoundOptions),
         *(samples.ServedSoundOptions, samples.Images, samples.ImageOptions, samples.Arrays),
         *(samples.ArrayOptions, samples.ServedArrayOptions),
@@ -237,11 +237,11 @@ def parsed(monkeypatch):
     def parsed(*words):
         seen = []
 
-        def train(preset, config, data, workdir, replicator):
-            seen.append(config)
+        def train(recipe, workdir, replicator):
+            seen.append(recipe.config)
             raise UserError("enough")
 
-        monkeypatch.setattr(training, "train", train)
+        monkeypatch.setattr("replicator.training.recipe.train", train)
         assert onepass.main(["train", *words, *PLACES]) == 2
         return seen[0]
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from image_runs import DEV, best_step, config_of, images, opened, run, trained
 
 import onepass
-from foundation.card import ExportArguments, origin
+from foundation.card import ExportArguments, origin, write_folder
 from foundation.errors import UserError
 from foundation.metrics import training_seconds
 from pixelcnn import card
@@ -85,7 +85,9 @@ def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, mo
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     folder = tmp_path / "half"
     given = ExportArguments(run("pixelcnn"), folder, machine="an abacus", float16=True)
-    assert card.export(given).endswith("rounded to float16: images differ from the run's")
+    assert write_folder(given, card.measure, card.card).endswith(
+        "rounded to float16: images differ from the run's"
+    )
     assert "in half precision (float16), rounded" in (folder / "card.md").read_text()
     with np.load(folder / "weights.npz") as stored:
         assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
@@ -145,7 +147,7 @@ def test_a_folder_of_a_model_of_captions_names_some(tmp_path):
     given = ExportArguments(run("text"), tmp_path / "model", machine="an abacus")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(card, "evaluate", lambda *_: image_runs.figures("text"))
-        card.export(given)
+        write_folder(given, card.measure, card.card)
     named = spec_of(given.out)["captions"]
     assert named == sorted(set(image_runs.CAPTIONS))
     assert f"- Captions such as: {'; '.join(named)}\n" in (given.out / "card.md").read_text()

@@ -361,11 +361,10 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
         "onepass.sample.command.run_sample",
         lambda makes, words, *_: went.append((makes, words)) or 0,
     )
-    for kind, floor in {"images": "pixelcnn", "sound": "distill"}.items():
-        monkeypatch.setattr(
-            f"{floor}.command.run_evaluate",
-            lambda words, parse, kind=kind: went.append((kind, words)) or 0,
-        )
+    monkeypatch.setattr(
+        "replicator.training.family.run_evaluate",
+        lambda family_of, likely, words, parse: went.append((likely.makes, words)) or 0,
+    )
     sound = tmp_path / "sound"
     sound.mkdir()
     (sound / "config.json").write_text('{"kind": "wavenet"}')
@@ -436,11 +435,11 @@ def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
 def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     seen = []
 
-    def train(preset, config, data, workdir, replicator):
-        seen.append((preset, config, data))
+    def train(recipe, workdir, replicator):
+        seen.append((recipe.preset, recipe.config, recipe.data))
         raise UserError("enough")
 
-    monkeypatch.setattr("pixelcnn.training.train", train)
+    monkeypatch.setattr("replicator.training.recipe.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
     assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")

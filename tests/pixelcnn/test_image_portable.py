@@ -23,6 +23,7 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
 from replicator.portable import run as portable_run
 from replicator.portable.export import training_step
+from replicator.portable.recipe import export_portable
 from replicator.training.state import TrainState
 
 
@@ -58,7 +59,8 @@ def exported(kind, folder, **changes):
     """Exports a run; gives its dataset, and its state and its loss in TensorFlow."""
     dataset = dataset_of(kind, **changes)
     config = changed(kind, **changes)
-    portable.export_run("tiny", config, data_of(kind), folder, log=image_runs.silent)
+    recipe = training.ImageRecipe("tiny", config, data_of(kind))
+    export_portable(recipe, folder, log=image_runs.silent)
     made = ImageDensity(dataset.config)
     return dataset, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
 

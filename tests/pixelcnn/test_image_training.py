@@ -22,6 +22,7 @@ from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
 from replicator.training.loop import DONE, FINISHED_BEFORE
+from replicator.training.recipe import train
 from replicator.training.state import TrainState
 
 
@@ -110,9 +111,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatc
     said = []
     monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
     half = config_of("pixelcnn", num_steps=STEPS // 2)
-    training.train("tiny", half, images(), run, image_runs.silent)
+    train(training.ImageRecipe("tiny", half, images()), run, image_runs.silent)
     config = config_of("pixelcnn", num_steps=STEPS)
-    outcome = training.train("tiny", config, images(), run, said.append)
+    outcome = train(training.ImageRecipe("tiny", config, images()), run, said.append)
     assert (outcome.step, outcome.reason) == (STEPS, DONE)
     assert said[0].startswith(f"{TRAIN} images for train, {image_runs.DEV} for dev, 8x8")
     assert f"resuming from step {STEPS // 2}" in said[-1]

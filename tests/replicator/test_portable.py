@@ -1,6 +1,7 @@
 """Exported steps and samplers, trained and run by JAX."""
 
 import argparse
+import dataclasses
 import errno
 import json
 import os
@@ -24,6 +25,7 @@ from replicator.portable import export as portable
 from replicator.portable import run as portable_run
 from replicator.portable.adopt import adopt
 from replicator.portable.manifest import read_manifest
+from replicator.portable.recipe import export_portable
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer
 from replicator.training.state import TrainState
@@ -90,11 +92,11 @@ class TensorFlowRun:
         self.config, self.corpus = config, corpus
         network = WaveNet(config.network, config.seed)
         self.state = TrainState(network, config.optimizer, config.loop.num_steps)
-        self.loss = training.loss_function(network)
+        self.loss = training.ClipLoss(network)
         self._step = compile_step(self.state, self.loss, jit_compile=False)
 
     def batches(self):
-        return training.batches(self.corpus, self.config, int(self.state.step))
+        return training.batches(self.corpus, self.config)(int(self.state.step))
 
     def to(self, step):
         metrics = None
@@ -115,7 +117,9 @@ def alone(prepared):
 @pytest.fixture(scope="module")
 def workdir(data, prepared, alone, tmp_path_factory):
     """A run directory at step 3."""
-    stored = training.run_config("tiny", *prepared, data)
+    config, corpus = prepared
+    recipe = training.SpeechRecipe("tiny", CONFIG, data)
+    stored = recipe.described("wavenet", config, **training.heard(corpus))
     run = RunDirectory.create(tmp_path_factory.mktemp("run"), stored)
     run.checkpoints().save(3, alone[1][3])
     run.unlock()
@@ -126,7 +130,8 @@ def workdir(data, prepared, alone, tmp_path_factory):
 def folder(data, workdir, tmp_path_factory):
     """Return the folder exported from the run directory."""
     folder = tmp_path_factory.mktemp("exported")
-    return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, log=quiet)
+    recipe = training.SpeechRecipe("tiny", CONFIG, data)
+    return export_portable(recipe, folder, workdir, quiet)
 
 
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
@@ -134,7 +139,7 @@ def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
     settings = read_manifest(folder)["training"]["batches"]
     drawn = portable_run.open_batches(folder, settings)
     for step in (0, 1, 1_000_000):
-        expected = next(iter(training.batches(corpus, config, step)))
+        expected = next(iter(training.batches(corpus, config)(step)))
         found = drawn(step)
         assert found.keys() == expected.keys() - {"levels"}
         for name in found:
@@ -152,6 +157,20 @@ def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
         run.advance(run.batch(step))
     assert_same_training(run.arrays(), arrays[8], arrays[3])
     assert run._advance._cache_size() == 1  # a second compilation may cost minutes
+
+
+def test_microbatches_elsewhere_are_divided_by_the_samples_of_the_whole_batch(data, tmp_path):
+    losses = []
+    for parts in (1, 3):
+        optimizer = dataclasses.replace(CONFIG.optimizer, accumulate=parts)
+        recipe = training.SpeechRecipe(
+            "tiny", dataclasses.replace(CONFIG, optimizer=optimizer), data
+        )
+        run = portable_run.Training(export_portable(recipe, tmp_path / str(parts), log=quiet))
+        batches = map(run.batch, range(100))
+        padded = next(each for each in batches if len(set(each["mask"].sum(1))) > 1)
+        losses.append(float(run.advance(padded)["loss"]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 @pytest.mark.integration
@@ -192,7 +211,7 @@ def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
     spec = {name: tf.TensorSpec([1, 64], tf.float32) for name in ("waveform", "mask")}
-    step = portable.training_step(state, wavenet_portable.encoding_loss(network))
+    step = portable.training_step(state, training.ClipLoss(network))
     portable.export_function(step, spec, tmp_path, "step", variables=state.slots())
     batch = {"waveform": np.linspace(-0.5, 0.9, 64, dtype=np.float32)[None] ** 3}
     batch["mask"] = np.ones([1, 64], np.float32)

@@ -28,7 +28,7 @@ from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
 from wavenet.network import WaveNet
-from wavenet.training import loss_function
+from wavenet.training import ClipLoss
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 SCRIPT = Path(strategy_runs.__file__)
@@ -153,7 +153,7 @@ def sounds():
     mask = (np.arange(64) < lengths).astype(np.float32)
     network = WaveNet(config)
     batch = {"levels": tf.constant(levels), "mask": tf.constant(mask)}
-    return network, loss_function(network), batch
+    return network, ClipLoss(network), batch
 
 
 def images(folder, trainer):

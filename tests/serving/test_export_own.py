@@ -87,7 +87,7 @@ def test_what_a_bundle_cannot_draw_is_named():
         bundle("own").log_prob(np.full([1, 5], 3.0))
     with pytest.raises(InvalidInput, match="`condition` must have 2 rows, got 1"):
         bundle("conditioned").sample(2, 5, 0, np.zeros([1, 5, 2]))
-    with pytest.raises(InvalidInput, match="reads no frames of a recording"):
+    with pytest.raises(UserError, match="reads no frames of a recording"):
         bundle("sound").frames(np.zeros(100, np.float32))
 
 

@@ -62,11 +62,13 @@ def parts_of(stream):
 @pytest.mark.parametrize("name", ["voices", "reading"])
 def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
     made, live = bundle(name), drawn(model(name), name)[0]
-    given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, "chunk_samples": 1}
     for options in ({}, {"prefix": PREFIXES[name]}):
+        given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, **options}
         expected = drawn(model(name), name, **options)[0] if options else live
-        found = parts_of(made.stream(GIVEN[name], **given, **options))
+        found = parts_of(made.stream(GIVEN[name], chunk_samples=1, **given))
         np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e-6)
+        whole = made.generate(GIVEN[name], **given)
+        np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-6)
 
 
 def chunk(made, start, count, state, **changed):

@@ -94,7 +94,7 @@ def test_a_bundle_refuses_what_has_no_meaning_in_one_line(text):
 
 
 def stream_of(made, with_options):
-    """The stream as `sample`, with a prompt: what `AudioBundle.stream` refuses it words itself."""
+    """The stream as `sample`, with a prompt: `stream` without one draws as well."""
     prompt = {} if "prefix" in with_options else {"prefix": [1]}
 
     def stream(num, length, seed, **options):

@@ -142,16 +142,11 @@ def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp
     assert asyncio.run(serve()).retry_at == float("inf") and len(tries) == 1
 
 
-@pytest.mark.parametrize("field", ["streaming", "cropped", "padded"])
-def test_a_bundle_of_another_kind_that_is_damaged_is_refused_as_well(field, tmp_path):
+@pytest.mark.parametrize("damaged", ["x", {"pieces": 3, "rows_alone": True}, {}, None])
+def test_a_bundle_of_another_kind_that_is_damaged_is_refused_as_well(damaged, tmp_path):
     from serving.bundles import loading
 
-    class Student:
-        def __init__(self, path, spec, program, backend):
-            spec["serving"][field]["signature"]
-
-    spec = {"kind": "wavenet", "serving": {field: "x"}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loading.CLASSES, "wavenet", Student)
-        with pytest.raises(UserError, match=r"model\.json does not describe its model: string ind"):
-            loading.made_by_class(tmp_path, spec, None, {"backend": "auto"})
+    serving = {**spec_of("own")["serving"], "streaming": damaged}
+    spec = {"kind": "wavenet", "serving": serving}
+    with pytest.raises(UserError, match=r"model\.json does not describe its model: "):
+        loading.made(tmp_path / "mine" / "1", spec, None, "auto")

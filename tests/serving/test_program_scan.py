@@ -259,7 +259,7 @@ LOADERS = {
     "pickle.": "",
     "marshal.": "",
     "model_store.load": "serving/bundles/stored_models.py",
-    "storage.load import load": "serving/bundles/own_bundle.py autoregressive/storage/__init__.py",
+    "storage.load import load": "serving/bundles/bundle.py autoregressive/storage/__init__.py",
 }
 
 

@@ -9,9 +9,10 @@ import pytest
 import runs
 
 import onepass
+from replicator.training.recipe import train
 from wavenet import model as models
 from wavenet.presets import DataConfig
-from wavenet.training import train
+from wavenet.training import SpeechRecipe
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     data = runs.recordings(folder / "speech")
     config = runs.looped(evaluate_every_steps=4)
-    train("wavenet-smoke", config, data, folder / "run", log=lambda line: None)
+    train(SpeechRecipe("wavenet-smoke", config, data), folder / "run", lambda line: None)
     words = ["export", str(folder / "run"), "--out", str(folder / "model"), "--bare"]
     assert onepass.main([*words, "--data-licence", "CC0 of a voice."]) == 0
     return folder
@@ -76,7 +77,9 @@ def of_two(tmp_path_factory):
         shutil.copy(next(files), folder / "voices" / place / f"{place[-3:]}.flac")
     data = DataConfig(16_000, by_speaker=True, clip_samples=512, batch_size=2)
     config = dataclasses.replace(runs.looped(num_steps=2), data=data)
-    train("wavenet-smoke", config, folder / "voices", folder / "run", log=lambda line: None)
+    train(
+        SpeechRecipe("wavenet-smoke", config, folder / "voices"), folder / "run", lambda line: None
+    )
     return folder / "run"
 
 

@@ -7,9 +7,10 @@ import pytest
 import runs
 
 from likelihoods import Linear, MuLaw
+from replicator.training.recipe import train
 from wavenet import evaluation
 from wavenet.model import load
-from wavenet.training import train
+from wavenet.training import SpeechRecipe
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def figures_of(tmp_path_factory):
             network=dataclasses.replace(config.network, **network),
             data=dataclasses.replace(config.data, features=()),
         )
-        train("wavenet-smoke", config, data, folder / "run", log=lambda line: None)
+        train(SpeechRecipe("wavenet-smoke", config, data), folder / "run", lambda line: None)
         model = load(folder / "run")
         corpus = evaluation.dev_corpus(model, data)
         return {"model": "m", "step": 1, "data": "d"} | evaluation.evaluate(model, corpus, copies=1)

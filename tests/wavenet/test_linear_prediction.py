@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import tensorflow as tf
+import vocoders
 
 from distill.config import StudentConfig
 from distill.cpu.levinson import levinson as compiled_levinson
@@ -24,8 +25,8 @@ from wavenet.linear_prediction import (
     predictions,
     solved_by,
 )
-from wavenet.portable import rounding_allowed
-from wavenet.presets import WaveNetConfig
+from wavenet.presets import DataConfig, TrainConfig, WaveNetConfig
+from wavenet.training import SpeechRecipe
 
 MEL = MelConvention(16_000, 200)
 
@@ -204,5 +205,8 @@ def test_no_order_is_refused():
 
 
 def test_an_exported_step_rounds_no_product_of_a_linear_prediction():
-    assert [rounding_allowed(order, None) for order in (0, 1, 32)] == [True, False, False]
-    assert rounding_allowed(32, True) and not rounding_allowed(0, False)
+    for kind, rounds in (("dense conditioner", True), ("prediction", False)):
+        network = WaveNetConfig(**(vocoders.SMALL | vocoders.KINDS[kind]))
+        config = TrainConfig(network, DataConfig(16_000, ("mel",), mel_bands=20))
+        setup = SpeechRecipe("tiny", config, None).set_up(None, (config, None))
+        assert setup.tensor_float_32 is rounds

@@ -26,6 +26,7 @@ from foundation.errors import UserError
 from foundation.metrics import read_metrics
 from foundation.model_folder import averages, variable_names
 from foundation.stored_config import to_json
+from replicator.training import recipe as recipes
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
@@ -67,7 +68,9 @@ def train(data, tmp_path):
 
     def train(config, name="run"):
         said = []
-        outcome = training.train("tiny", config, data, tmp_path / name, said.append)
+        outcome = recipes.train(
+            training.SpeechRecipe("tiny", config, data), tmp_path / name, said.append
+        )
         return outcome, said
 
     return train

@@ -11,7 +11,6 @@ from wavenet.data.corpus import (
     prepare,
     recordings_of,
 )
-from wavenet.data.corpus_export import export_npz
 from wavenet.data.metadata import SPLITS
 from wavenet.data.recordings import DataError, ScanRules, scan
 
@@ -22,7 +21,6 @@ __all__ = [
     "Prepared",
     "ScanRules",
     "clip_source",
-    "export_npz",
     "frames_of",
     "prepare",
     "recordings_of",

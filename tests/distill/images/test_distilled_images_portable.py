@@ -9,12 +9,14 @@ from carried import assert_equal, assert_same_training
 from image_networks import QuickInitial
 from image_runs import images
 
-from distill.images import portable, training
+from distill.images import training
 from distill.images.config import FlowTargets
+from distill.images.features import FILE
 from distill.images.presets import PRESETS
 from pixelcnn import density
 from replicator.portable import run as portable_run
 from replicator.portable.export import training_step
+from replicator.portable.recipe import export_portable
 from replicator.training.state import TrainState
 
 EVERY_TERM = FlowTargets(likelihood=1.0, forward=1.0, guidance=1.0, draws=4, features=0.1)
@@ -34,16 +36,16 @@ def test_steps_in_jax_equal_those_in_tensorflow(
     monkeypatch.setattr(density, "Initial", QuickInitial)
     config = dataclasses.replace(PRESETS[preset].config, **changes)
     teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
-    what = (preset, config, teacher, run, images(), tmp_path)
-    portable.export_run(*what, log=image_runs.silent)
+    recipe = training.ImageStudentRecipe(preset, config, images(), teacher, run)
+    export_portable(recipe, tmp_path, log=image_runs.silent)
     dataset = training.dataset_for(config, teacher, images())
     student, frozen = training.student_and_teacher(dataset.config, teacher)
     state = TrainState(student, config.optimizer, config.loop.num_steps)
     training.start(state, student, teacher)
     start, exported = state.arrays(), portable_run.Training(tmp_path)
     assert_equal(exported.arrays(), start)
-    seen = training.features_for(config, dataset, tmp_path)
-    loss = training.loss_of(config, student, frozen, seen)
+    seen = training.features_for(config, dataset, tmp_path / FILE)
+    loss = training.LOSSES[config.kind](config, student, frozen, seen)
     step = tf.function(training_step(state, loss), autograph=False)
     for number, batch in enumerate(dataset.training(0).take(2)):
         metrics = exported.advance(exported.batch(number))

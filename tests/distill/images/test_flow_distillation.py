@@ -15,7 +15,7 @@ from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
 from distill.images.features import Features
 from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
-from foundation.card import ExportArguments
+from foundation.card import ExportArguments, write_folder
 from foundation.errors import UserError
 from foundation.metrics import read_metrics
 from likelihoods import PixelMixture
@@ -38,6 +38,7 @@ from pixelcnn.networks.config import (
 )
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_pixelcnn
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2
@@ -246,16 +247,16 @@ def test_the_classifier_of_a_run_is_trained_once_on_images_of_the_bases_size(tmp
     monkeypatch.setattr(classifier, "STEPS", 2)
     config = FlowConfig(targets=FlowTargets(features=0.1), flows=(1,), units=4)
     dataset = training.dataset_for(config, image_runs.model("multiscale"), images())
-    found = training.features_for(config, dataset, tmp_path)
+    found = training.features_for(config, dataset, tmp_path / "c.npz")
     monkeypatch.setattr(features, "train_classifier", None)
     drawn = tf.fill([2, 4, 4, 1], 0.5)
     np.testing.assert_array_equal(
-        training.features_for(config, dataset, tmp_path)(drawn), found(drawn)
+        training.features_for(config, dataset, tmp_path / "c.npz")(drawn), found(drawn)
     )
     without = dataclasses.replace(dataset.source, classes=())
     with pytest.raises(UserError, match="needs images with classes"):
-        training.features_for(config, ImageDataset(dataset.config, without), tmp_path)
-    assert training.features_for(FlowConfig(), dataset, tmp_path) is None
+        training.features_for(config, ImageDataset(dataset.config, without), tmp_path / "d.npz")
+    assert training.features_for(FlowConfig(), dataset, tmp_path / "c.npz") is None
 
 
 def test_the_distance_of_features_is_of_batches():
@@ -279,7 +280,8 @@ def distilled():
     )
     teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
     with quickly():
-        training.distill("flow-smoke", config, teacher, run, images(), workdir, silent)
+        recipe = training.ImageStudentRecipe("flow-smoke", config, images(), teacher, run)
+        train(recipe, workdir, silent)
     return workdir
 
 
@@ -331,7 +333,8 @@ def same_weights(module, other):
 def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
     monkeypatch.setattr(card, "evaluate", lambda *_: image_runs.figures("multiscale"))
     monkeypatch.setattr(card, "load", opened)
-    card.export(ExportArguments(distilled(), tmp_path / "model", machine="an abacus"))
+    given = ExportArguments(distilled(), tmp_path / "model", machine="an abacus")
+    write_folder(given, card.measure, card.card)
     text = (tmp_path / "model" / "card.md").read_text()
     assert "conditioned on class, its base drawn in one pass by flows." in text
     assert ") by the terms kl 1. The probability of an image is a bound from below.\n" in text
@@ -340,16 +343,20 @@ def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
 
 def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     config = FlowConfig(flows=(1,), units=4)
-    what = (image_runs.run("multiscale"), images(), tmp_path / "run", silent)
+    run = image_runs.run("multiscale")
     with pytest.raises(UserError, match=r"^The teacher's base is a flow already"):
-        training.distill("flow-smoke", config, opened(distilled()), *what)
+        recipe = training.ImageStudentRecipe(
+            "flow-smoke", config, images(), opened(distilled()), run
+        )
+        train(recipe, tmp_path / "run", silent)
     known = image_runs.model("multiscale")
     softmax = known.config.__class__(
         **{**vars(known.config), "output": output_of("softmax", 1, 256)}
     )
     other = known.__class__(**{**vars(known), "config": softmax})
     with pytest.raises(UserError, match=r"^A softmax over levels has no gradient"):
-        training.distill("flow-smoke", config, other, *what)
+        recipe = training.ImageStudentRecipe("flow-smoke", config, images(), other, run)
+        train(recipe, tmp_path / "run", silent)
 
 
 def test_a_teacher_reads_beyond_the_outer_levels_as_these():

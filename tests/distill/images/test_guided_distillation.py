@@ -25,6 +25,7 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.outputs import NULL_FLOOR
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 
 SIDE, ROWS = 8, 2
 NETWORK = PixelCNNConfig(1, 6, 8)
@@ -154,9 +155,9 @@ def distilled(tmp_path_factory):
     )
     teacher = image_runs.model("multiscale")
     with quickly():
-        outcome = training.distill(
-            "guided-smoke", config, teacher, image_runs.run("multiscale"), images(), workdir, silent
-        )
+        what = (config, images(), teacher, image_runs.run("multiscale"))
+        recipe = training.ImageStudentRecipe("guided-smoke", *what)
+        outcome = train(recipe, workdir, silent)
     assert outcome.step == STEPS
     return workdir
 
@@ -200,21 +201,29 @@ def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from
 def test_a_run_goes_on_under_the_same_targets_alone(distilled):
     config = GuidedConfig(targets=GuidedTargets(guidance=2.0), batch_size=8)
     teacher = image_runs.model("multiscale")
-    what = ("guided-smoke", config, teacher, image_runs.run("multiscale"), images(), distilled)
+    what = ("guided-smoke", config, images(), teacher, image_runs.run("multiscale"))
     with pytest.raises(UserError, match=r"targets\.guidance is 1\.0 there, 2\.0 here"):
-        training.distill(*what, silent)
+        train(training.ImageStudentRecipe(*what), distilled, silent)
 
 
 def test_only_classes_that_the_teacher_knows_are_distilled(tmp_path):
     shown = {"teacher": image_runs.run("text"), "preset": presets.PRESETS["guided-smoke"].config}
-    what = (image_runs.model("text"), shown["teacher"], images(), tmp_path / "run", silent)
+    what = (images(), image_runs.model("text"), shown["teacher"])
     with pytest.raises(UserError, match=r"^Only a model of classes can be guided"):
-        training.distill("guided-smoke", shown["preset"], *what)
+        train(
+            training.ImageStudentRecipe("guided-smoke", shown["preset"], *what),
+            tmp_path / "run",
+            silent,
+        )
     np.savez(tmp_path / "few_train.npz", **others(image_runs.toys(6, 1)))
     np.savez(tmp_path / "few_dev.npz", **others(image_runs.toys(6, 2)))
-    what = (image_runs.model("multiscale"), shown["teacher"], tmp_path, tmp_path / "../run", silent)
+    what = (tmp_path, image_runs.model("multiscale"), shown["teacher"])
     with pytest.raises(UserError, match="has the classes ape, dog, eel; the teacher knows cat,"):
-        training.distill("guided-smoke", shown["preset"], *what)
+        train(
+            training.ImageStudentRecipe("guided-smoke", shown["preset"], *what),
+            tmp_path / "../run",
+            silent,
+        )
 
 
 def others(arrays):

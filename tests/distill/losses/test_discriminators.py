@@ -14,6 +14,7 @@ from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
 from foundation.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.recipe import train
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
 from wavenet import training as wavenet_training
@@ -106,12 +107,20 @@ def distil(tmp_path):
     """Distils into a folder, with nothing evaluated."""
     data, run = recordings(tmp_path / "speech"), tmp_path / "teacher"
     with unevaluated():
-        wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
+        train(
+            wavenet_training.SpeechRecipe("tiny", looped(TINY, num_steps=2), data),
+            run,
+            lambda line: None,
+        )
 
     def distil(name: str, config: DistillConfig):
         teacher = load_teacher(run)
         with unevaluated():
-            training.distill("tiny", config, teacher, run, data, tmp_path / name, lambda line: None)
+            train(
+                training.StudentRecipe("tiny", config, data, teacher, run),
+                tmp_path / name,
+                lambda line: None,
+            )
         return tmp_path / name
 
     return distil

@@ -1,28 +1,30 @@
-"""A bundle that draws images."""
+"""Images by the signatures that draw them, whole or scale by scale."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from serving.bundles.bundle import Bundle
-from serving.bundles.image_inputs import caption_codes, image_inputs, label_index
-from serving.bundles.signature import COMPILED, Arrays, scale_name
+from serving.bundles.condition_inputs import has_named
+from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from serving.bundles.sampling import Sampling
+from serving.bundles.signature import COMPILED, IMAGE, Arrays, Signature, scale_name
 from serving.errors import InvalidInput
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
-NEEDS = {
-    "class": "a class",
-    "text": "a caption",
-    "map": "a map of labels",
-    "video": "a dict of its `past`, `action` and `state`",
+# By kind of condition: it in words, its input, and its types.
+NEEDS: dict[str, tuple[str, str, Any]] = {
+    "class": ("a class", "label", int | np.integer | str),
+    "text": ("a caption", "caption", str),
+    "map": ("a map of labels", "map", np.ndarray),
+    "video": ("a dict of its `past`, `action` and `state`", "past", dict),
 }
 
 
-class ImageBundle(Bundle):
-    """An exported PixelCNN or multiscale model that draws images."""
+class ImageSampling(Sampling):
+    """What a bundle offers whose signatures have the output `picture`."""
 
-    kind = "picture"
+    signatures: dict[str, Signature]
 
     @property
     def size(self) -> int:
@@ -42,25 +44,8 @@ class ImageBundle(Bundle):
     @property
     def sizes(self) -> tuple[int, ...]:
         """Height and width of each scale, smallest first; a PixelCNN has one scale."""
-        sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
-        return tuple(sorted(sides)) or (self.size,)
-
-    def generate(
-        self, condition: Condition | Sequence[Condition] = None, *, num: int = 1, **options: Any
-    ) -> np.ndarray:
-        """Draw images, uint8 [num, size, size, channels].
-
-        Args:
-          condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; a list has one per image; None for a model without.
-          num: number of images, one per row of the seed; an image does not depend on `num`.
-          **options: the arguments of `inputs` other than `condition` and `row`.
-
-        Raises:
-          InvalidInput: the model cannot draw this.
-        """
-        drawn = self.progressions(condition, num=num, **options)
-        return np.stack([scales[-1] for scales in drawn])
+        outputs = self.signatures[COMPILED].outputs.values()
+        return tuple(sorted({info.shape[1] or self.size for info in outputs}))
 
     def progressions(
         self,
@@ -72,9 +57,18 @@ class ImageBundle(Bundle):
     ) -> Iterator[list[np.ndarray]]:
         """Return an iterator of all scales of each image of `generate`, smallest first.
 
-        Invalid requests raise InvalidInput at once, before the first image is requested. If `start`
-        is given, a small image uint8 [side, side, channels], it is enlarged.
+        Args:
+          condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
+            video model by name; a list has one per image; None for a model without.
+          num: number of images, one per row of the seed; an image does not depend on `num`.
+          start: a small image uint8 [side, side, channels] to enlarge; None: nothing.
+          **options: the arguments of `inputs` other than `condition`, `row` and `start`.
+
+        Raises:
+          InvalidInput: the model cannot draw this; raised before the first image is requested.
         """
+        if IMAGE not in self.signatures[COMPILED].outputs:
+            raise InvalidInput(f"The model `{self.name}` draws no images.")
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
             conditions = list(condition)
@@ -132,24 +126,20 @@ class ImageBundle(Bundle):
           InvalidInput: the class is unknown, the caption too long, or the model needs another
             condition.
         """
+        if has_named(self.spec):
+            raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")
         kind = self.spec["condition"]
         if kind == "none":
             if value is not None:
                 raise InvalidInput("The model draws without a condition.")
             return {}
-        if kind == "class" and isinstance(value, int | np.integer | str):
-            given = value if isinstance(value, str) else int(value)
-            info = self.signatures[COMPILED].inputs["label"]
-            return {
-                "label": np.array([label_index("condition", given, self.classes, info)], np.int32)
-            }
-        if kind == "text" and isinstance(value, str):
-            return {"caption": caption_codes(value)[None]}
-        if kind == "map" and isinstance(value, np.ndarray):
-            return {"map": value[None]}
-        if kind == "video" and isinstance(value, dict):
-            return {name: np.asarray(array)[None] for name, array in value.items()}
-        raise InvalidInput(f"The model needs {NEEDS[kind]}.")
+        words, name, types = NEEDS[kind]
+        if not isinstance(value, types):
+            raise InvalidInput(f"The model needs {words}.")
+        if isinstance(value, dict):
+            return {each: np.asarray(array)[None] for each, array in value.items()}
+        info = self.signatures[COMPILED].inputs[name]
+        return condition_rows(name, [value], self.classes, info, "condition")
 
     def _check_start(self, start: np.ndarray) -> None:
         sides = self.sizes[:-1]
@@ -164,18 +154,12 @@ class ImageBundle(Bundle):
     def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
         if start is not None:
             return self._enlarged(inputs, start)
-        drawn = self.call(signature, inputs)
-        scales = [drawn[name][0] for name in sorted(drawn, key=_side) if name != "picture"]
-        return scales or [drawn["picture"][0]]
+        return scales_of(self._outputs(signature, inputs), 0)
 
     def _enlarged(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
         scales = [start]
         while len(scales[-1]) < self.size:
             signature = scale_name(2 * len(scales[-1]))
-            scales.append(self.call(signature, inputs | {"start": scales[-1][None]})["picture"][0])
+            outputs = self._outputs(signature, inputs | {"start": scales[-1][None]})
+            scales.append(outputs[IMAGE][0])
         return scales
-
-
-def _side(name: str) -> int:
-    """Return the side in the name of an output; 0 for the largest image, which has no number."""
-    return int(name.removeprefix("picture").removeprefix("_") or 0)

@@ -1,40 +1,45 @@
-"""Requests to a user's model, checked once and turned into the inputs of its signatures."""
+"""Requests for rows of a model, checked once and turned into the inputs of its signatures."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from foundation.arguments import (
     checked_length,
+    checked_prefix,
     checked_seed,
+    checked_stop,
     checked_temperatures,
     checked_top_k,
     checked_top_p,
     whole_number,
 )
-from serving.bundles.condition_inputs import FRAMES, is_timed
+from serving.bundles.condition_inputs import COUNT, FRAMES, is_timed
 from serving.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
 from serving.bundles.signature import Arrays, TensorInfo
 
-LENGTHS = ("num_samples", "num_frames")  # inputs that count the elements of a row
+LAST_ROW = 2**31 - 1  # of a seed
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnRequest:
-    """The checked arguments of `Autoregressive.sample`, for a model in a bundle or on a server.
+class Request:
+    """The checked arguments of a call that makes rows of a model, in a bundle or on a server.
 
     Attributes:
       num: number of rows.
       shape: shape of a row: (time,) or (height, width, channels).
       seed: seed of the noise, an integer in [0, 2^64).
       temperature: float32 [num], the temperature of each row.
-      conditions: inputs of the signatures that are conditions, [num, ...] each.
+      conditions: inputs of the signatures that are conditions, and `speaker`, [num, ...] each.
       top_k: draw among so many of the most probable tokens; 0: among all.
       top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
       prefix: elements that each row begins with, one array [n] per row; None: nothing.
       stop: the element that ends a row, or None.
+      first_row: row of the seed of the first of these rows.
+      hop_samples: number of elements between two frames.
+      side_frames: number of frames on both sides of a part that its elements depend on.
     """
 
     num: int
@@ -46,6 +51,9 @@ class OwnRequest:
     top_p: float
     prefix: list[np.ndarray] | None
     stop: Any
+    first_row: int = 0
+    hop_samples: int = 1
+    side_frames: int = 0
 
     @classmethod
     def checked(
@@ -61,7 +69,9 @@ class OwnRequest:
         top_p: Any = 1.0,
         prefix: Any = None,
         stop: Any = None,
-    ) -> "OwnRequest":
+        first_row: Any = 0,
+        **more: int,
+    ) -> "Request":
         """Return the request for what `Autoregressive.sample` draws with the same arguments.
 
         Args:
@@ -76,11 +86,16 @@ class OwnRequest:
           top_p: draw among the fewest tokens with this share of the probability, in (0, 1].
           prefix: elements that the rows begin with, or None.
           stop: the element that ends a sequence, or None.
+          first_row: row of the seed of the first row.
+          **more: `hop_samples` and `side_frames` of the request.
 
         Raises:
           ValueError: an argument has no meaning.
         """
         num, shape = whole_number(num, "num"), checked_length(length, order)
+        first_row = whole_number(first_row, "row", 0)
+        if first_row + num - 1 > LAST_ROW:
+            raise ValueError(f"`row` must be at most {LAST_ROW} for the last row, got {first_row}.")
         heat = np.broadcast_to(checked_temperatures(temperature, num), [num])
         conditions = {} if condition is None else condition(num, shape[0])
         if order != "time" and (prefix is not None or stop is not None):
@@ -96,6 +111,8 @@ class OwnRequest:
             checked_top_p(top_p),
             rows,
             None if stop is None else checked_stop(stop),
+            first_row,
+            **more,
         )
 
     @property
@@ -132,23 +149,30 @@ class OwnRequest:
           count: number of elements, for sequences.
         """
         size = len(rows)
-        sides = [size, *(side or 1 for side in known["temperature"].shape[1:])]
-        heat = self.temperature[rows].reshape([size] + [1] * (len(sides) - 1))
-        # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
-        inputs = {
-            "seed": np.full([size], self.seed, np.uint64).astype(np.int64),
-            "row": rows,
-            "temperature": np.broadcast_to(heat, sides),
-        }
+        heat = self.temperature[rows].reshape([size] + [1] * (len(known["temperature"].shape) - 1))
+        inputs = noise_inputs(known, self.seed, rows + self.first_row, heat)
         for name, array in self.conditions.items():
-            timed = name == FRAMES or (name in known and is_timed(known[name]))
-            inputs[name] = array[rows, first : first + count] if timed else array[rows]
-        for name in LENGTHS:
+            if name == FRAMES:
+                inputs |= self._frames(known, array[rows], first, first + count)
+            else:
+                timed = name in known and is_timed(known[name])
+                inputs[name] = array[rows, first : first + count] if timed else array[rows]
+        for name, value in ((COUNT, count), ("start", first)):
             if name in known:
-                inputs[name] = np.full([size], count, np.int32)
-        if "start" in known:
-            inputs["start"] = np.full([size], first, np.int32)
+                inputs[name] = np.full([size], value, np.int32)
         return inputs | self._prompt(known, rows, first, count)
+
+    def _frames(self, known: Mapping[str, TensorInfo], frames: Any, first: int, end: int) -> Arrays:
+        """Return the frames of the elements in a range and their neighbours, and their counts."""
+        low, high = first // self.hop_samples, -(-end // self.hop_samples)
+        before = min(low, self.side_frames)
+        after = max(0, min(frames.shape[1] - high, self.side_frames))
+        counts = {"frames_before": before, "num_frames": high - low, "frames_after": after}
+        if "frames_before" not in known:  # a whole row, whose neighbours are part of it
+            counts = {"num_frames": before + high - low + after}
+        window = frames[:, low - before : high + after]
+        arrays = {name: np.full([len(frames)], value, np.int32) for name, value in counts.items()}
+        return {FRAMES: window, **arrays}
 
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
@@ -169,65 +193,22 @@ class OwnRequest:
         return inputs
 
 
-def checked_prefix(prefix: Any, num: int, length: int) -> list[np.ndarray]:
-    """Return what sequences begin with, as one array for each row.
+def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
+    """Return the inputs that name the noise of some rows.
 
     Args:
-      prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
-        None for rows without any.
-      num: number of rows.
-      length: number of elements of a whole row, its prefix included.
-
-    Raises:
-      ValueError: `prefix` has another number of rows or of axes, or a row of it is longer than
-        `length`.
+      known: inputs of the signature.
+      seed: seed of the noise, an integer in [0, 2^64).
+      rows: rows of the seed.
+      temperature: of every row, or of every row and scale; [rows], [rows, 1] or [scales].
     """
-    rows = [np.zeros(0)] * num if prefix is None else _prefix_rows(prefix, num)
-    if len(rows) != num:
-        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
-    longest = max(map(len, rows))
-    if longest > length:
-        raise ValueError(
-            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
-            f" {longest}."
-        )
-    return rows
-
-
-def _prefix_rows(prefix: Any, num: int) -> list[np.ndarray]:
-    """Return a prefix as arrays [n], one for each row that it has."""
-    given = prefix.to_list() if hasattr(prefix, "to_list") else prefix
-    try:
-        is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == 1
-        rows = [np.asarray(row) for row in (given if is_list else [given])]
-    except ValueError:  # ragged within a row
-        is_list, rows = False, [np.asarray(None)]
-    if any(row.dtype == object for row in rows):
-        raise ValueError("`prefix` must be an array of numbers, or a list of rows of numbers.")
-    shapes = [list(row.shape) for row in rows]
-    wrong = [shape for shape in shapes if len(shape) not in ((1,) if is_list else (1, 2))]
-    if wrong:
-        raise ValueError(f"`prefix` must be [num, n] or [n], got {wrong[0]}.")
-    if is_list:
-        return rows
-    return rows * num if rows[0].ndim == 1 else list(rows[0])
-
-
-def checked_stop(stop: Any) -> Any:
-    """Return the element that ends a sequence as a scalar of NumPy.
-
-    Raises:
-      ValueError: `stop` is not a single number.
-    """
-    try:
-        element = np.asarray(stop)
-    except ValueError:  # ragged
-        element = np.asarray(None)
-    if element.dtype.kind not in "iuf":
-        raise ValueError(f"`stop` must be one element, a number, got {stop!r}.")
-    if element.ndim:
-        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
-    return element
+    sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
+    # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
+    return {
+        "seed": np.full([len(rows)], seed, np.uint64).astype(np.int64),
+        "row": np.array(rows, np.int32),
+        "temperature": np.full(sides, temperature, np.float32),
+    }
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:

@@ -1,0 +1,56 @@
+"""The registry of all families of models; another family is one object that registers here."""
+
+from pathlib import Path
+from typing import Any
+
+from distill.command import STUDENT
+from distill.images.command import IMAGE_STUDENT
+from foundation.model_spec import kind_of
+from pixelcnn.command import IMAGES
+from replicator.training.family import ModelFamily, Parts
+from wavenet.command import WAVENET
+
+FAMILIES: list[ModelFamily] = [WAVENET, IMAGES, STUDENT, IMAGE_STUDENT]
+
+
+def register(family: ModelFamily) -> None:
+    """Make a family known to all verbs of the command line.
+
+    Raises:
+      ValueError: a preset or a kind of model has the name of another family's.
+    """
+    for other in FAMILIES:
+        taken = {*other.kinds, *other.presets} & {*family.kinds, *family.presets}
+        if taken:
+            raise ValueError(f"`family` must have names of its own, got {min(taken)}.")
+    FAMILIES.append(family)
+
+
+def of_presets(verb: str) -> dict[str, ModelFamily]:
+    """Return the family of every preset of a verb, by the preset's name."""
+    found = [family for family in FAMILIES if family.verb == verb]
+    return {preset: family for family in found for preset in family.presets}
+
+
+def of_kind(kind: Any) -> ModelFamily | None:
+    """Return the family whose models are of a kind, the one that trains them first; or None."""
+    return next((family for family in FAMILIES if kind in family.kinds), None)
+
+
+def parts_of(kind: Any) -> Parts:
+    """Return the functions of the family whose models are of a kind.
+
+    Raises:
+      ValueError: there is none.
+    """
+    family = of_kind(kind)
+    if family is None:
+        raise ValueError(f"`kind` must be that of a registered family, got {kind!r}.")
+    return family.parts
+
+
+def of_model(path: Path) -> ModelFamily | None:
+    """Return the family of the model in a run or a model folder, or of a shipped name; or None."""
+    if Path(path).exists():
+        return of_kind(kind_of(path))
+    return next((family for family in FAMILIES if str(path) in family.shipped), None)

@@ -1,0 +1,104 @@
+"""Export of the training step of any family for machines with JAX and no TensorFlow."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from replicator.portable.export import export_training, new_folder, next_command, specs_of
+from replicator.portable.manifest import manifest_of, write_manifest
+from replicator.training.recipe import Recipe
+from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
+
+
+class ExportedRun(TrainingRun):
+    """A run whose step is exported: its directory, if it has one, is only read.
+
+    Args:
+      folder: the folder to write; the run's files are kept in it.
+      workdir: the run directory; None, or one without a run: a new run.
+      log: called with progress messages.
+    """
+
+    def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
+        known = workdir is not None and (Path(workdir) / "config.json").exists()
+        super().__init__(workdir if known else None, log=log)
+        self.folder = new_folder(folder)
+        self.config: dict = {}
+
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Compare part of a configuration with the run's, by `RunDirectory.check`."""
+        if self._workdir is not None:
+            RunDirectory(self._workdir).check(config, changeable, defaults)
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Make the configuration that of the folder, after `check`."""
+        self.check(config, changeable, defaults)
+        self.config = config
+
+    def kept(self, name: str) -> Path:
+        """Return the path of a file in the folder, copied from the run directory if it has it."""
+        path, known = self.folder / name, self._workdir and self._workdir / name
+        if known and known.exists():
+            shutil.copyfile(known, path)
+        return path
+
+    def restore(self, state: TrainState) -> bool:
+        """Restore the newest checkpoint of the run, and return whether there is one."""
+        run = self._workdir and RunDirectory(self._workdir)
+        arrays = run.checkpoints().newest()[0] if run else None
+        if arrays is not None:
+            state.restore(arrays)
+        return arrays is not None
+
+
+def export_portable(
+    recipe: Recipe,
+    folder: Path,
+    workdir: Path | None = None,
+    log: Callable[[str], None] = print,
+    *,
+    tensor_float_32: bool | None = None,
+) -> Path:
+    """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
+
+    Frozen models that the loss reads are stored as variables that never change.
+
+    Args:
+      recipe: everything that decides the outcome of training.
+      folder: new, or without checkpoints.
+      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
+        checkpoints, they are those of the first step.
+      log: called with progress messages.
+      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if it suits the family.
+        With linear prediction the loss was not finite after 20 steps on an H100.
+
+    Raises:
+      UserError, DataError, AudioError: the run cannot be exported; the message is one line that
+        says what to do.
+    """
+    run = ExportedRun(folder, workdir, log)
+    setup = recipe.set_up(run, recipe.prepare(run))
+    if not run.restore(setup.state) and setup.start is not None:
+        setup.start()
+    batches, settings, write = setup.portable
+    write(run.folder / settings["file"])
+    specs = specs_of(batches.open_batches(run.folder, settings)(0))
+    export_training(
+        run.folder,
+        setup.state,
+        setup.loss,
+        specs,
+        batch_module=batches,
+        batches=settings,
+        config=run.config,
+        changeable=recipe.changeable,
+        frozen=setup.frozen,
+        tensor_float_32=setup.tensor_float_32 if tensor_float_32 is None else tensor_float_32,
+    )
+    stages = setup.stages(specs)
+    if stages:
+        write_manifest(run.folder, manifest_of(run.folder) | {"pipeline": stages})
+    log(next_command(run.folder, setup.state))
+    return run.folder

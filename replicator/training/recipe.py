@@ -1,0 +1,150 @@
+"""One recipe for every family: prepare the data, set up the model, train it.
+
+`replicator.portable.recipe` exports the step of the same recipe instead.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from foundation.run_directory import Keys
+from foundation.stored_config import to_json
+from replicator.strategies import Replicator
+from replicator.training.command import check_outside
+from replicator.training.loop import Evaluate, Outcome
+from replicator.training.state import LossFn, TrainState
+from replicator.training.training_run import BatchesFrom, TrainingRun
+
+
+class PortableBatches(NamedTuple):
+    """The batches of a run for a machine without TensorFlow.
+
+    Attributes:
+      module: the module with `open_batches`, which imports NumPy only.
+      settings: its settings, as JSON values; "file" is the name of the data.
+      write: writes the data to a path.
+    """
+
+    module: ModuleType
+    settings: dict[str, Any]
+    write: Callable[[Path], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A model with all that its training needs.
+
+    Attributes:
+      state: the variables to train.
+      loss: returns the loss [] of a batch, and metrics.
+      batches: returns the batches from a step on, given the step, i and k, for part i of k.
+      evaluation: returns the evaluation on dev.
+      portable: the same batches for a machine without TensorFlow.
+      start: initialises the weights of a new run; None: they are as they should be.
+      frozen: variables that the loss reads and training does not change, by name.
+      description: text that describes the model to the user; "": the number of its weights.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32.
+      stages: returns what an exported folder says of the model as a pipeline, given the shape of
+        every entry of a batch; {} where it cannot be cut.
+    """
+
+    state: TrainState
+    loss: LossFn
+    batches: BatchesFrom
+    evaluation: Callable[[], Evaluate]
+    portable: PortableBatches
+    start: Callable[[], None] | None = None
+    frozen: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
+    description: str = ""
+    tensor_float_32: bool = True
+    stages: Callable[[Mapping[str, tf.TensorSpec]], Any] = lambda specs: {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe(abc.ABC):
+    """What a family trains on what data, and how.
+
+    Attributes:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration, with an `optimizer` and a `loop`.
+      data: location of the data.
+      teacher: the model to learn from, which is read and never written; None: there is none.
+      teacher_path: its location, which is stored with the run.
+      things: what the data are, "recordings" or "images".
+      changeable: keys of config.json that may change when a run is resumed.
+      keeps: names of the files that a run keeps beside its checkpoints.
+    """
+
+    preset: str
+    config: Any
+    data: Any
+    teacher: Any = None
+    teacher_path: Any = None
+
+    things: ClassVar[str]
+    changeable: ClassVar[Keys]
+    keeps: ClassVar[Keys] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a batch."""
+        return self.config.data.batch_size
+
+    def described(self, kind: str, config: Any, **facts: Any) -> dict:
+        """Return the content of config.json: the configuration, facts on the data, locations."""
+        data = str(self.data)
+        folder = data if data.startswith("tfds:") else str(Path(data).absolute())
+        teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
+        named = {"kind": kind, "preset": self.preset, **to_json(config)}
+        return {**named, **facts, "data_folder": folder, **teacher}
+
+    @abc.abstractmethod
+    def prepare(self, run: TrainingRun) -> Any:
+        """Read the data, claim the run, and return what `set_up` needs of them."""
+
+    @abc.abstractmethod
+    def set_up(self, run: TrainingRun, prepared: Any) -> Setup:
+        """Return the model and its training; called where variables are created."""
+
+
+def train(
+    recipe: Recipe,
+    workdir: Path,
+    log: Callable[[str], None] = print,
+    replicator: Replicator | None = None,
+) -> Outcome:
+    """Train or resume a run in `workdir` and return how it ended.
+
+    Args:
+      recipe: everything that decides the outcome. Models that it learns from are only read.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: the devices to train on; None: one device. It changes only the time that training
+        takes.
+
+    Raises:
+      UserError, DataError, AudioError: the run cannot start or go on; the message is one line that
+        says what to do.
+    """
+    check_outside(workdir, recipe.data, recipe.things)
+    config = recipe.config
+    with TrainingRun(workdir, replicator, log, recipe.rows, config.optimizer) as run:
+        with run.preparing():
+            prepared = recipe.prepare(run)
+        with run.variables():
+            setup = recipe.set_up(run, prepared)
+        return run.train(
+            setup.state,
+            setup.loss,
+            config.loop,
+            setup.batches,
+            setup.evaluation,
+            start=setup.start,
+            reads=tuple(setup.frozen.values()),
+            description=setup.description,
+        )

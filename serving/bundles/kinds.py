@@ -1,0 +1,43 @@
+"""The kinds of models that a bundle may hold, as `kind` of model.json names them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+def _teacher_sampler() -> Any:
+    from wavenet.samplers import generation
+
+    return generation
+
+
+def _student_sampler() -> Any:
+    from distill import generation
+
+    return generation
+
+
+class Kind(NamedTuple):
+    """How models of one kind are exported and computed.
+
+    Attributes:
+      makes: "sound" or "images"; "" for a user's model, which `onepass.save` writes.
+      network: key of the configuration under which the network's dtype is stored; "" for images,
+        which are drawn in float32.
+      sampler: returns the module that samples by Numba; None: there is none.
+      is_fast: whether that sampler is faster than the program where there is no accelerator.
+    """
+
+    makes: str = ""
+    network: str = ""
+    sampler: Callable[[], Any] | None = None
+    is_fast: bool = False
+
+
+KINDS = {
+    "autoregressive": Kind(),
+    "flow-student": Kind(),
+    "wavenet": Kind("sound", "network", _teacher_sampler),
+    "parallel-wavenet": Kind("sound", "student", _student_sampler, is_fast=True),
+    "pixelcnn": Kind("images"),
+    "multiscale": Kind("images"),
+}

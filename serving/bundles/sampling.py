@@ -1,0 +1,296 @@
+"""Rows of a model and their log-probabilities by its signatures, here or on a server."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from foundation.arguments import whole_number
+from foundation.errors import UserError
+from serving.bundles.condition_inputs import ELEMENTS, conditions_given, names_of
+from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
+from serving.bundles.requests import Request, as_elements
+from serving.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
+
+BATCHES = range(1, 9)  # rows of a call to a server, which chooses its own
+OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state
+
+
+class Sampling:
+    """What a model offers by its signatures, here or on a server; a subclass calls them.
+
+    Attributes:
+      name: name of the model.
+      spec: model.json of the model, or a server's description of it.
+      problem: type of the errors that are raised for wrong arguments.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    problem: ClassVar[type[Exception]] = UserError
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Raise a ValueError of the block as this class's `problem`."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.problem(str(error)) from error
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """Return the inputs of a signature as the program takes them."""
+        raise NotImplementedError
+
+    def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
+        """Return the inputs of a signature; empty if the model lacks it."""
+        raise NotImplementedError
+
+    def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
+        raise NotImplementedError
+
+    def sample(
+        self,
+        num: int,
+        length: Any,
+        seed: int,
+        condition: Any = None,
+        *,
+        temperature: Any = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+        return_log_prob: bool = False,
+    ) -> Any:
+        """Return `num` arrays [num, *length] of a user's model, as its own `sample` does.
+
+        With `return_log_prob`, return a pair: the arrays, and the log-probability of every element.
+
+        Args:
+          num: number of arrays.
+          length: elements per row, or (height, width, channels).
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: an array [num, ...] for the model's only condition, arrays by name for several
+            conditions, or None for a model that reads none.
+          temperature: temperature of the distribution, one number or [num].
+          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
+          prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
+            rows; None: nothing.
+          stop: the element that ends a row, or None.
+          return_log_prob: whether to return the log-probabilities as well.
+
+        Raises:
+          UserError: the model cannot make this, or is no user's model.
+        """
+        self._check_own()
+        prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
+        with self._own_errors():
+            order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
+            given = (num, length, seed, self._conditions(condition))
+            request = Request.checked(order, *given, temperature=temperature, **prompt)
+        signature = self._signature_for(request, COMPILED, PROMPTED)
+        with_nats = return_log_prob and signature == PROMPTED
+        parts, nats = [], []
+        for outputs in self._made(signature, request, with_nats):
+            parts.append(only_output(outputs))
+            nats += [outputs[LOG_PROB]] if with_nats else []
+            # A program of one shape makes it whatever length is asked for.
+            if parts[0].shape[1:] != request.shape:
+                wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
+                raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
+        elements = np.concatenate(parts).astype(self._dtype)
+        if not return_log_prob:
+            return elements
+        return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
+
+    def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
+        """Return the log-probability of every element under a user's model, float32, in nats.
+
+        Args:
+          elements: elements [num, time] or [num, height, width, channels].
+          condition: an array [num, ...] for the model's only condition, arrays by name for several
+            conditions, or None for a model that reads none.
+
+        Raises:
+          UserError: the model has no log-probabilities, or the elements are not its own.
+        """
+        self._check_own()
+        known = self._inputs_of(LOG_PROB)
+        if not known:
+            raise UserError(f"The model `{self.name}` has no log-probabilities.")
+        with self._own_errors():
+            given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
+            sizes = np.shape(given[ELEMENTS])[:2]
+            if condition is not None and len(sizes) == 2:
+                names = names_of(self.spec, known)
+                given |= conditions_given(condition, names, known, *sizes)
+        parts = []
+        for first in range(0, max(1, len(given[ELEMENTS])), BATCHES[-1]):
+            inputs = {name: array[first : first + BATCHES[-1]] for name, array in given.items()}
+            parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
+        return np.concatenate(parts)
+
+    def streamed(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
+        """Return the next elements of sequences [num, n], as they are made.
+
+        The iterator ends early once all rows have ended.
+
+        Args:
+          request: the checked arguments of the call.
+          chunk: elements at a time, rounded up to a multiple of the model's unit.
+          opening: elements of the first part, rounded up likewise; 0: `chunk`.
+
+        Raises:
+          ValueError: an argument has no meaning for this model; raised at the call, not at the
+            first element, as this class's `problem`.
+        """
+        if not self._inputs_of(CHUNK):
+            raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
+        signature = self._signature_for(request, CHUNK, PROMPTED_CHUNK)
+        with self._own_errors():
+            chunk = whole_number(chunk, "chunk")
+        length, most = request.shape[0], self.spec.get("max_length", request.shape[0])
+        if length > most:
+            raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
+        streaming = self.spec.get("serving", {}).get("streaming") or self.spec
+        unit = int(streaming["unit_samples"])
+        sizes = (-(-size // unit) * unit for size in (opening or chunk, chunk))
+        return self._parts(request, signature, *sizes)
+
+    @property
+    def _dtype(self) -> str:
+        """The type of the elements."""
+        return (self.spec.get(ELEMENTS) or {}).get("dtype", "float32")
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether it is a user's model."""
+        return isinstance(self.spec.get(ELEMENTS), dict)
+
+    def _check_own(self) -> None:
+        """Raise UserError for a model that is not a user's."""
+        if not self._is_own:
+            raise UserError(f"`{self.name}` is not a model of a user; it has `generate`.")
+
+    def _conditions(
+        self, condition: Any, for_all: bool = False
+    ) -> Callable[[int, int], Arrays] | None:
+        """Return a function that gives the inputs for a number of rows and of times.
+
+        `Request.checked` calls it when it knows both numbers.
+
+        Args:
+          condition: an array [rows, ...] for the model's only condition, arrays by name for several
+            conditions, or None.
+          for_all: whether one row may stand for all rows even in a condition at the rate of the
+            elements.
+        """
+        if condition is None:
+            return None
+        known = self._inputs_of(COMPILED)
+        names = names_of(self.spec, known)
+        return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
+
+    def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield the numbers of the rows of each call, int32, and how many of them are wanted.
+
+        A call has an allowed number of rows; the last row fills it.
+        """
+        sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
+        for first in range(0, num, sizes[-1]):
+            count = min(sizes[-1], num - first)
+            size = next(size for size in sizes if size >= count)
+            rows = np.arange(first, first + size, dtype=np.int32)
+            yield np.minimum(rows, first + count - 1), count
+
+    def _made(self, signature: str, request: Request, with_nats: bool = False) -> Iterator[Arrays]:
+        """Yield the outputs of a signature for whole rows, a group at a time."""
+        known = self._inputs_of(signature)
+        for rows, count in self._groups(request.num):
+            with self._own_errors():
+                inputs = request.inputs(known, rows, 0, request.shape[0])
+            if with_nats:
+                inputs[WITH_LOG_PROB] = np.ones([len(rows)], np.int32)
+            outputs = self._outputs(signature, inputs)
+            yield {name: array[:count] for name, array in outputs.items()}
+
+    def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
+        """Return the signature that makes rows: the plain one, or the one that takes prompts.
+
+        Raises:
+          ValueError: the model takes no prompts, or not what this request asks for; raised as
+            this class's `problem`.
+        """
+        if not request.words:
+            return plain
+        known = self._inputs_of(prompted)
+        if not known:
+            raise self.problem(
+                f"`{self.name}` takes no {' and no '.join(request.words)}: its bundle has no"
+                f" signature `{prompted}`. Export the model again with this version; a student,"
+                " and a model in raster order that is not over tokens, has none."
+            )
+        with self._own_errors():
+            request.check_known(known)
+        return prompted
+
+    def _parts(
+        self, request: Request, signature: str, opening: int, chunk: int
+    ) -> Iterator[np.ndarray]:
+        known, (length,) = self._inputs_of(signature), request.shape
+        groups = [_Following(known, *group) for group in self._groups(request.num)]
+        first, size = 0, opening
+        while first < length and not all(group.ended.all() for group in groups):
+            count, made = min(size, length - first), []
+            for group in groups:
+                with self._own_errors():
+                    inputs = request.inputs(known, group.rows, first, count)
+                made.append(group.kept(self._outputs(signature, inputs | group.state), count))
+            yield np.concatenate(made).astype(self._dtype)
+            first, size = first + count, chunk
+
+
+class _Following:
+    """Some rows of a stream: their state, and which of them have ended.
+
+    Args:
+      known: inputs of the signature that makes them.
+      rows: int32 [n], numbers of the rows.
+      count: how many of them are wanted.
+    """
+
+    def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):
+        self.rows, self._count = rows, count
+        self.state = {
+            name: np.full([len(rows), *info.shape[1:]], info.default or 0, info.dtype)
+            for name, info in known.items()
+            if name.startswith(STATE)
+        }
+        self.ended = np.zeros([count], bool)
+        self._last = np.zeros([count, 1])
+
+    def kept(self, outputs: Arrays, count: int) -> np.ndarray:
+        """Return the next elements [rows, count]; a row that has ended repeats its last element.
+
+        Args:
+          outputs: the outputs of one call of the signature, padded to a multiple of its unit.
+          count: number of elements.
+        """
+        self.state = {name: outputs[name] for name in self.state}
+        made = only_output(outputs)[: self._count, :count]
+        made = np.where(self.ended[:, np.newaxis], self._last.astype(made.dtype), made)
+        self._last = made[:, -1:]
+        if ENDED in outputs:
+            self.ended |= outputs[ENDED][: self._count].astype(bool)
+        return made
+
+
+def only_output(outputs: Arrays) -> np.ndarray:
+    """Return the elements among the outputs of a signature that makes rows."""
+    return next(
+        array
+        for name, array in outputs.items()
+        if name not in OTHERS and not name.startswith(STATE)
+    )

@@ -1,0 +1,78 @@
+"""A family of models is one object: registered once, every verb of the command knows it."""
+
+import json
+
+import image_runs
+import numpy as np
+import pytest
+from toy_family import TOY
+
+import onepass
+from distill import families
+from foundation.metrics import read_metrics
+from replicator.portable import run as portable_run
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """The toy family, registered while the test runs."""
+    monkeypatch.setattr(families, "FAMILIES", list(families.FAMILIES))
+    families.register(TOY)
+
+
+@pytest.fixture
+def words(tmp_path):
+    np.savez(tmp_path / "toys.npz", **image_runs.toys(8, 0))
+    return ["train", "toy-smoke", "--data", str(tmp_path / "toys.npz")]
+
+
+def test_a_family_of_ones_own_trains_resumes_and_is_evaluated(registered, words, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert onepass.main([*words, "--workdir", run]) == 0
+    assert "best dev 5.3" in capsys.readouterr().out
+    assert onepass.main([*words, "--workdir", run, "--loop.num-steps", "3"]) == 0
+    assert "resuming from step 2" in capsys.readouterr().out
+    assert onepass.main(["evaluate", run, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["model"], figures["step"]) == (run, 3)
+    assert figures["data"] == words[-1] and 5.0 < figures["bits"] < 8.0
+    assert onepass.main(["evaluate", run]) == 0
+    assert capsys.readouterr().out == f"{figures['bits']:.3f} bits\n"
+
+
+def test_its_step_and_its_sampler_are_exported(registered, words, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert onepass.main([*words, "--workdir", str(run), "--portable", str(out)]) == 0
+    assert not run.exists()
+    assert onepass.main([*words, "--workdir", str(run)]) == 0
+    moved = portable_run.Training(out)
+    losses = [float(moved.advance(moved.batch(step))["loss"]) for step in range(2)]
+    known = [line["loss"] for line in read_metrics(run) if "loss" in line]
+    np.testing.assert_allclose(losses, known, rtol=1e-5)
+    parts = families.parts_of("toy")
+    parts.export_sampler(parts.load(run), out, 0)
+    shares = portable_run.load(out, "shares")(heat=np.float32(0.0))["shares"]
+    np.testing.assert_allclose(shares, np.full(256, 1 / 256), rtol=1e-5)
+
+
+def test_its_help_lists_it_beside_the_others(registered, capsys):
+    assert onepass.main(["train", "--help"]) == 0
+    assert "\n  toy-smoke " in capsys.readouterr().out
+    assert onepass.main(["train", "toy-smoke", "--help"]) == 0
+    assert "--levels" in capsys.readouterr().out
+
+
+def test_two_families_have_no_name_in_common(registered):
+    with pytest.raises(ValueError, match="names of its own, got toy"):
+        families.register(TOY)
+    with pytest.raises(ValueError, match="of a registered family, got 'toys'"):
+        families.parts_of("toys")
+
+
+def test_every_kind_of_the_library_has_one_family_that_loads_it():
+    kinds = [kind for kind in ("wavenet", "parallel-wavenet", "pixelcnn", "multiscale")]
+    assert [families.of_kind(kind).makes for kind in kinds] == ["sound"] * 2 + ["images"] * 2
+    assert [families.of_kind(kind) for kind in ("toy", None, ["pixelcnn"])] == [None] * 3
+    assert families.of_model("shipped-digits") is families.of_kind("multiscale")
+    assert families.of_model("shipped-teacher") is families.of_kind("wavenet")
+    assert families.of_model("shipped") is families.of_kind("parallel-wavenet")
