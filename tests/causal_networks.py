@@ -166,10 +166,11 @@ def two_inputs():
     return keras.Model([inputs, condition], layers.Dense(2)(h))
 
 
+FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
+
+
 class Dilated(tf.Module):
     """A network in float64, so that rounding moves no level."""
-
-    inputs = tf.TensorSpec([None, None, 1], tf.float64)
 
     def __init__(self, num_parameters, condition_channels=0, first_seed=0):
         super().__init__()

@@ -23,10 +23,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TESTS = Path(__file__).parent
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
-    *("test_training", "test_export_audio", "test_image_command", "test_export_images"),
-    *("test_multiscale", "test_shipped_student", "test_sandbox", "test_multiscale_sampler"),
-    *("test_fixed_point_sampler", "test_sample_command", "test_numba_vocoder", "test_shares"),
-    *("test_distill", "test_sampler", "test_vocoder_samplers", "test_command"),
+    *("test_agreement", "test_own_agreement", "test_export_images", "test_export_audio"),
+    *("test_distill", "test_files", "test_incremental", "test_sandbox", "test_any_length"),
+    *("test_program_scan", "test_fit_options", "test_array_compression", "test_array_command"),
+    *("test_image_compression", "test_sample_command", "test_image_command", "test_training"),
 )
 PROGRESS = re.compile(r"[\w ']+: (\d+/\d+ \w+, |\d+ s so far)|step \d+: dev ")
 

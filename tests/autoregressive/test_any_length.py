@@ -69,7 +69,7 @@ def test_a_rebuilt_network_is_the_network_and_has_a_step(name):
     fixed = [x for x, spec in zip(arguments(specs, 9), specs, strict=True) if spec.shape[1]]
     timed = [x for x, spec in zip(arguments(specs, 9), specs, strict=True) if not spec.shape[1]]
     state, outputs = step.initial_state(2, 9, fixed), []
-    for rows in (slice(0, 1), slice(1, 6), slice(6, 9)):
+    for rows in (slice(0, 1), slice(1, 5), slice(5, 9)):
         output, state = step.step(timed[0][:, rows], state, *(x[:, rows] for x in timed[1:]))
         outputs.append(output)
     np.testing.assert_allclose(tf.concat(outputs, 1), whole[:, :9], rtol=1e-4, atol=1e-4)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import refused_networks
 import tensorflow as tf
-from causal_networks import Dilated
+from causal_networks import FLOAT64, Dilated
 
 from autoregressive.incremental import NotCausalError
 from autoregressive.model import Autoregressive
@@ -19,7 +19,7 @@ TIME = 30
 @pytest.fixture(scope="module")
 def model():
     distribution = LogisticMixture(levels=256, components=3)
-    return Autoregressive(Dilated(distribution.num_parameters), distribution, inputs=Dilated.inputs)
+    return Autoregressive(Dilated(distribution.num_parameters), distribution, inputs=FLOAT64)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_condition_reaches_the_samples():
         distribution,
         codec=MuLaw(16),
         condition_channels=2,
-        inputs=Dilated.inputs,
+        inputs=FLOAT64,
     )
     condition = np.random.default_rng(0).normal(size=[2, 12, 2]).astype(np.float32)
     drawn = model.sample(2, 12, 1, condition)
@@ -79,7 +79,7 @@ def test_real_values_have_a_density_in_their_own_unit():
     distribution = Gaussian(levels=None)
     network = Dilated(2)
     unit, tenth = (
-        Autoregressive(network, distribution, codec=Reals(unit=u), inputs=Dilated.inputs)
+        Autoregressive(network, distribution, codec=Reals(unit=u), inputs=FLOAT64)
         for u in (1.0, 0.1)
     )
     drawn = unit.sample(2, 10, seed=1, method="naive")
@@ -131,7 +131,7 @@ def test_a_registered_sampler_is_taken_where_it_knows_the_settings(monkeypatch):
         calls.clear()
         distribution = LogisticMixture(levels=256, components=components)
         network = Dilated(distribution.num_parameters)
-        Autoregressive(network, distribution, inputs=Dilated.inputs).sample(1, 4, seed=0)
+        Autoregressive(network, distribution, inputs=FLOAT64).sample(1, 4, seed=0)
         assert len(calls) == expected
 
 

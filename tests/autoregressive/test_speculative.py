@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from causal_networks import Dilated
+from causal_networks import FLOAT64, Dilated
 from marks import some_slow
 
 from autoregressive.model import Autoregressive
@@ -20,7 +20,7 @@ BIAS = [0.1, -2.0]  # mean and log-scale
 def model_of(distribution, seed=0, condition_channels=0):
     network = Dilated(distribution.num_parameters, condition_channels, seed)
     return Autoregressive(
-        network, distribution, inputs=Dilated.inputs, condition_channels=condition_channels
+        network, distribution, inputs=FLOAT64, condition_channels=condition_channels
     )
 
 
