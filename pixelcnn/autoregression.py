@@ -11,7 +11,7 @@ from autoregressive.samplers import register
 from autoregressive.symbols import raster_positions
 from foundation.errors import UserError
 from likelihoods import Integers, noise
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, condition_specs
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
@@ -31,8 +31,6 @@ def autoregressive(density: ImageDensity) -> Autoregressive:
     Raises:
       UserError: the density is of a multiscale model, which draws groups of pixels at once.
     """
-    from pixelcnn.portable import condition_specs
-
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
     config = density.config

@@ -7,6 +7,7 @@ import tensorflow as tf
 from foundation.compute_dtype import compute_dtype
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
+from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
@@ -14,6 +15,8 @@ from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
+
+Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
@@ -138,3 +141,22 @@ class ImageLoss:
         the index of the rows that the replica's batch holds.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}
+
+
+def condition_specs(config: AnyTrainConfig) -> Specs:
+    """Return the shapes and types of the condition in a batch of one; `config` is resolved."""
+    side, conditioning = config.data.size, config.conditioning
+    steps = conditioning.context_frames
+    frames = [1, steps, side, side, config.data.channels]
+    video = {"past": tf.TensorSpec(frames, tf.int32)}
+    channels = {"action": conditioning.action_channels, "state": conditioning.state_channels}
+    for name, count in channels.items():
+        if count:
+            video[name] = tf.TensorSpec([1, steps, count], tf.float32)
+    kinds: dict[str, Specs] = {
+        "class": {"label": tf.TensorSpec([1], tf.int32)},
+        "text": {"caption": tf.TensorSpec([1, len(encode_caption(""))], tf.int32)},
+        "map": {"map": tf.TensorSpec([1, side, side], tf.int32)},
+        "video": video,
+    }
+    return kinds.get(conditioning.kind, {})

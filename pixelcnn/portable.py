@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from pixelcnn.config import AnyTrainConfig, SamplerName
-from pixelcnn.data.captions import encode_caption
-from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.density import ImageDensity, ImageLoss, condition_specs
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
@@ -19,7 +18,6 @@ from replicator.portable.export import export_function, named_weights
 from replicator.training.state import TrainState
 
 PLANNED_CLASSES = 10  # where a configuration leaves their number to the data
-Specs = dict[str, tf.TensorSpec]
 
 
 def export_sampler(
@@ -75,25 +73,6 @@ def export_sampler(
     export_function(
         fn, inputs, folder, name, variables=named_weights(density), tensor_float_32=tensor_float_32
     )
-
-
-def condition_specs(config: AnyTrainConfig) -> Specs:
-    """Return the shapes and types of the condition in a batch of one; `config` is resolved."""
-    side, conditioning = config.data.size, config.conditioning
-    steps = conditioning.context_frames
-    frames = [1, steps, side, side, config.data.channels]
-    video = {"past": tf.TensorSpec(frames, tf.int32)}
-    channels = {"action": conditioning.action_channels, "state": conditioning.state_channels}
-    for name, count in channels.items():
-        if count:
-            video[name] = tf.TensorSpec([1, steps, count], tf.float32)
-    kinds: dict[str, Specs] = {
-        "class": {"label": tf.TensorSpec([1], tf.int32)},
-        "text": {"caption": tf.TensorSpec([1, len(encode_caption(""))], tf.int32)},
-        "map": {"map": tf.TensorSpec([1, side, side], tf.int32)},
-        "video": video,
-    }
-    return kinds.get(conditioning.kind, {})
 
 
 def trainable(config: AnyTrainConfig) -> Trainable:

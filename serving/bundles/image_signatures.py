@@ -14,10 +14,9 @@ import tensorflow as tf
 from foundation.errors import UserError
 from likelihoods.noise import as_key
 from pixelcnn.data.captions import NUM_CODES
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, condition_specs
 from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
-from pixelcnn.portable import condition_specs
 from pixelcnn.sampling.generation import (
     LARGEST_COMPILED,
     multiscale_program,
