@@ -45,7 +45,7 @@ class Autoregressive:
         name in the order of its further arguments. [None, None, channels] is at the rate of the
         elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
         channels])` has an axis of its own. Not needed for a Keras model with several inputs.
-      condition_channels: short for conditions=tf.TensorSpec([None, None, channels]); 0: none.
+      condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
         height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
@@ -59,14 +59,14 @@ class Autoregressive:
         level, or for -1 and 1 of real symbols; by default (-1, 1).
 
     Raises:
-      ValueError: the network has another number of output channels than the distribution has
+      ValueError: the number of the network's output channels is not that of the distribution's
         parameters, codec and distribution have different levels, or the network cannot read `start`
         or `input_scale`.
-      NotCausalError: the network's outputs look ahead, change with the length, or by chance.
+      NotCausalError: the network's outputs look ahead, change with the length, or are random.
 
     Attributes:
       layout: the axes of the model's elements.
-      sample_rate_hz: sample rate of a model of sound that was stored with one; else None.
+      sample_rate_hz: sample rate of a sound model that was stored with one; else None.
     """
 
     kind = "autoregressive"
@@ -151,12 +151,12 @@ class Autoregressive:
 
     @property
     def condition_channels(self) -> int:
-        """Channels of the only condition, if it is at the rate of a sequence; else 0."""
+        """Number of channels of the only condition, if it has the elements' time axis; else 0."""
         spec = only_rate(self.conditions)
         return 0 if spec is None else (*spec.shape, 1)[2]
 
     def check_causal(self) -> None:
-        """Raise NotCausalError if outputs look ahead with the weights as they are."""
+        """Raise NotCausalError if outputs look ahead with the current weights."""
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
@@ -192,13 +192,13 @@ class Autoregressive:
             tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
-        """Return the symbols of elements, after a check.
+        """Check elements, and return their symbols.
 
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
 
         Raises:
-          ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
+          ValueError: the elements have a wrong rank, contain NaN, or are not levels of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
@@ -239,7 +239,7 @@ class Autoregressive:
           channels. The sum over a row is the row's log-probability.
 
         Raises:
-          ValueError: bad elements, or lengths that are no integers from 0 to time.
+          ValueError: the elements are invalid, or the lengths are not integers from 0 to time.
         """
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
@@ -286,7 +286,7 @@ class Autoregressive:
             "speculative", passes over blocks that `draft` proposes.
           temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
             values are closer to its mode.
-          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_k: draw only from this many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in
             (0, 1]; after `temperature` and `top_k`.
           prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
@@ -297,11 +297,11 @@ class Autoregressive:
             noise, a student, or any object with `as_draft(model)`. It changes only the time taken.
 
         Returns:
-          The elements; with `return_log_prob` a pair of them and `log_prob` of them, nats: under
-          the model itself, at temperature 1 and without `top_k` and `top_p`; 0 after a row's end.
+          The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
+          under the model itself, at temperature 1 without `top_k` and `top_p`; 0 after a row's end.
 
         Raises:
-          ValueError: an argument has no meaning.
+          ValueError: an argument is invalid for this model.
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -350,15 +350,16 @@ class Autoregressive:
           num: number of rows.
           chunk: number of elements at a time, rounded up to a multiple of the network's block.
           temperature: at least 0, a number or one for each row; 1 samples the distribution.
-          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_k: draw only from this many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in (0,
             1].
           prefix: elements that the rows begin with, as an array or a list of rows.
           stop: the element that ends a row; those after it are equal to it.
 
         Raises:
-          ValueError: an argument has no meaning; raised at the call, before the first element.
-          UnsupportedNetworkError: the network has no step; raised at the call, too.
+          ValueError: an argument is invalid for this model; raised at the call, before the first
+            element.
+          UnsupportedNetworkError: the network has no step; also raised at the call.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
@@ -375,13 +376,14 @@ class Autoregressive:
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
-        """Return this model as a draft of another one.
+        """Return this model as a draft for another one.
 
         Args:
-          model: the model that symbols are proposed to.
+          model: the model for which symbols are proposed.
 
         Raises:
-          ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
+          ValueError: this model's symbols, noise or conditions differ from the other's, or it has
+            no steps of one symbol.
         """
         return stepped_draft(self, model)
 
