@@ -35,7 +35,7 @@ class Categorical:
 
     @property
     def noise_channels(self) -> int:
-        """One uniform number."""
+        """Number of random numbers that `sample` needs per symbol: one uniform."""
         return 1
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The likelihoods of a WaveNet's configuration by name.
+"""The likelihoods of a WaveNet's configuration, by name.
 
 This module is imported without TensorFlow, which its two factory functions import when called.
 """
@@ -18,9 +18,9 @@ class Facts(NamedTuple):
     """Properties of a likelihood that a configuration needs.
 
     Attributes:
-      is_mixture: the likelihood is a mixture, with a number of `components`.
-      is_companded: the levels are those of mu-law, which a network reads one-hot, not as numbers;
-        otherwise they are equally spaced, and the likelihood has a density.
+      is_mixture: whether the likelihood is a mixture, which has `components`.
+      is_companded: whether the levels are those of mu-law, which a network reads as one-hot
+        vectors, not as numbers; otherwise they are equally spaced and the likelihood has a density.
     """
 
     is_mixture: bool

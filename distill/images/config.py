@@ -1,4 +1,4 @@
-"""Configurations of image distillations, every field settable on the command line."""
+"""Configurations of image distillations; every field can be set on the command line."""
 
 import dataclasses
 from typing import ClassVar, Literal

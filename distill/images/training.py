@@ -41,7 +41,7 @@ features of a classifier where the loss compares them, else None. Another kind i
 
 
 class ImageStudentRecipe(Recipe):
-    """Distillation of an image model, whose run is that of an ordinary image model."""
+    """Distillation of an image model; the run is that of an ordinary image model."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -49,11 +49,11 @@ class ImageStudentRecipe(Recipe):
 
     @property
     def rows(self) -> int:
-        """Number of images of a batch."""
+        """Number of images in a batch."""
         return self.config.batch_size
 
     def prepare(self, run: TrainingRun) -> tuple[ImageDataset, Features | None]:
-        """Return the images and the features of the loss, after claiming the run."""
+        """Claim the run, and return the images and the features for the loss."""
         dataset = dataset_for(self.config, self.teacher, self.data)
         facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
         facts["targets"] = to_json(self.config.targets)
@@ -90,7 +90,7 @@ def student_and_teacher(
 
 
 def features_for(config: DistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
-    """Return the features of the loss, of a classifier kept in a file; None where unused.
+    """Return the features for the loss, from a classifier kept in a file; None if unused.
 
     Raises:
       UserError: the images have no classes.
@@ -114,7 +114,7 @@ def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) ->
     """Return the images, with the configuration of the student.
 
     Raises:
-      UserError: the teacher does not fit, or the images have other classes.
+      UserError: the teacher does not fit, or the images' classes are not the teacher's.
     """
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))
@@ -149,7 +149,7 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
 
 
 def _check(config: DistillConfig, teacher: ImageModel) -> None:
-    """Raise UserError for a teacher without the part to distil."""
+    """Raise UserError unless the teacher has the part that is to be distilled."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.bits > 8:
