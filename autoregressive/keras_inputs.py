@@ -51,7 +51,7 @@ class KerasInputs:
         return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
 
     def conditions(self, call: Callable[..., Any]) -> Specs:
-        """Return the conditions' specs; one whose length may differ from the elements is a `Memory`.
+        """Return the conditions' specs; one that may be longer or shorter in time is a `Memory`.
 
         Args:
           call: the network as a function of its arguments.

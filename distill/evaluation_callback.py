@@ -168,7 +168,7 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Write and log the student's sound, with plots of the student, the teacher and the recording."""
+        """Write and log the student's sound, with plots of it, the teacher's and the recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)

@@ -274,6 +274,6 @@ class FlowStudent:
         return self.weights_read(elements, *condition).trained
 
     def weights_read(self, elements: tf.Tensor, *condition: tf.Tensor) -> Weights:
-        """Return the variables, trained and frozen, that the networks read in a call on the examples."""
+        """Return the trained and frozen variables that the networks read for the examples."""
         zeros = tf.zeros(tf.shape(elements))
         return weights_read(lambda *given: self.draw(*given).output, zeros, *condition)

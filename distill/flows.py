@@ -180,14 +180,14 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
     def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Return what the layers contribute to every sample's gates, [batch, time, 2 units]."""
+        """Return what the layers add to every sample's gates, [batch, time, 2 units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        """Return what the newest samples contribute to each sample's gates, [batch, time, 2 units]."""
+        """Return what the newest samples add to each sample's gates, [batch, time, 2 units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)

@@ -27,7 +27,7 @@ FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, a graph that reads the variables it was made from, and their values at that time."""
+    """An engine, a graph that reads the variables it was made from, and their values then."""
 
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
@@ -39,7 +39,7 @@ _ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.Weak
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
     """Return the requested sounds, float32 [batch, num_samples] in [-1, 1]."""
-
+    # Nobody waits for a first chunk here, so the first one is as long as the others.
     chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
 

@@ -58,7 +58,7 @@ class RunDirectory:
           defaults: values of settings that a stored configuration does not have.
 
         Raises:
-          UserError: another process uses the run, or it has another configuration.
+          UserError: another process uses the run, or its configuration differs.
         """
         run = cls.locked(path, is_chief)
         try:
@@ -110,7 +110,7 @@ class RunDirectory:
         return stored
 
     def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
-        """Return the run's checkpoints; whatever `best` is, they keep the arrays of the best."""
+        """Return the run's checkpoints; they keep the arrays of the best one even if not `best`."""
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":

@@ -97,7 +97,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Append the arrays to `parts`, in whole cache lines, and record in `entry` where each begins."""
+    """Append the arrays, padded to whole cache lines, and record in `entry` where each begins."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))

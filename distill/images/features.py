@@ -48,7 +48,7 @@ class Features:
         self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the features, float32 [batch, FEATURES], of images [batch, height, width, channels]."""
+        """Return the features [batch, FEATURES] of images [batch, height, width, channels]."""
         for number, (kernel, bias) in enumerate(self._layers):
             stride = 1 + number % 2
             values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)

@@ -57,7 +57,7 @@ class PixelConditionals:
     before: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values, nats per unit, [..., batch, height, width, channels]."""
+        """Return the log-density of values [..., batch, height, width, channels], nats per unit."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
@@ -169,7 +169,7 @@ class FlowLoss(ImageLoss):
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images int32 [batch, height, width, channels] that the teacher draws, and their nats.
+        """Return images that the teacher draws, int32 [batch, height, width, channels], and nats.
 
         The images are guided if `targets.guidance` is set; the nats are their log-probabilities,
         float32 [batch].

@@ -91,7 +91,7 @@ class Schedule:
         return peaks
 
     def check(self) -> None:
-        """Raise ValueError unless every pass runs once, alone on its device, after its needs."""
+        """Raise ValueError unless every pass runs once, after its needs, in a slot of its own."""
         counts = range(len(self.devices)), range(self.num_microbatches)
         missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
         if missing:

@@ -41,7 +41,7 @@ class Lowered:
     Attributes:
       artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
       captures: resources and constants that the function reads, in order.
-      outputs: shape and dtype of each output by its name, in order.
+      outputs: shape and dtype of each output by name, in order.
     """
 
     artifact: bytes

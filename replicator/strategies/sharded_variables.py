@@ -1,4 +1,4 @@
-"""Variables in shards on a mesh: the layout of each, and reads as a computation requires."""
+"""Variables in shards on a mesh: their layouts, and reads in the form that a computation needs."""
 
 import contextlib
 import enum
@@ -70,7 +70,7 @@ class LayoutRules:
         return self._widest(shape) if self.is_automatic else self.replicated(len(shape))
 
     def check_all_used(self) -> None:
-        """Raise UserError if a pattern was found in no name."""
+        """Raise UserError if a pattern was not found in any name."""
         for pattern, _ in self._rules:
             if pattern.pattern not in self._used:
                 names = list(dict.fromkeys(self._names))

@@ -57,7 +57,7 @@ Metrics = Mapping[str, tf.Tensor]
 
 
 class DivergedError(UserError):
-    """An error of a loss that was not finite; the state before it is on disk."""
+    """A loss was not finite; the state before it is on disk."""
 
 
 class Trainer:
@@ -153,12 +153,12 @@ class Trainer:
         `LoopConfig.patience`, the state's average is at the end that of the best score.
 
         Args:
-          batches: endless batches from the current step of the run on; with more than one device,
+          batches: endless batches, starting at the run's current step; with more than one device,
             an argument of `Replicator.batches`.
           evaluate: returns the score on dev (lower is better), given the log and the step. Only the
             chief needs one.
-          listener: hears of updates and scores, and may end training; None: nobody. If it asks for
-            the end at an update without a score, several processes all end after the next update.
+          listener: hears of updates and scores, and may end training; None: no listener. If it asks
+            for the end at an update without a score, several processes all end after the next one.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -265,7 +265,7 @@ class Trainer:
                 return reason
 
     def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
-        """Show, log and tell the metrics of an update, and return its step."""
+        """Show and log the metrics of an update, tell the listener, and return the step."""
         before, step = outputs.progress.done, self._num_updates
         outputs.progress.advance(step - before, loss=metrics["loss"])
         every = self.config.report_every_steps
@@ -336,7 +336,7 @@ class Trainer:
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        """Score this step, if there is an evaluation, and tell it with its update's metrics."""
+        """Score this step, if there is an evaluation, and tell the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
         score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
@@ -358,7 +358,7 @@ class Trainer:
         return score
 
     def _diverged(self, loss: float, norm: float) -> DivergedError:
-        # Nothing is deleted: the state itself may be the cause, and an earlier one be needed.
+        # Nothing is deleted: if the state itself is the cause, an earlier one is needed.
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
             self._saved_step = self.step
@@ -383,7 +383,7 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class _Outputs:
-    """Destinations of metrics, scores and progress, and who computes scores."""
+    """Destinations of metrics, scores and progress, and the function that computes scores."""
 
     evaluate: Evaluate | None
     listener: Listener

@@ -22,7 +22,7 @@ class Outcome:
       seconds: duration of the training in seconds.
       best_score, best_step: score and step of the best checkpoint on dev; None before the first
         evaluation.
-      scores: step and score of every evaluation, also of those before the run was resumed.
+      scores: step and score of every evaluation, including those before the run was resumed.
     """
 
     step: int
