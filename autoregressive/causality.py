@@ -147,7 +147,7 @@ def probe_lengths(
     sized = _sized(specs, length)
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest(LESS_LONG, *LENGTHS)
-    any_length = length == LENGTHS[0]  # others may have to be multiples of some number
+    any_length = length == LENGTHS[0]  # others may have to be multiples of a number
     most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
     long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
     return length, tables.longest(*long, LESS_LONG, *LENGTHS)

@@ -94,7 +94,7 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
         each = condition.get(name) if isinstance(condition, Mapping) else condition
         if each is None:
             raise ValueError(f"`condition` must be given, {spec.shape}, got None.")
-        if each.shape.rank == spec.shape.rank + 1:  # one channel, as bundles have it
+        if each.shape.rank == spec.shape.rank + 1:  # one channel, as in bundles
             each = each[..., 0]
         found.append(tf.cast(each, spec.dtype))
     return found

@@ -42,8 +42,8 @@ class Autoregressive:
         tokens (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels
         and `Reals` for real symbols.
       conditions: further arguments of the network: the spec of its second argument, or specs by
-        name in the order of its further arguments. [None, None, channels] is at the rate of the
-        elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
+        name in the order of its further arguments. [None, None, channels] has the elements' time
+        axis, [None] or [None, channels] is the same at every time, and `Memory([None, None,
         channels])` has an axis of its own. Not needed for a Keras model with several inputs.
       condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
@@ -277,7 +277,7 @@ class Autoregressive:
 
         Args:
           num: number of rows.
-          length: elements per row, those of the prefix included, or (height, width, channels).
+          length: number of elements per row, including the prefix, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
@@ -344,7 +344,7 @@ class Autoregressive:
         It ends early where all rows have ended by `stop`.
 
         Args:
-          length: number of elements of each row, those of the prefix included.
+          length: number of elements of each row, including the prefix.
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.

@@ -26,8 +26,8 @@ class Probe:
     """Outputs for random arguments of two rows.
 
     Args:
-      alone: the network, called on one row.
-      together: the network, called on both rows.
+      alone: the network, for calls on one row.
+      together: the network, for calls on both rows.
       first: arguments of the network, [2, time, ...] each, or [2, ...] without a time axis.
       other: other arguments of the same shapes.
       kinds: the facts about each argument.

@@ -60,7 +60,7 @@ class Tables:
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
-        built = getattr(self._built, "fault", None)  # a network that was built for one size has it
+        built = getattr(self._built, "fault", None)  # None unless it was built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
 

@@ -1,4 +1,4 @@
-"""The conditionals of a model of symbols, in time or raster order."""
+"""The conditional distributions of a model of symbols, in time or raster order."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

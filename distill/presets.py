@@ -25,7 +25,7 @@ SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that c
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The terms of the loss and their weights; 0 switches a term off. Each is logged alone."""
+    """The terms of the loss and their weights; 0 switches a term off. Each is logged separately."""
 
     kl: float = 1.0
     """Weight of KL(P_S || P_T), in nats per sample."""
@@ -109,7 +109,7 @@ class ClipConfig:
     """Clips per batch."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 

@@ -49,7 +49,7 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
     Args:
       temperature: a scalar.
-      tempers: whether the distribution can be sampled at other temperatures than 1.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
       ValueError: `temperature` is not a finite number of at least 0, or is not 1 although the
@@ -72,7 +72,7 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
     Args:
       temperature: a scalar, or `num` of them.
       num: number of rows.
-      tempers: whether the distribution can be sampled at other temperatures than 1.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
       ValueError: `checked_temperature` refuses one of them, or their number is not `num`.

@@ -93,7 +93,7 @@ class Checkpoints:
         return None if best is None else best["score"]
 
     def forget_scores(self) -> None:
-        """Delete all scores, measured on other data, and keep every checkpoint."""
+        """Delete all scores, which were measured on other data, and keep every checkpoint."""
         (self.folder / "best.json").unlink(missing_ok=True)
 
     def scored_step(self) -> int | None:

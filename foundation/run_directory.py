@@ -72,7 +72,7 @@ class RunDirectory:
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
-        A process whose run has its chief in another one neither creates, locks nor writes it.
+        A process that is not the chief neither creates, locks nor writes the directory.
         """
         run = cls(path)
         run._is_chief = is_chief
@@ -216,7 +216,7 @@ class RunDirectory:
 
 
 def _on_other_data(stored: dict, given: dict) -> bool:
-    """Return whether the evaluation data changed, judged by location if there is no digest."""
+    """Return whether the evaluation data changed, by its digest or else by its location."""
     for key in ("dev_digest", "data_folder"):
         if key in stored and key in given:
             return stored[key] != given[key]

@@ -47,7 +47,7 @@ class Linear:
     """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit sound.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int = 65536
@@ -74,7 +74,7 @@ class Integers:
     """Integers [0, levels), used directly as symbols: for tokens, and grey images of 8 to 16 bits.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int = 256
@@ -111,7 +111,7 @@ class MuLaw:
     silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
-      ValueError: fewer than 2 levels, or more than 2^16.
+      ValueError: there are fewer than 2 levels, or more than 2^16.
     """
 
     levels: int = 256

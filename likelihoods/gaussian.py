@@ -36,7 +36,7 @@ class Gaussian:
       min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int | None = 65536

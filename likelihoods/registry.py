@@ -45,7 +45,7 @@ def check(name: LikelihoodName, levels: int, components: int) -> None:
 def make_distribution(
     name: LikelihoodName, levels: int, components: int, min_log_scale: float
 ) -> "Distribution":
-    """Return the distribution of a name; arguments that it does not need are ignored."""
+    """Return the named distribution; arguments that it does not need are ignored."""
     from likelihoods import Categorical, Gaussian, GaussianMixture, LogisticMixture
 
     if name == "categorical":
@@ -57,7 +57,7 @@ def make_distribution(
 
 
 def make_codec(name: LikelihoodName, levels: int) -> "Codec":
-    """Return the codec of a sound's samples."""
+    """Return the codec for samples of sound by the likelihood's name."""
     from likelihoods import Linear, MuLaw
 
     return MuLaw(levels) if FACTS[name].is_companded else Linear(levels)

@@ -63,7 +63,7 @@ class Body:
     states: tuple[int, ...]
 
     def key(self, index: int) -> str:
-        """Return the name of a variable in the state of the step."""
+        """Return the name under which the step's state holds a variable."""
         return f"{self.name}:{index}"
 
     def iterate(

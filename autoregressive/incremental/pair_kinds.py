@@ -95,8 +95,8 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
     """Return the kind of an output, whose axes must grow by an entry per time.
 
     Raises:
-      UnsupportedNetworkError: an axis grows otherwise, like scores of relative positions before
-        their shift.
+      UnsupportedNetworkError: an axis grows in a different way, such as that of scores of relative
+        positions before their shift.
     """
     growth = node.lengths[1] - node.lengths[0]
     tensors = [op.outputs[output] for op in (node.op, node.longer)]

@@ -104,7 +104,7 @@ class StepProgram:
         return 1e-3 if tf.float32 in used else 1e-6
 
     def horizon(self, length: int) -> Horizon:
-        """Return the tables and windows for sequences of `length` time steps, made once.
+        """Return the tables and windows for sequences of `length` time steps, cached by length.
 
         Raises:
           ValueError: a layer has a table of fewer positions than `length`.
@@ -227,8 +227,8 @@ class StepProgram:
 
         Args:
           state: a state that was made for the horizon `before`.
-          before: the present horizon, in times.
-          after: the new horizon, in times.
+          before: the present horizon, in time steps.
+          after: the new horizon, in time steps.
           fixed: values of the arguments without a time axis.
         """
         old, new = self.horizon(before), self.horizon(after)
@@ -261,7 +261,7 @@ class StepProgram:
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:
-    """Return whether pairs with a later key have a weight."""
+    """Return whether any pair whose key is later than its query has a weight."""
     rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
     later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
     largest = np.abs(rows).max(initial=0.0)

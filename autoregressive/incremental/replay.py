@@ -117,7 +117,7 @@ def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
 def inlined(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function as one graph without calls, with all shapes inferred from `specs`."""
+    """Return the function as one graph with calls inlined and all shapes inferred from `specs`."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 

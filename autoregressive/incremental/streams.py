@@ -33,7 +33,7 @@ class Stream:
         last rows up to the present are missing.
       outer, inner: sizes of the axes merged with time, before and after it.
       ahead: layers that looked ahead, one text per layer.
-      merged_by: the layer that merged the axis with another one.
+      merged_by: name of the layer that merged time with another axis, or "".
     """
 
     axis: int
@@ -46,7 +46,7 @@ class Stream:
 
     @property
     def is_merged(self) -> bool:
-        """True if the axis also holds another one, such as [batch * time, channels]."""
+        """True if another axis is merged with time, as in [batch * time, channels]."""
         return self.outer * self.inner != 1
 
     @property
@@ -89,7 +89,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A table of pairs that sets scores to a number so low that softmax makes it 0.
+    """A table of pairs that makes scores so low that their softmax is 0.
 
     Attributes:
       operation: name of the operation that reads the table.
@@ -265,7 +265,7 @@ class Keys:
     Attributes:
       times: int32 [count], the time of every key; negative before the first time step.
       distances: int32 [rows, count], query time minus key time.
-      is_window: whether they are the last times only, rather than all times of the horizon.
+      is_window: whether they are only the last times rather than all times of the horizon.
     """
 
     times: tf.Tensor

@@ -214,7 +214,7 @@ def aligned(
 ) -> dict[tf.Operation, tf.Operation] | None:
     """Return the second graph's operation for each operation of the first from `dependent`.
 
-    Operations on constants may differ: TensorFlow folds some of them for some sizes only.
+    Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
 
     Args:
       first: the graph of a network.
@@ -222,7 +222,7 @@ def aligned(
       arguments: indices of the arguments with a time axis.
 
     Returns:
-      None if the graphs differ.
+      The second graph's operation by the first graph's; None if the graphs differ.
     """
     pair = dependent(first, arguments), dependent(second, arguments)
     if first_difference(*pair) is not None:

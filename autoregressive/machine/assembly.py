@@ -187,7 +187,7 @@ class Program:
     position: int
 
     def unlimited(self) -> None:
-        """Make all instructions treat all rows of the state, filled or not."""
+        """Make all instructions process all rows of the state, filled or not."""
         self.rows[:, -1] = 0
 
 

@@ -318,7 +318,7 @@ def map_vectors(
     c_step: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Set `vectors` vectors at o to the function with a code of those at a, b and c.
+    """Set `vectors` vectors at o to the function numbered `code` of those at a, b and c.
 
     A step is the number of bytes from one vector to the next; 0: one number serves all lanes.
     """

@@ -174,7 +174,7 @@ def to_floats(p: np.ndarray, o: int, a: int) -> None:
 def _move(
     o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
 ) -> None:
-    """Copy `count` numbers; steps are in numbers."""
+    """Copy `count` numbers of `words` words each; steps count numbers."""
     if o_step == 1 and a_step == 1:
         o_step, a_step, count = np.int64(1), np.int64(1), count * words
         whole = count // LANES
@@ -262,7 +262,7 @@ def _joined(code: int, total: float, value: float) -> float:
 
 @compiled
 def _reduced(code: int, a: int, step: int, count: int) -> float:
-    """Return the reduction with a code of `count` floats."""
+    """Return the reduction numbered `code` of `count` floats."""
     if step == 1 and code <= _MEAN:
         return sum_of(a, count)
     if step == 1 and code == _LARGEST:

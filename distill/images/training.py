@@ -84,7 +84,7 @@ class ImageStudentRecipe(Recipe):
 def student_and_teacher(
     config: AnyTrainConfig, teacher: ImageModel
 ) -> tuple[ImageDensity, ImageDensity]:
-    """Return an untrained student, and a copy of its teacher that no tape watches."""
+    """Return an untrained student, and a copy of its teacher without gradients."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
     return ImageDensity(config), frozen_copy(teacher.network, make)
 

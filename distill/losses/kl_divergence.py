@@ -27,7 +27,7 @@ ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
 class ElementDensities(Protocol):
-    """The distribution of every element given the elements before it, differentiable in those."""
+    """The distribution of each element given those before it, in which it is differentiable."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """Return the log-density of values, nats per unit, float32 [..., batch, elements...]."""

@@ -63,7 +63,7 @@ def interleaved(devices: int, chunks: int = 2) -> Block:
 
     Args:
       devices: number of devices.
-      chunks: stages per device.
+      chunks: number of stages per device.
     """
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}

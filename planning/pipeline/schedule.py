@@ -52,12 +52,12 @@ class Schedule:
 
     @property
     def num_chunks(self) -> int:
-        """Stages per device."""
+        """Number of stages per device."""
         return len(self.devices) // self.num_devices
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches per step."""
+        """Number of microbatches per step."""
         return 1 + max(each.microbatch for each in self.slots)
 
     def needs(self, each: Pass) -> Iterator[Pass]:

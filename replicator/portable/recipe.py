@@ -33,12 +33,12 @@ class ExportedRun(TrainingRun):
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Make the configuration that of the folder, after `check`."""
+        """Store the configuration as the folder's, after `check`."""
         self.check(config, changeable, defaults)
         self.config = config
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if it has it."""
+        """Return the path of a file in the folder, copied from the run directory if it exists there."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)

@@ -203,7 +203,7 @@ class SharedStopRequest:
             self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
     def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the metrics of a step without the stop requests, which are stored."""
+        """Store the stop requests in a step's metrics, and return the other metrics."""
         if self.metric_variables:
             mean = metrics[_STOP].numpy()
             requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]

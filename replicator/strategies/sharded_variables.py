@@ -245,7 +245,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource that is read now: that of the shards, or that of a copy."""
+        """The resource that is currently read: that of the shards or of a copy."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:

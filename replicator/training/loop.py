@@ -150,7 +150,7 @@ class Trainer:
         """Train to the last step, or until a stop is requested, and save.
 
         `LoopConfig.max_minutes` count from `resume`, or from here if that was not called. With
-        `LoopConfig.patience`, the state's average is at the end that of the best score.
+        `LoopConfig.patience`, the state's average is set at the end to that of the best score.
 
         Args:
           batches: endless batches, starting at the run's current step; with more than one device,

@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """0, or 128 + the signal that stopped it."""
+        """Exit status of the command: 0, or 128 plus the number of the signal that stopped it."""
         named = self.reason in signal.Signals.__members__
         return 128 + signal.Signals[self.reason] if named else 0
 

@@ -88,11 +88,11 @@ class TrainingRun:
         return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the resumed run's, by `RunDirectory.check`."""
+        """Compare part of a configuration with that of the resumed run (`RunDirectory.check`)."""
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with the resumed run's, by `RunDirectory.claim`."""
+        """Write config.json, or compare it with that of the resumed run (`RunDirectory.claim`)."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:

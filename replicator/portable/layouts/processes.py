@@ -165,8 +165,8 @@ def check_equal(*things: Any) -> None:
 class Agreement:
     """An agreement of all processes on the next action, requested by each after every step.
 
-    With several processes, an answer is that of the previous step, so that none waits for its
-    devices.
+    With several processes, the answer is the one for the previous step, so that no process waits
+    for its devices.
 
     Args:
       requests: possible requests, from lowest to highest priority, the first meaning to continue;
