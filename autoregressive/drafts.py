@@ -9,7 +9,7 @@ from autoregressive.samplers import Draft, SteppedDraft
 
 
 def stepped_draft(draft: Any, model: Any) -> Draft:
-    """Return an `Autoregressive` as a draft for another one.
+    """Return an `Autoregressive` as a draft for another model.
 
     Args:
       draft: the model that proposes symbols.

@@ -141,7 +141,7 @@ class Autoregressive:
 
     @property
     def feeds(self) -> str:
-        """A sentence that says what the network's inputs are, "" where it reads symbols itself."""
+        """A sentence that says what the network's inputs are; "" if the network reads symbols."""
         return getattr(self.symbol_network, "feeds", "")
 
     @property
@@ -376,7 +376,7 @@ class Autoregressive:
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
-        """Return this model as a draft for another one.
+        """Return this model as a draft for another model.
 
         Args:
           model: the model for which symbols are proposed.

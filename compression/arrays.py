@@ -60,5 +60,5 @@ class Arrays(Kind):
         yield shape, given_to(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the elements."""
+        """Return the elements of a file, given the levels of its only stream."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

@@ -176,7 +176,7 @@ def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> N
       arrays: log-weights, means and log-scales, float64 [elements, components].
       low: first level of each interval, int64 [elements].
       sizes: levels of a half, coded levels, levels, and whether components are normal.
-      t: the odds [elements], output.
+      t: output, the odds, [elements].
     """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
@@ -200,8 +200,8 @@ def split_bounded(
       offs: largest differences of each, of the same shapes.
       low: first level of each interval, int64 [elements].
       sizes: levels of a half, coded levels, levels, and whether components are normal.
-      t: the odds [elements], output.
-      margin: largest differences of the odds [elements], output.
+      t: output, the odds, [elements].
+      margin: output, the largest differences of the odds, [elements].
     """
     half, whole = sizes[0], sizes[1]
     share = FLOOR * half / whole

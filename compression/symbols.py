@@ -137,5 +137,5 @@ class SymbolConditionals:
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of the axes of positions, each of which is decoded in one call."""
+    """Return the sizes of the axes of positions; each position is decoded in one call."""
     return shape[1:3] if len(shape) == 4 else shape[1:2]

@@ -30,7 +30,7 @@ class FlowLayer(tf.Module):
 
     Args:
       config: the student's sizes.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       dilation: spacing of the taps, in time steps.
       name: the module's name.
     """
@@ -87,7 +87,7 @@ class Flow(tf.Module):
 
     Args:
       config: the student's sizes.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       layers: number of layers.
       initial_scale: the approximate scale s of an untrained flow.
       name: the module's name.

@@ -1,4 +1,4 @@
-"""A student as stages of a pipeline: its flows, the condition in front and the loss behind."""
+"""A student as stages of a pipeline: its flows, with the condition first and the loss last."""
 
 from collections.abc import Callable
 from typing import Any

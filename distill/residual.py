@@ -55,7 +55,7 @@ class ResidualDomain(tf.Module):
 
     Args:
       config: the student's sizes, with linear prediction and a dense conditioner.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       mel: the convention of the frames.
       name: the module's name.
 

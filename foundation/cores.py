@@ -16,7 +16,7 @@ _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 @functools.cache
 def _core_of_thread() -> Callable[[], int]:
-    """Return the function of the system's library that says which core a thread runs on."""
+    """Return the system library's function that tells which core the calling thread runs on."""
     return ctypes.CDLL(None).sched_getcpu
 
 

@@ -17,7 +17,7 @@ def lazy_exports(
 
     Args:
       package: name of the package, `__name__` in its `__init__.py`.
-      modules: for each public name, the module that defines it, or that it is itself.
+      modules: for each public name, the module that defines it, or the module itself.
       prefix: start of the modules' full names; None: the package's name and a dot.
     """
     module, prefix = sys.modules[package], f"{package}." if prefix is None else prefix

@@ -80,7 +80,7 @@ class Continuous(Distribution, Protocol):
     """A distribution that is also a density over the reals, differentiable in its values."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the density float32 [...], nats per unit, of real `values` [...].
+        """Return the log-density float32 [...], nats per unit, of real `values` [...].
 
         For integer symbols the unit is half the span of the grid, which runs from -1 to 1.
         """

@@ -154,7 +154,7 @@ class StepProgram:
         return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
-        """Return the layer that gives weight to keys of later times, or "".
+        """Return the name of a layer that gives weight to keys of later times; "" if there is none.
 
         Args:
           *arguments: arguments of the network, with `lengths[0]` times.

@@ -284,7 +284,7 @@ def _no_keys(group: str) -> Keys:
 
 @dataclasses.dataclass
 class Call:
-    """Arguments of an operation in a step: the number of rows, and the state of loops.
+    """What an operation needs of a step besides its inputs, and its changes of the state.
 
     Attributes:
       rows: number of times in this call.

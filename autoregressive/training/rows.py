@@ -32,7 +32,7 @@ class Padded(NamedTuple):
         return int(self.arrays[LENGTHS].max()) if LENGTHS in self.arrays else 0
 
     def of_length(self, length: int) -> "Padded":
-        """Return the batch with its ragged arrays padded, or cut, to a length."""
+        """Return the batch with its ragged arrays padded or cut to a length."""
         arrays = dict(self.arrays)
         for name in self.ragged:
             array, fill = arrays[name], self.fill if name == ELEMENTS else 0

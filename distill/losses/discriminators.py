@@ -38,7 +38,7 @@ class Convolutions(tf.Module):
     Args:
       shapes: height and width of each kernel, and its strides [down, across].
       channels: number of hidden channels.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       name: the module's name, with which the variables' names begin.
     """
 
@@ -85,7 +85,7 @@ class SpectrogramDiscriminator(tf.Module):
     Args:
       fft_size: length of the transform, in samples.
       config: the number of hidden channels, and the share of the band, from 0 Hz up, that is read.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
     """
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
@@ -108,7 +108,7 @@ class PeriodDiscriminator(tf.Module):
     Args:
       period: spacing of the samples.
       config: the number of hidden channels.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
     """
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:

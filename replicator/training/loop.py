@@ -97,8 +97,10 @@ class Trainer:
         """Restore the newest readable checkpoint, and return messages for the user.
 
         The messages are the notes of the run directory, and one for each newer checkpoint that is
-        damaged. If there is none, `initialise` prepares the state in the chief. If other processes
-        of the run have ended, or have another configuration, UserError is raised.
+        damaged. If there is no checkpoint, `initialise` prepares the state in the chief.
+
+        Raises:
+          UserError: another process of the run has ended, or its configuration differs.
         """
         self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
