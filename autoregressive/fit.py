@@ -60,7 +60,7 @@ def negative_log_likelihood(
 
     Args:
       model: any model with `log_prob`.
-      batch: arrays by name: `elements`, and perhaps `condition`; with rows of different lengths
+      batch: arrays by name: `elements`, optionally `condition`, and for rows of different lengths
         also `lengths` and `mean_length`.
     """
     loss = -tf.reduce_mean(_of_real_elements(model, batch))

@@ -53,8 +53,8 @@ class Autoregressive:
         Channels of one time are independent of each other, given the times before; the network
         gives the parameters of one after the other.
       start: the network's input before the first element in time order. For a network that reads
-        integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
-        floats a number on its own scale, by default the middle of `input_scale`.
+        integers it is a symbol, possibly one that is never drawn, by default levels // 2; for one
+        that reads floats, a number on the network's scale, by default the middle of `input_scale`.
       input_scale: (low, high), the floats that the network reads for the least and the greatest
         level, or for -1 and 1 of real symbols; by default (-1, 1).
 

@@ -15,7 +15,7 @@ from foundation.errors import UserError
 
 
 class CausalNetwork(Protocol):
-    """A network from elements, and perhaps a condition, to distribution parameters at every time.
+    """A network from elements, and optionally a condition, to parameters at every time.
 
     Law: row t of the output depends on rows 0 to t of the arguments, but neither on later ones nor
     on their number.

@@ -110,7 +110,7 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
 
 
 def _constants(graph: Any) -> dict[int, Any]:
-    """Return the constants that the calls in a graph of layers were made with, by identity."""
+    """Return the constant arguments of the calls in a graph of layers, by `id`."""
     nodes = [node for each in graph.operations for node in each._inbound_nodes]
     given = [tf.nest.flatten([node.arguments.args, node.arguments.kwargs]) for node in nodes]
     return {

@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
     stop: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, or the given ones where they are known.
+        """Return drawn symbols, replaced by the given ones where these are known.
 
         Args:
           drawn: [batch, n, ...].

@@ -74,7 +74,7 @@ def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
 
     Args:
       graph: graph of the network, whose first argument is of integers.
-      unknown: returned where no embedding is seen, as in a stored network.
+      unknown: returned if no embedding is found, as in a stored network.
     """
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []

@@ -284,7 +284,7 @@ class RasterOrder:
     The network is not shifted: its output at a pixel must not depend on that pixel.
 
     Args:
-      network: function from images, and perhaps conditions, to [batch, height, width, parameters].
+      network: function from images, and conditions if any, to [batch, height, width, parameters].
       distribution: the distribution of a pixel, if it has `channels`; otherwise that of a channel,
         and the network has parameters for each channel.
       reading: the relation between symbols and the network's inputs.

@@ -74,7 +74,7 @@ class Container:
 
     @property
     def elements(self) -> int:
-        """Total number of elements, without the channels of sound."""
+        """Total number of elements; for sound, of samples in all recordings."""
         return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
 
     def to_bytes(self) -> bytes:

@@ -130,7 +130,7 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
     Args:
       kind: the model, and what its files hold.
       data: the file.
-      condition: what the model read besides the elements, where the file does not hold it.
+      condition: what the model read besides the elements, if the file does not hold it.
       moved: function that changes the network's outputs; None: no change.
 
     Raises:

@@ -17,7 +17,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 @rule(*CONVOLUTIONS)
 def convolution(node: Node) -> Part:
-    """Return how a step runs a convolution along time, and perhaps along one more axis."""
+    """Return how a step runs a convolution along time and at most one more axis."""
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)

@@ -27,7 +27,7 @@ class Incremental:
     returns the rows of `network(x)`, up to rounding.
 
     A network with attention or a table of positions keeps rows for all times up to a horizon, the
-    length that its state was made for, rounded up to a power of two; `lengthened` goes on beyond.
+    length that its state was made for, rounded up to a power of two; `lengthened` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].
@@ -51,7 +51,7 @@ class Incremental:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of times: the network has keys or positions."""
+        """True if a state is made for a limited length: the network has keys or positions."""
         return self.program(1).has_horizon
 
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
@@ -83,7 +83,7 @@ class Incremental:
 
         Args:
           batch: number of rows.
-          length: number of times that will be processed; only used by a network that
+          length: number of time steps that will be processed; only used by a network that
             `has_horizon`.
           fixed: conditions without a time axis, [batch, ...] each.
 

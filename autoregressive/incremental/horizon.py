@@ -54,8 +54,8 @@ class Horizon:
       graph: the network's graph at that length; None: no operation reads a table.
 
     Attributes:
-      windows: number of last keys that a query reads, by group of pairs, for groups where it is at
-        most half the horizon.
+      windows: number of most recent keys that a query reads, by group of pairs, if it is at most
+        half the horizon.
       names: number of rows kept as keys, by (name of the stream, name of the state's entry).
     """
 
@@ -142,7 +142,7 @@ class Horizon:
 
         Args:
           tensors: tensors of the graph.
-          fixed: values of the arguments without a time axis; zeros where there are none.
+          fixed: values of the arguments without a time axis; empty: zeros are used.
         """
         graph = self._graph
         zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}

@@ -10,7 +10,7 @@ def entries(op: tf.Operation) -> int | None:
     """Return the number of entries that an operation chooses from; None if it is not a lookup.
 
     Args:
-      op: any operation of a graph, also one that reads a variable through its handle.
+      op: any operation of a graph, including one that reads a variable through its handle.
     """
     if op.type == "GatherV2":
         axis = static_value(op.inputs[2])

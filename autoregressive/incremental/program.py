@@ -91,7 +91,7 @@ class StepProgram:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of times: there are keys or positions."""
+        """True if a state is made for a limited length: there are keys or positions."""
         parts = self._analysis.parts
         return parts_with_tables(parts) or any(part.keys for _, part in parts)
 
@@ -255,7 +255,7 @@ class StepProgram:
         Args:
           arguments: inputs [batch, n, ...], and the conditions with a time axis.
           state: a state from `initial_state` or a previous step.
-          length: the horizon that the state was made for, in times.
+          length: the horizon that the state was made for, in time steps.
         """
         return Execution(self._analysis, self.horizon(length), arguments, state).run()
 

@@ -47,7 +47,7 @@ def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tup
 
 
 def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
-    """Return the delay of each input behind the one that is furthest ahead."""
+    """Return the delay of each input relative to the one that is furthest ahead."""
     delays: dict[int, tuple[int, ...]] = {}
     for index, kind in enumerate(node.kinds):
         if isinstance(kind, Stream):

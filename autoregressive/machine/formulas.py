@@ -1,7 +1,7 @@
 """The functions of single numbers: their codes, and their forms in NumPy and in LLVM for vectors.
 
-A function has one entry here. Its vector formula, where there is one, is accurate to about 1e-7 of
-its value; the others are computed in doubles, number by number.
+Each function has one entry here. Its vector formula, if it has one, is accurate to about 1e-7 of
+its value; functions without one are computed in doubles, number by number.
 """
 
 import dataclasses

@@ -32,7 +32,7 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Parts(NamedTuple):
-    """What terms are made of besides their weights.
+    """What the factories of terms need besides the weights.
 
     Attributes:
       step: int32 [], the number of updates so far.

@@ -169,7 +169,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
 def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return clips changed for training: at other levels, with noise and with gaps.
 
-    Each clip is raised or lowered as a whole and each of its values by itself; two spans of frames
+    The level of each clip is changed, and each of its values by a little noise; two spans of frames
     and one of bands are silenced (SpecAugment, Park et al. 2019).
     """
     batch, frames, bands = mel.shape

@@ -117,7 +117,7 @@ def averages(folder: Path | str) -> dict[str, np.ndarray]:
 
 
 def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
-    """Return the function that returns the batch of a step, made by batches.py from settings."""
+    """Return a function from a step to its batch, created by batches.py from settings."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)

@@ -1,4 +1,4 @@
-"""Batches made by NumPy, one per step number, as a tf.data pipeline."""
+"""Batches that NumPy computes, one per step number, as a tf.data pipeline."""
 
 from collections.abc import Callable, Collection
 

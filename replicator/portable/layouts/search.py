@@ -190,7 +190,7 @@ class Search:
         return cuts
 
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
-        """Return the best layouts of one propagated decision, of two and so on, by beam search.
+        """Return the best layouts with one propagated decision, with two and so on, by beam search.
 
         The first decision of the best sequence, often a cut of every layer's width, need not be one
         of the best by itself.
