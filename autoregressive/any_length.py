@@ -1,8 +1,8 @@
-"""Networks that were built for one length, or one size of images, taken at others.
+"""Networks that were built for one length, or one size of images, called at others.
 
-A Keras model's layers are called again at the size of the input, if they give the outputs that the
-model has: the first ones do not depend on what comes later, nor on the length. What cannot be
-called again is called on its own length, padded with zeros behind.
+A Keras model's layers are called again at the size of the input if they then give the outputs of
+the model: the first outputs depend neither on what comes later nor on the length. A network that
+cannot be called at other sizes is called at its own length, with the input padded with zeros.
 """
 
 import weakref
@@ -21,12 +21,12 @@ CHANGES = "its outputs change with the size of its input"
 
 
 class Taken(NamedTuple):
-    """A network as it is called.
+    """A network as a function of tensors, with the specs of its arguments.
 
     Attributes:
       call: function from tensors to the parameters.
-      specs: specs of the function's arguments; the first one has a size of time only where the
-        network is called on that size alone.
+      specs: specs of the function's arguments; in the first one, time has a size only if the
+        network is called on no other size.
     """
 
     call: Call
@@ -34,12 +34,13 @@ class Taken(NamedTuple):
 
 
 class OneSize:
-    """A network that is called on the size that it was built for alone.
+    """A network that is called only at the size that it was built for.
 
     Args:
       call: the network.
       specs: specs of the network's arguments; those that are padded have no size of time.
-      sizes: [time], for shorter sequences the inputs are padded; or [height, width], no others.
+      sizes: the size it was built for: [time], to which shorter sequences are padded, or [height,
+        width], the only size of images.
       reason: why the network takes no other sizes, for errors.
     """
 
@@ -72,7 +73,7 @@ class OneSize:
 
 
 def _padded(values: tf.Tensor, length: int) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros behind."""
+    """Return values [batch, time, ...] padded at the end with zeros to `length` times."""
     behind = length - tf.shape(values)[1]
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
     padded.set_shape([values.shape[0], length, *values.shape[2:]])
@@ -80,7 +81,7 @@ def _padded(values: tf.Tensor, length: int) -> tf.Tensor:
 
 
 class UpTo:
-    """A network that takes fewer than it was built for, and no more.
+    """A network that takes smaller sizes than it was built for, but no larger ones.
 
     Args:
       call: the network.
@@ -101,16 +102,16 @@ class UpTo:
 
 
 def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
-    """Return a network as a function of tensors of any length, as far as it can be had.
+    """Return a network as a function of tensors, of any length if that is possible.
 
     Args:
       network: any callable.
       specs: specs of the network's arguments; in the first one, the axes that may grow have sizes
-        if the network takes these sizes alone. A Keras model's own inputs say so, too.
+        if the network takes only these sizes. A Keras model's own inputs may say so, too.
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
 
     Raises:
-      UserError: the network is of Keras on another backend than TensorFlow.
+      UserError: the network belongs to Keras on a backend other than TensorFlow.
       ValueError: the network cannot be built, or is stateful.
     """
     given = tuple(specs[0].shape[1 : 1 + axes])
@@ -153,7 +154,7 @@ def _takes(call: Call, specs: Sequence[tf.TensorSpec]) -> bool:
 
 
 def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
-    """Return specs without the sizes of time, also of conditions that are as long."""
+    """Return specs without the sizes of time, including conditions of the same size."""
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
         shape = spec.shape.as_list()
@@ -169,7 +170,7 @@ _KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDict
 
 
 def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]) -> Call:
-    """Return the network as it is called at other sizes."""
+    """Return the function by which the network is called at other sizes."""
     candidates: list[Call] = [call]
     if graph_of(network) is not None:
         candidates = [OtherSizes(network, sizes, each) for each in ("", "all", "first")]
@@ -190,9 +191,9 @@ def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[in
 def _chosen(
     candidates: Sequence[Call], call: Call, specs: Sequence[tf.TensorSpec], sizes: tuple[int, ...]
 ) -> Found:
-    """Return the number of the first candidate that is the network, and why it takes no more.
+    """Return the index of the first candidate that equals the network, and why it takes no more.
 
-    The number is None if none is; then the second says why.
+    The index is None if no candidate does; then the second value says why.
     """
     from autoregressive.size_trials import Trial  # which imports the derivation of steps
 
@@ -208,7 +209,7 @@ def _chosen(
 
 
 def _reason(is_equal: Callable[[], bool], others: str) -> str:
-    """Return why a network cannot be called on others than it was built for, "" if it can."""
+    """Return why a network cannot be called at sizes other than its own, "" if it can."""
     try:
         return "" if is_equal() else CHANGES
     except BakedSizeError as error:

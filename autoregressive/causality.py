@@ -28,16 +28,16 @@ from foundation.errors import UserError
 LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
-# Of those that a network with random weights is called on.
+# Height and width of the images that a network with random weights is called on.
 LARGE_SIDES = (14, 40)
-# Lengths of the sequences that a network with random weights is called on, the first that it takes,
-# and of those that one of many weights is called on. Graphs for the first lengths serve the
+# Lengths of the sequences that a network with random weights is called on (the first that it can
+# take), and the length for a network of many weights. Graphs for the first lengths serve the
 # derivation of a step, too.
 LONG, LESS_LONG = (VERIFIED, 600), 96
 MANY_WEIGHTS = 20_000_000
-# Most steps of which both rows of a batch are called together.
+# The greatest number of steps for which both rows of a batch are called together.
 BOTH_ROWS = 600
-# Most numbers in the outputs of both rows, with which memory is bounded for large vocabularies.
+# The most numbers in the outputs of both rows; this bounds the memory for large vocabularies.
 MOST_COMPARED = 2**26
 
 
@@ -46,12 +46,12 @@ class Causality:
     """The result of `check_causal`.
 
     Attributes:
-      is_causal: no output depends on later inputs, on the length or on random numbers, and there is
-        one for every input, [batch, time, parameters].
-      has_step: the network has a cached step, its own or a derived one.
-      message: the fault, with the name of the layer where the graph shows it; "" if there is none.
-      left_to_xla: the operation for which a processor's sampler of steps is compiled by XLA; "" if
-        the step machine, which compiles nothing, knows all of them, or if there is no step.
+      is_causal: whether no output depends on later inputs, on the length or on random numbers, and
+        the output has a row for every input, [batch, time, parameters].
+      has_step: whether the network has a cached step, its own or a derived one.
+      message: the fault, with the layer's name if the graph shows it; "" if there is none.
+      left_to_xla: the operation because of which a CPU samples by a step that XLA compiles; "" if
+        the step machine, which compiles nothing, knows all operations, or if there is no step.
     """
 
     is_causal: bool
@@ -73,8 +73,8 @@ def check_causal(
     """Check that a network is causal, and name the layer that looks ahead if it is not.
 
     The graph is followed from the input to the output. Then the network is called on pairs of
-    random inputs that differ from some time on, and the outputs before that time are compared. The
-    second check may miss an operation that those inputs do not reach.
+    random inputs that are equal up to a given time, and the outputs before that time are compared.
+    The second check may miss an operation that those inputs do not reach.
 
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
@@ -122,7 +122,7 @@ def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
 
 
 def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
-    """Return a network as it is called; of the specs of its arguments the first has any length."""
+    """Return a network as a function, with specs of its arguments; the first has any length."""
     call, specs = any_length(network, _specs(network, inputs, condition))
     return Taken(call, opened(specs))
 
@@ -130,9 +130,9 @@ def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
 def probe_lengths(
     call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
 ) -> tuple[int, int]:
-    """Return the lengths of the sequences on which a network is called, for `observed_fault`.
+    """Return the lengths of the sequences on which `observed_fault` calls a network.
 
-    The second is that of random weights, 0 without.
+    The second one is for calls with random weights; 0: there are none.
 
     Args:
       call: the network.
@@ -147,26 +147,26 @@ def probe_lengths(
     sized = _sized(specs, length)
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest(LESS_LONG, *LENGTHS)
-    any_length = length == LENGTHS[0]  # others may have to be multiples of some number
+    any_length = length == LENGTHS[0]  # others may have to be multiples of a number
     most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
     long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
     return length, tables.longest(*long, LESS_LONG, *LENGTHS)
 
 
 def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
-    """Return the size of one output of a network, where its graph tells; 1 otherwise."""
+    """Return the number of values of one output of a network; 1 if its graph does not show it."""
     shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
     return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
 
 def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Return specs of which the first has any length, also if it is the only one it takes."""
+    """Return specs of which the first has any length, even if the network takes only one."""
     first, *others = specs
     return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
 
 
 def _sized(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
-    """Return the specs of one row of a length."""
+    """Return the specs for one row of `length` times."""
     return [tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]
 
 
@@ -270,7 +270,7 @@ def observed_unmasked(
 ) -> str:
     """Return how outputs of a masked network depend on later pixels; "" if they seem not to.
 
-    It is called with its own weights, and on larger images with random ones.
+    The network is called with its own weights, and on larger images with random ones.
 
     Args:
       call: the network, whose outputs at a pixel must depend only on the pixels before it.
@@ -324,7 +324,7 @@ def _conditioned(
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
-    """Return how outputs for some images depend on later pixels; "" if they seem not to."""
+    """Return how the outputs for two images depend on later pixels; "" if they seem not to."""
     batch, height, width, _ = first.shape
 
     def outputs(pixels: tf.Tensor) -> tf.Tensor:
@@ -376,7 +376,7 @@ class _Draw:
             self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
-        """Return arguments of so many steps."""
+        """Return arguments of `length` steps."""
         return [
             self._numbers(spec, sized(spec, 2, [length]), 2 if index else self._symbols)
             for index, spec in enumerate(self._specs)

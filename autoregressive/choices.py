@@ -13,7 +13,7 @@ from likelihoods.truncated import Choice, Truncated
 def choice_of(
     distribution: Distribution, temperature: Any, top_k: Any, top_p: Any, num: int, axes: int
 ) -> tf.Tensor | Choice:
-    """Return the temperature, or how tokens are chosen where that is not all.
+    """Return the temperature, or a `Choice` of tokens if `top_k` or `top_p` is set, too.
 
     Args:
       distribution: distribution of the symbols.
@@ -21,10 +21,10 @@ def choice_of(
       top_k: number of tokens; 0: all.
       top_p: share of probability, in (0, 1].
       num: number of rows.
-      axes: axes of the positions.
+      axes: number of axes of the positions.
 
     Raises:
-      ValueError: an argument has no meaning, or the distribution is not over tokens.
+      ValueError: an argument is out of its range, or the distribution is not over tokens.
     """
     is_truncated = top_k != 0 or top_p != 1.0
     if is_truncated:

@@ -1,4 +1,4 @@
-"""Specs of conditions: at the rate of the elements, the same at every time, or a memory."""
+"""Specs of conditions: with the elements' time axis, the same at every time, or a memory."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-# Entries of an axis of any size of an argument without a time axis, when a network is analysed.
+# When a network is analysed: entries of each axis of unknown size in arguments without a time axis.
 FIXED_ENTRIES = 7
-# The name of a condition that has none of its own.
+# The name of an only condition that was given no name.
 ONLY = "condition"
 
 
@@ -39,7 +39,7 @@ def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
 
 
 def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """Return a spec as TensorFlow's own, for signatures of functions."""
+    """Return a spec as a plain `tf.TensorSpec`, for signatures of functions."""
     return tf.TensorSpec(spec.shape, spec.dtype)
 
 
@@ -87,7 +87,7 @@ def as_specs(given: Any) -> Specs:
 
 
 def default_names(count: int) -> list[str]:
-    """Return names of conditions that have none of their own."""
+    """Return names for `count` conditions without names of their own."""
     return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
 
 
@@ -98,13 +98,13 @@ def conditions_of(network: Any) -> Specs:
 
 
 def only_rate(specs: Specs) -> tf.TensorSpec | None:
-    """Return the spec of a condition at the rate of a sequence, if it is the only one."""
+    """Return the spec of the only condition, if it has the elements' time axis; else None."""
     found = list(specs.values())
     return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
 
 
 def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
-    """Return conditions of zeros as a network takes them, in a list that is empty without any.
+    """Return conditions of zeros as a network takes them, in a list; empty if it reads none.
 
     Args:
       network: a `SymbolNetwork`.
@@ -119,7 +119,7 @@ def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
 
 
 def described(spec: tf.TensorSpec, axes: int = 1) -> str:
-    """Return a spec as people write it, such as "int32 [num]"."""
+    """Return a spec in readable form, such as "int32 [num]"."""
     names = ["time"] if axes == 1 else ["height", "width"]
     places = dict(enumerate(names, 1)) if is_at_rate(spec, axes) else {}
     sizes = [str(places.get(n, size or "any")) for n, size in enumerate(spec.shape) if n]

@@ -1,4 +1,4 @@
-"""Checks of the conditions of a call, and what they are to a network."""
+"""Checks of the conditions of a call, and their conversion to what the network reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,22 +19,22 @@ from autoregressive.given import NamedConditions
 from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import CALLS, inlined, needed
 
-# Operations whose output has the numbers of their first input, or of one of two in `SelectV2`.
+# Operations that pass on the values of their first input (`SelectV2`: of one of two inputs).
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
 
 
 def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
-    """Return the conditions of elements of a shape as samplers hold them, after a check.
+    """Check the conditions of elements of a shape, and return them as samplers hold them.
 
     Args:
       network: any `SymbolNetwork`.
       given: None, an array for the only condition, or arrays by name; for a network without
         `conditions`, whatever it reads.
       order: "time" or "raster".
-      shape: shape of the elements, as far as it is known.
+      shape: shape of the elements; None for sizes that are not known.
 
     Raises:
-      ValueError: a condition is missing, is not read, or has another shape or other values.
+      ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
     """
     if hasattr(network, "conditions"):
         return condition_of(network, given, shape[: 2 if order == "time" else 3])
@@ -42,20 +42,20 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
-    """Return the conditions of a call as a sampler holds them, after a check.
+    """Check the conditions of a call, and return them as a sampler holds them.
 
     Args:
       network: a `SymbolNetwork` with `conditions`.
-      given: None; an array for the only condition; or arrays by name. A condition that is not at
-        the rate of the elements may have one row for all.
-      sizes: sizes of the elements' axes, [num, time] or [num, height, width], as far as they are
-        known.
+      given: None; an array for the only condition; or arrays by name. A condition without the
+        elements' time axis may have a single row for all.
+      sizes: sizes of the elements' axes, [num, time] or [num, height, width]; None for those that
+        are not known.
 
     Returns:
       None; the tensor of the only condition, if that has a time axis; otherwise `NamedConditions`.
 
     Raises:
-      ValueError: a condition is missing, is not read, or has another shape or other values.
+      ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
     """
     specs, axes = conditions_of(network), len(sizes) - 1
     values = _by_name(given, specs, axes)
@@ -77,7 +77,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
 
 
 def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
-    """Return what is given by name; raise ValueError unless it has the names of the specs."""
+    """Return the given conditions by name; raise ValueError unless the names are the specs'."""
     if isinstance(given, NamedConditions):
         given = {**given.timed, **given.fixed}
     if not specs:
@@ -116,7 +116,7 @@ def _shaped(
     """Return a condition with one row for each of the elements.
 
     Raises:
-      ValueError: the condition is missing or has another shape.
+      ValueError: the condition is missing or has a wrong shape.
     """
     timed = is_at_rate(spec, len(sizes) - 1)
     known = list(sizes if timed else sizes[:1])
@@ -134,7 +134,7 @@ def _shaped(
 
 
 def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    """Return a condition whose only row is given once, for all rows."""
+    """Return a condition with a row for each element; one given row is repeated for all."""
     if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
         tensor = tensor[tf.newaxis]
     rows = wanted[0]
@@ -149,8 +149,8 @@ def _as_type(
     """Return a condition in the type that the network reads.
 
     Raises:
-      ValueError: the condition is not of numbers, should be whole numbers and is not, or has
-        numbers that the network's embedding has no entry for.
+      ValueError: the condition is not numeric, is not of whole numbers where they are needed, or
+        has numbers for which the network's embedding has no entry.
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
         raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
@@ -198,7 +198,7 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
 
 
 def _sources(op: tf.Operation) -> list[tf.Operation]:
-    """Return the operations whose numbers an operation passes on."""
+    """Return the operations whose values reach an operation unchanged."""
     waiting, found = [op], []
     while waiting:
         op = waiting.pop()

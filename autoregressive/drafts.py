@@ -1,4 +1,4 @@
-"""Which models can draft for which, in speculative sampling."""
+"""Checks of which models can draft for which in speculative sampling."""
 
 from typing import Any
 
@@ -9,14 +9,15 @@ from autoregressive.samplers import Draft, SteppedDraft
 
 
 def stepped_draft(draft: Any, model: Any) -> Draft:
-    """Return an `Autoregressive` as a draft of another one.
+    """Return an `Autoregressive` as a draft for another model.
 
     Args:
       draft: the model that proposes symbols.
       model: the model whose samples they become.
 
     Raises:
-      ValueError: the draft has other symbols, noise or condition, or no steps of one symbol.
+      ValueError: the draft's symbols, noise or conditions differ from the model's, or the draft
+        has no steps of one symbol.
     """
     own, other = draft.distribution, model.distribution
     if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
@@ -31,7 +32,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"`draft` must read no condition or one of {model.condition_channels} channels, "
             f"got {draft.condition_channels}."
         )
-    read = {} if all(channels) else draft.conditions  # the only one at the rate has any name
+    read = {} if all(channels) else draft.conditions  # an only condition over time has any name
     for name, spec in read.items():
         if not _is_like(spec, model.conditions.get(name)):
             raise ValueError(
@@ -47,7 +48,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
 
 
 def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
-    """Return whether a condition of a draft can be that of a model."""
+    """Return whether a draft can read a model's condition in place of its own."""
     if other is None or is_at_rate(spec) != is_at_rate(other):
         return False
     return spec.shape.is_compatible_with(other.shape)

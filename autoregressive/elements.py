@@ -13,7 +13,7 @@ from likelihoods.distribution import Distribution
 
 
 def check_parts(network: Any, distribution: Any) -> None:
-    """Raise ValueError unless a network can be called and a distribution is one."""
+    """Raise ValueError unless the network is callable and the distribution has `log_prob`."""
     if not callable(network):
         raise ValueError(f"`network` must be a module, a model or a function, got {network!r}.")
     if isinstance(distribution, type) or not hasattr(distribution, "log_prob"):
@@ -114,11 +114,11 @@ def as_condition(
       given: array, dict of arrays, or None.
       spec: spec of the condition of a network in time order; None: it reads none.
       order: "time" or "raster".
-      sizes: batch and time that the condition must have in time order, as far as they are known.
+      sizes: batch and time that the condition must have in time order; None where not known.
 
     Raises:
-      ValueError: the condition is missing or has other sizes, or the network in time order reads
-        another one or none.
+      ValueError: the condition is missing or has wrong sizes, or the network in time order reads
+        a different one or none.
     """
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}

@@ -46,20 +46,21 @@ class Trainable(Protocol):
         """Codec of the elements."""
 
     def weights_read(self, *example: tf.Tensor) -> Weights:
-        """Return the variables, trained and frozen, that are read for example symbols.
+        """Return the variables, trained and frozen, that a call on the example reads.
 
-        A condition follows, if there is one.
+        Args:
+          *example: symbols, then the condition if there is one.
         """
 
 
 def negative_log_likelihood(
     model: Autoregressive, batch: dict[str, tf.Tensor]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the mean negative log-likelihood of an element, nats, and the same in bits.
+    """Return the mean negative log-likelihood per element in nats, and in bits as a metric.
 
     Args:
       model: any model with `log_prob`.
-      batch: arrays by name: `elements`, and perhaps `condition`; with rows of different lengths
+      batch: arrays by name: `elements`, optionally `condition`, and for rows of different lengths
         also `lengths` and `mean_length`.
     """
     loss = -tf.reduce_mean(_of_real_elements(model, batch))
@@ -67,7 +68,7 @@ def negative_log_likelihood(
 
 
 def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return log-probabilities whose mean over rows is the mean over the elements before ends."""
+    """Return log-probabilities whose mean over rows is the mean over elements before row ends."""
     given = batch["elements"], batch.get("condition")
     if "lengths" not in batch:
         return model.log_prob(*given)
@@ -110,8 +111,8 @@ def fit(
       steps: total number of updates, including those of a run that is resumed.
       loss: function from the model and a batch to a scalar, or that and a dict of metrics. If
         replicas or microbatches share a batch, it must be a mean over rows, or have
-        `global_inputs(model, batch, replicator)`, whose figures of the global batch by name are
-        added to the batch.
+        `global_inputs(model, batch, replicator)`, which returns values of the global batch, by
+        name, that are added to the batch.
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
         own.
@@ -122,8 +123,8 @@ def fit(
       patience: number of scores in a row without a new best one after which training ends, those
         of a resumed run included; the model is left with the weights of the best score. None: it
         does not end, and the model is left with the last weights.
-      callbacks: Keras callbacks that read figures and may set `model.stop_training`; an epoch is
-        `evaluate_every` steps. They begin anew when a run is resumed.
+      callbacks: Keras callbacks that read metrics and may set `model.stop_training`; an epoch is
+        `evaluate_every` steps. They start afresh when a run is resumed.
       batch_size: rows drawn from arrays.
       seed: seed of the draw of rows.
       workdir: folder for checkpoints, metrics, events and `loss.png`, a picture of the losses that
@@ -137,7 +138,8 @@ def fit(
       The outcome: `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
 
     Raises:
-      ValueError, UserError: bad data or loss; training diverged; the directory has another run.
+      ValueError, UserError: the data or the loss is invalid, training diverged, or the directory
+        holds a different run.
     """
     loop = _loop(steps, evaluate_every, patience, jit_compile)
     batch_size, seed = _count("batch_size", batch_size), whole_number(seed, "seed", least=0)
@@ -243,7 +245,7 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
 
 
 def _counted(weights: Weights) -> str:
-    """Return how many weights are trained and frozen, for the user."""
+    """Return a text that says how many weights are trained and how many are frozen."""
     trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
 

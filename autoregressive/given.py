@@ -1,4 +1,4 @@
-"""The conditions of a call as samplers hold them."""
+"""The form in which samplers hold the conditions of a call."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ class NamedConditions(NamedTuple):
     """Conditions by name.
 
     Attributes:
-      timed: conditions at the rate of the elements, [batch, time, ...] each.
+      timed: conditions with the elements' time axis, [batch, time, ...] each.
       fixed: conditions that are the same at every time, [batch, ...] each.
     """
 
@@ -24,7 +24,7 @@ Condition = tf.Tensor | NamedConditions | None
 
 
 def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
-    """Return a condition with its tensors that have a time axis changed.
+    """Return a condition with `function` applied to its tensors that have a time axis.
 
     Args:
       function: function of a tensor [batch, time, ...].
@@ -36,12 +36,12 @@ def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any
 
 
 def between(condition: Any, start: Any, stop: Any = None) -> Any:
-    """Return the part of a condition from a time on, up to another one."""
+    """Return a condition's times from `start` up to, but not including, `stop`."""
     return over_time(lambda x: x[:, start:stop], condition)
 
 
 def rows(condition: Any, which: slice) -> Any:
-    """Return some rows of a condition."""
+    """Return the rows of a condition in a slice."""
     return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
 
 
@@ -58,14 +58,14 @@ def timed_of(condition: Any) -> list[tf.Tensor]:
 
 
 def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
-    """Return a condition of a step, from what `timed_of` another one returned."""
+    """Return the condition of a step with given tensors; the inverse of `timed_of`."""
     if isinstance(condition, NamedConditions):
         return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
     return tensors[0] if tensors else None
 
 
 def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
-    """Return the state before the first of `length` symbols, of conditions as they are given.
+    """Return the state before the first of `length` symbols, for given conditions.
 
     Args:
       network: a `SteppedSymbols`.
@@ -82,7 +82,7 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
 
     Args:
       condition: the tensor of the only condition, tensors by name, `NamedConditions` or None.
-      specs: specs of the network's conditions by name, or of some of them.
+      specs: specs of the network's conditions by name, or of those that are wanted.
 
     Raises:
       ValueError: a condition is missing.
@@ -94,16 +94,16 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
         each = condition.get(name) if isinstance(condition, Mapping) else condition
         if each is None:
             raise ValueError(f"`condition` must be given, {spec.shape}, got None.")
-        if each.shape.rank == spec.shape.rank + 1:  # one channel, as bundles have it
+        if each.shape.rank == spec.shape.rank + 1:  # one channel, as in bundles
             each = each[..., 0]
         found.append(tf.cast(each, spec.dtype))
     return found
 
 
 class OwnStep:
-    """A network that brings its step, with conditions that are the same at every time.
+    """A network with its own step, and with conditions that are the same at every time.
 
-    They are kept in its state, and passed to every step.
+    These conditions are kept in its state and passed to every step.
 
     Args:
       network: a `SteppedNetwork`.
@@ -114,11 +114,11 @@ class OwnStep:
         self._network, self._is_fixed = network, is_fixed
 
     def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:
-        """Return the state before the first time."""
+        """Return the state before the first time step."""
         return {"own": self._network.initial_state(batch), "fixed": list(fixed)}
 
     def step(self, inputs: tf.Tensor, state: Any, *timed: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next times, and the state after them."""
+        """Return the parameters of the next time steps, and the state after them."""
         fixed, others = iter(state["fixed"]), iter(timed)
         conditions = [next(fixed if is_fixed else others) for is_fixed in self._is_fixed]
         outputs, after = self._network.step(inputs, state["own"], *conditions)

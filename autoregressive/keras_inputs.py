@@ -1,4 +1,4 @@
-"""The inputs of a Keras model: which are the elements, and which are conditions of what kind."""
+"""The inputs of a Keras model: the elements, and conditions of several kinds."""
 
 import itertools
 import re
@@ -17,14 +17,14 @@ class KerasInputs:
     """The inputs of a functional or built sequential Keras model, the elements first.
 
     Args:
-      network: any network; one that is no such model has no inputs.
+      network: any network; one that is not such a model has no inputs.
 
     Attributes:
       specs: spec of each input, [None, ...], the elements first.
-      names: name of each condition, which are the inputs after the elements.
+      names: names of the conditions, which are the inputs after the elements.
 
     Raises:
-      ValueError: several inputs of a model with inputs by name may be the elements.
+      ValueError: the model takes its inputs by name, and several of them may be the elements.
     """
 
     def __init__(self, network: Any) -> None:
@@ -51,7 +51,7 @@ class KerasInputs:
         return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
 
     def conditions(self, call: Callable[..., Any]) -> Specs:
-        """Return the conditions; those that may have another length than the elements are memory.
+        """Return the conditions' specs; one that may be longer or shorter in time is a `Memory`.
 
         Args:
           call: the network as a function of its arguments.
@@ -61,7 +61,7 @@ class KerasInputs:
             return found
         timed = [place for place, spec in enumerate(self.specs) if place and is_at_rate(spec)]
         memories: set[int] = set()
-        # A memory and its mask have one axis of their own.
+        # A memory and its mask share one axis.
         for count in range(1, len(timed) + 1):
             for group in itertools.combinations(timed, count):
                 if memories.isdisjoint(group) and self._have_own_axis(call, group):
@@ -72,7 +72,7 @@ class KerasInputs:
         return found
 
     def _have_own_axis(self, call: Callable[..., Any], group: Sequence[int]) -> bool:
-        """Return whether conditions may be shorter and longer than the elements, together."""
+        """Return whether a group of conditions may be both shorter and longer than the elements."""
         for times in (TIMES - 1, TIMES + 3):
             shapes = [
                 sized(spec, 1, [times if at in group else TIMES])
@@ -89,13 +89,13 @@ class KerasInputs:
 
 
 def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
-    """Return the names in a dict of the inputs, in the order of the model's list of them."""
+    """Return the keys of a dict of inputs, in the order of the model's list of inputs."""
     by_tensor = {id(tensor): str(name) for name, tensor in structure.items()}
     return [by_tensor[id(tensor)] for tensor in inputs]
 
 
 def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:
-    """Return the places of the inputs, that of the elements first."""
+    """Return the indices of the inputs, with that of the elements first."""
     places = list(range(len(specs)))
     grows = [n for n in places if specs[n].shape.rank > 1 and specs[n].shape[1] is None]
     if len(specs) < 2 or (not named and 0 in grows):

@@ -17,7 +17,7 @@ class Layout:
     Args:
       order: "time" or "raster".
       whole_pixels: whether one symbol has all channels of a pixel.
-      channels: number of channels of a time, if elements are [batch, time, channels]; None: they
+      channels: number of channels per time, if elements are [batch, time, channels]; None: they
         are [batch, time] or images.
     """
 
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def rank(self) -> int:
-        """Number of axes of the elements, that of the rows included."""
+        """Number of axes of the elements, including that of the rows."""
         return 4 if self.order != "time" else 2 if self.channels is None else 3
 
     @property
@@ -49,7 +49,7 @@ class Layout:
         return (*sizes, *self.event)
 
     def parted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return a network's outputs [batch, time, ...] as parameters of every channel."""
+        """Return a network's outputs [batch, time, ...] split into each channel's parameters."""
         if self.channels is None:
             return outputs
         sizes = tf.shape(outputs)[:2] if None in outputs.shape[:2] else outputs.shape[:2]
@@ -71,8 +71,8 @@ class Layout:
           distribution: the distribution of a symbol.
           seed: the noise's seed, an integer in [0, 2^64).
           num: number of rows.
-          shape: shape of the elements of a row.
-          start: position in time of the first element.
+          shape: shape of a row's elements.
+          start: time of the first element.
         """
         positions = tuple(shape[: self.noise_axes])
         each = int(np.prod(self.event))

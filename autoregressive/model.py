@@ -41,10 +41,10 @@ class Autoregressive:
         tokens (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels
         and `Reals` for real symbols.
       conditions: further arguments of the network: the spec of its second argument, or specs by
-        name in the order of its further arguments. [None, None, channels] is at the rate of the
-        elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
+        name in the order of its further arguments. [None, None, channels] has the elements' time
+        axis, [None] or [None, channels] is the same at every time, and `Memory([None, None,
         channels])` has an axis of its own. Not needed for a Keras model with several inputs.
-      condition_channels: short for conditions=tf.TensorSpec([None, None, channels]); 0: none.
+      condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
         height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
@@ -52,20 +52,20 @@ class Autoregressive:
         Channels of one time are independent of each other, given the times before; the network
         gives the parameters of one after the other.
       start: the network's input before the first element in time order. For a network that reads
-        integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
-        floats a number on its own scale, by default the middle of `input_scale`.
+        integers it is a symbol, possibly one that is never drawn, by default levels // 2; for one
+        that reads floats, a number on the network's scale, by default the middle of `input_scale`.
       input_scale: (low, high), the floats that the network reads for the least and the greatest
         level, or for -1 and 1 of real symbols; by default (-1, 1).
 
     Raises:
-      ValueError: the network has another number of output channels than the distribution has
+      ValueError: the number of the network's output channels is not that of the distribution's
         parameters, codec and distribution have different levels, or the network cannot read `start`
         or `input_scale`.
-      NotCausalError: the network's outputs look ahead, change with the length, or by chance.
+      NotCausalError: the network's outputs look ahead, change with the length, or are random.
 
     Attributes:
       layout: the axes of the model's elements.
-      sample_rate_hz: sample rate of a model of sound that was stored with one; else None.
+      sample_rate_hz: sample rate of a sound model that was stored with one; else None.
     """
 
     kind = "autoregressive"
@@ -139,7 +139,7 @@ class Autoregressive:
 
     @property
     def feeds(self) -> str:
-        """A sentence that says what the network's inputs are, "" where it reads symbols itself."""
+        """A sentence that says what the network's inputs are; "" if the network reads symbols."""
         return getattr(self.symbol_network, "feeds", "")
 
     @property
@@ -149,12 +149,12 @@ class Autoregressive:
 
     @property
     def condition_channels(self) -> int:
-        """Channels of the only condition, if it is at the rate of a sequence; else 0."""
+        """Number of channels of the only condition, if it has the elements' time axis; else 0."""
         spec = only_rate(self.conditions)
         return 0 if spec is None else (*spec.shape, 1)[2]
 
     def check_causal(self) -> None:
-        """Raise NotCausalError if outputs look ahead with the weights as they are."""
+        """Raise NotCausalError if outputs look ahead with the current weights."""
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
@@ -190,13 +190,13 @@ class Autoregressive:
             tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
-        """Return the symbols of elements, after a check.
+        """Check elements, and return their symbols.
 
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
 
         Raises:
-          ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
+          ValueError: the elements have a wrong rank, contain NaN, or are not levels of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
@@ -239,7 +239,7 @@ class Autoregressive:
           channels. The sum over a row is the row's log-probability.
 
         Raises:
-          ValueError: bad elements, or lengths that are no integers from 0 to time.
+          ValueError: the elements are invalid, or the lengths are not integers from 0 to time.
         """
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
@@ -277,7 +277,7 @@ class Autoregressive:
 
         Args:
           num: number of rows.
-          length: elements per row, those of the prefix included, or (height, width, channels).
+          length: number of elements per row, including the prefix, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
@@ -286,7 +286,7 @@ class Autoregressive:
             "speculative", passes over blocks that `draft` proposes.
           temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
             values are closer to its mode.
-          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_k: draw only from this many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in
             (0, 1]; after `temperature` and `top_k`.
           prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
@@ -297,11 +297,11 @@ class Autoregressive:
             noise, a student, or any object with `as_draft(model)`. It changes only the time taken.
 
         Returns:
-          The elements; with `return_log_prob` a pair of them and `log_prob` of them, nats: under
-          the model itself, at temperature 1 and without `top_k` and `top_p`; 0 after a row's end.
+          The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
+          under the model itself, at temperature 1 without `top_k` and `top_p`; 0 after a row's end.
 
         Raises:
-          ValueError: an argument has no meaning.
+          ValueError: an argument is invalid for this model.
         """
         methods = *methods_of(self.network, self.distribution), "speculative"
         if method not in methods:
@@ -345,21 +345,22 @@ class Autoregressive:
         It ends early where all rows have ended by `stop`.
 
         Args:
-          length: number of elements of each row, those of the prefix included.
+          length: number of elements of each row, including the prefix.
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.
           chunk: number of elements at a time, rounded up to a multiple of the network's block.
           temperature: at least 0, a number or one for each row; 1 samples the distribution.
-          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_k: draw only from this many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in (0,
             1].
           prefix: elements that the rows begin with, as an array or a list of rows.
           stop: the element that ends a row; those after it are equal to it.
 
         Raises:
-          ValueError: an argument has no meaning; raised at the call, before the first element.
-          UnsupportedNetworkError: the network has no step; raised at the call, too.
+          ValueError: an argument is invalid for this model; raised at the call, before the first
+            element.
+          UnsupportedNetworkError: the network has no step; also raised at the call.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
@@ -377,13 +378,14 @@ class Autoregressive:
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
-        """Return this model as a draft of another one.
+        """Return this model as a draft for another model.
 
         Args:
-          model: the model that symbols are proposed to.
+          model: the model for which symbols are proposed.
 
         Raises:
-          ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
+          ValueError: this model's symbols, noise or conditions differ from the other's, or it has
+            no steps of one symbol.
         """
         return stepped_draft(self, model)
 

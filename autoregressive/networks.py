@@ -1,4 +1,4 @@
-"""Users' networks of any kind, called in a uniform way."""
+"""A uniform way to call users' networks of any kind."""
 
 import inspect
 import sys
@@ -15,7 +15,7 @@ from foundation.errors import UserError
 
 
 class CausalNetwork(Protocol):
-    """A network from elements, and perhaps a condition, to distribution parameters at every time.
+    """A network from elements, and optionally a condition, to parameters at every time.
 
     Law: row t of the output depends on rows 0 to t of the arguments, but neither on later ones nor
     on their number.
@@ -34,16 +34,16 @@ class SteppedNetwork(Protocol):
     """
 
     def initial_state(self, batch: int) -> Any:
-        """Return the state before the first time, a structure of tensors."""
+        """Return the state before the first time step, a structure of tensors."""
 
     def step(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Any]:
-        """Return [batch, n, parameters] of the next n times, and the state after them."""
+        """Return the parameters [batch, n, parameters] of the next n times, and the new state."""
 
 
 def brings_step(network: Any) -> bool:
-    """Return whether a network has the methods of a `SteppedNetwork`, its own step."""
+    """Return whether a network has its own step, the methods of a `SteppedNetwork`."""
     return isinstance(network, SteppedNetwork)
 
 
@@ -63,7 +63,7 @@ def declared_inputs(network: Any) -> list[tf.TensorSpec]:
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as in Keras, or one channel."""
+    """Return the spec of a network's first argument: as given, as declared, or one channel."""
     own = declared_inputs(network)
     if given is not None:
         return given
@@ -73,12 +73,12 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
 def image_spec(
     network: Any, channels: int | None, given: tf.TensorSpec | None = None
 ) -> tf.TensorSpec:
-    """Return the images that a network takes: as given, as in Keras, or float32.
+    """Return the spec of the images that a network takes: as given, as in Keras, or float32.
 
     Args:
       network: any network.
-      channels: used if neither has them; None: 1.
-      given: spec of the images.
+      channels: number of channels if neither a spec nor Keras tells it; None: 1.
+      given: the spec of the images, or None.
     """
     if given is not None:
         return given
@@ -89,12 +89,12 @@ def image_spec(
 
 
 def condition_specs(network: Any, given: Any = None) -> Specs:
-    """Return the further arguments of a network by name, in their order.
+    """Return the specs of a network's further arguments by name, in their order.
 
     Args:
       network: any network.
-      given: a spec, specs by name or in a list, or the channels of a condition at every time; None:
-        those of a Keras model are found by their shapes.
+      given: a spec, specs by name or in a list, or the channels of a condition that has a time
+        axis; None: a Keras model's own further inputs, their kinds found by calls.
 
     Raises:
       ValueError: `given` has none of these forms.
@@ -115,7 +115,7 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
       specs: specs of the network's arguments, for which a Keras layer without weights is built.
 
     Raises:
-      UserError: the network is of Keras on another backend than TensorFlow.
+      UserError: the network belongs to Keras on a backend other than TensorFlow.
       ValueError: the network cannot be built, or is stateful.
     """
     _check_backend(network)
@@ -147,7 +147,7 @@ def _check_backend(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network, or its Keras `call`, has an argument `training`."""
-    if getattr(network, "input_signature", None) is not None:  # of tensors alone
+    if getattr(network, "input_signature", None) is not None:  # it takes only tensors
         return False
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):
         return True

@@ -1,7 +1,7 @@
-"""Keras models of layers in a graph, run at other sizes than they were built for.
+"""Keras models that are graphs of layers, run at sizes other than they were built for.
 
-The layers are called again, no layer is copied. Keras checks the shape of a model's inputs where
-the model is called, and layers may hold sizes: those that are recognised are replaced.
+The layers are called again; no layer is copied. Keras checks the shape of the inputs only where the
+model as a whole is called. Sizes that layers hold are replaced where they are recognised.
 """
 
 import sys
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from autoregressive.outputs import one_line
 
-# What a call may raise that cannot take a size.
+# What a call may raise if it cannot take a size.
 ERRORS = (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError)
 
 
@@ -39,7 +39,7 @@ def graph_of(network: Any) -> Any:
 
 
 def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
-    """Return the sizes that a Keras model's first input was declared with; (): any, or not known.
+    """Return the sizes that a Keras model's first input was declared with; (): any, or unknown.
 
     Args:
       network: any network.
@@ -53,15 +53,15 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
 
 
 class OtherSizes:
-    """A Keras model whose inputs may have other sizes than it was built for.
+    """A Keras model whose inputs may have sizes other than it was built for.
 
     Args:
       network: a functional or built sequential Keras model.
       sizes: sizes that the network was built for, [time] or [height, width].
       replaces: where the layers' own copies of these sizes are replaced. "all": in shapes, in
-        numbers of repetitions, and in constants, of which only as much is read as the input is
-        long; "first": only where they are first, since numbers of channels may be equal to them;
-        "": nowhere.
+        numbers of repetitions, and in constants, which are cut to the input's size; "first": only
+        at the first axis of a shape that has the size, since numbers of channels may equal it; "":
+        nowhere.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OtherSizes:
         self.network, self._sizes, self._replaces = network, tuple(sizes), replaces
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
-        """Return the outputs in inference mode; inputs as the model has them, in a flat list."""
+        """Return the outputs in inference mode for the model's inputs, given as a flat list."""
         count = len(self._sizes)
         known, asked = inputs[0].shape[1 : 1 + count], tf.shape(inputs[0])[1 : 1 + count]
         now = [asked[i] if size is None else size for i, size in enumerate(known)]
@@ -110,7 +110,7 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
 
 
 def _constants(graph: Any) -> dict[int, Any]:
-    """Return the constants that the calls in a graph of layers were made with, by identity."""
+    """Return the constant arguments of the calls in a graph of layers, by `id`."""
     nodes = [node for each in graph.operations for node in each._inbound_nodes]
     given = [tf.nest.flatten([node.arguments.args, node.arguments.kwargs]) for node in nodes]
     return {
@@ -119,13 +119,13 @@ def _constants(graph: Any) -> dict[int, Any]:
 
 
 class _Replaced:
-    """Sizes in the place of those that a model was built for."""
+    """The replacement of the sizes that a model was built for by those of a call."""
 
     def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool) -> None:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 
     def _axes(self, shape: Sequence[Any]) -> dict[int, Any]:
-        """Return the new sizes, by axis."""
+        """Return the new size of each axis that is to be replaced, by axis."""
         left, found = dict(self._now), {}
         for axis, size in enumerate(shape):
             if isinstance(size, int) and size in left:
@@ -136,13 +136,13 @@ class _Replaced:
         return [self._axes(shape).get(axis, size) for axis, size in enumerate(shape)]
 
     def constant(self, values: Any) -> Any:
-        """Return the first rows of every axis that has a size that the model was built for."""
+        """Return a constant cut to the new size along each axis that has a size of the model."""
         for axis, size in self._axes(list(values.shape)).items():
             values = tf.gather(values, tf.range(size), axis=axis)
         return values
 
     def called(self, operation: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the output of a layer or operation."""
+        """Return the output of a layer or operation, with the sizes in its arguments replaced."""
         ops = sys.modules["keras"].ops
         kind, first = type(operation).__name__, arguments[0] if arguments else None
         if not type(operation).__module__.startswith("keras."):

@@ -1,4 +1,4 @@
-"""Checks of a network on a small input, with errors of one line."""
+"""Checks of a network on a small input, with one-line errors."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
       axes: number of axes after the batch that grow, 1 for time and 2 for images.
 
     Raises:
-      ValueError: the output is no tensor [batch, ..., parameters] of the size of the input, or the
+      ValueError: the output is not a tensor [batch, ..., parameters] of the input's size, or the
         network cannot be called on such an input.
     """
     sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
@@ -77,7 +77,7 @@ def check_stateless(network: Any) -> None:
 
 @contextlib.contextmanager
 def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
-    """Raise ValueError, in one line, for what Keras or TensorFlow says of a call.
+    """Turn errors that Keras or TensorFlow raises in a call into a one-line ValueError.
 
     Args:
       specs: specs of the call's arguments, which the message lists.
@@ -95,7 +95,7 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of what Keras or TensorFlow says, without codes of a terminal."""
+    """Return the first line of an error of Keras or TensorFlow, without terminal codes."""
     lines = str(error).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     kept = [line.strip() for line in lines if line.strip()]
     kept = [line for line in kept if not line.startswith("Exception encountered when")] or kept

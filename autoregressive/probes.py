@@ -13,7 +13,7 @@ Network = Callable[..., tf.Tensor]
 
 
 class Argument(NamedTuple):
-    """Facts on an argument: it has a time axis; outputs must not depend on its later times."""
+    """Whether an argument has a time axis, and whether outputs must not depend on later times."""
 
     is_timed: bool
     is_causal: bool
@@ -26,11 +26,11 @@ class Probe:
     """Outputs for random arguments of two rows.
 
     Args:
-      alone: the network, called on one row.
-      together: the network, called on both rows.
+      alone: the network, for calls on one row.
+      together: the network, for calls on both rows.
       first: arguments of the network, [2, time, ...] each, or [2, ...] without a time axis.
       other: other arguments of the same shapes.
-      kinds: facts on each of the arguments.
+      kinds: the facts about each argument.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Probe:
         """Return how the outputs break the law; "" if they seem to keep it.
 
         Args:
-          both: lengths of which both rows are called together; only the whole, if an argument may
-            be looked ahead in, since the outputs may then change with the length.
-          single: lengths of which the first row is called alone.
+          both: lengths at which both rows are called together; only the full length if outputs may
+            look ahead in an argument, since they may then change with the length.
+          single: lengths at which only the first row is called.
         """
         whole = self._whole()
         fault = self._looks_ahead(whole)
@@ -73,7 +73,7 @@ class Probe:
         return ""
 
     def differs(self, outputs: tf.Tensor) -> bool:
-        """Return whether the outputs of both rows together are others than those of each alone."""
+        """Return whether the outputs of both rows together differ from those of each by itself."""
         return differs(self._whole(), outputs)
 
     def _whole(self) -> tf.Tensor:
@@ -82,7 +82,7 @@ class Probe:
         return self._known
 
     def _rows(self, length: int) -> tf.Tensor:
-        """Return the outputs of so many steps of every row, each called alone."""
+        """Return the outputs of `length` steps of every row, each called by itself."""
         rows = [
             self._alone(*self._cut(slice(row, row + 1), length))
             for row in range(self._first[0].shape[0])
@@ -90,12 +90,12 @@ class Probe:
         return tf.concat(rows, 0)
 
     def _cut(self, which: slice, length: int) -> list[tf.Tensor]:
-        """Return so many steps of the first arguments of some rows."""
+        """Return `length` steps of the first arguments, for the rows of a slice."""
         pairs = zip(self._first, self._kinds, strict=True)
         return [x[which, :length] if kind.is_timed else x[which] for x, kind in pairs]
 
     def _looks_ahead(self, whole: tf.Tensor) -> str:
-        """Return by how much outputs look ahead, from rows that change from some time on."""
+        """Return a text that says how far outputs look ahead; "" if later rows change none."""
         ahead, length = 0, self._length
         for number, time in enumerate((1, length // 3, length // 2, length - 1)):
             row = slice(number % 2, number % 2 + 1)
@@ -123,11 +123,11 @@ def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
-    """Return the distance before `time` of the first row that changed.
+    """Return how many steps before `time` the first changed row is; 0 if none changed.
 
     Args:
       whole: outputs, [batch, time, ...].
-      changed: outputs for inputs that differ from `time` on.
+      changed: outputs for inputs that differ only at `time` and later.
       time: number of outputs that should not differ.
     """
     distance = _distance(whole[:, :time], changed[:, :time])

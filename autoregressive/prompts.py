@@ -28,11 +28,11 @@ class Prompt(NamedTuple):
     stop: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, or the given ones where they are known.
+        """Return drawn symbols, replaced by the given ones where these are known.
 
         Args:
           drawn: [batch, n, ...].
-          position: int32 scalar, of the first of them.
+          position: position of the first drawn symbol, int32 scalar.
         """
         count = drawn.shape[1]
         positions = position + tf.range(count)
@@ -42,7 +42,7 @@ class Prompt(NamedTuple):
         return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return whether rows end with the symbols [batch, 1] of a position, bool [batch]."""
+        """Return which rows end with the symbols [batch, 1] drawn at a position, bool [batch]."""
         if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # which have no `stop`
             return tf.zeros([drawn.shape[0]], tf.bool)
         return (drawn[:, 0] == self.stop) & (position >= self.known)
@@ -51,7 +51,7 @@ class Prompt(NamedTuple):
 def prompt_of(
     prefix: Any, stop: Any, codec: Codec, num: int, length: int, layout: Layout
 ) -> tuple[Prompt | None, int]:
-    """Return the prompt of some sequences, and the symbols that all of them have.
+    """Return the prompt of sequences, and the number of symbols that are given in all of them.
 
     Args:
       prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
@@ -66,9 +66,8 @@ def prompt_of(
       The prompt, None without prefix and stop, and the least number of known symbols.
 
     Raises:
-      ValueError: the model is of images, the prefix has another number of rows, is longer than
-        `length` or has elements that are none of the codec's, or there is no such element as
-        `stop`.
+      ValueError: the model is of images; the prefix has a wrong number of rows, is longer than
+        `length` or has elements that are not the codec's; or `stop` is not one of its elements.
     """
     if prefix is None and stop is None:
         return None, 0
@@ -115,7 +114,7 @@ def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
 
 
 def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
-    """Return which symbols [batch, time] are after the one that ended their row."""
+    """Return which of the symbols come after the one that ended their row, bool [batch, time]."""
     if int(prompt.stop) == NEVER:
         return np.zeros(symbols.shape, bool)
     positions = np.arange(symbols.shape[1])

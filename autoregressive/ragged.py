@@ -60,7 +60,7 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
       most: the greatest length that a row may have.
 
     Raises:
-      ValueError: the lengths are no integers from 0 to `most`, one for each row.
+      ValueError: the lengths are not integers from 0 to `most`, one for each row.
     """
     array = np.asarray(lengths)
     is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
@@ -97,18 +97,18 @@ def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 def with_lengths(
     elements: Any, lengths: Any, codec: Codec, rank: int
 ) -> tuple[Any, tf.Tensor | None]:
-    """Return elements [batch, time, ...] and their lengths, int32 [batch], or None: all are full.
+    """Return elements [batch, time, ...] and their lengths, int32 [batch]; None: all are full.
 
-    What was after the end of a row is replaced, so that it may be anything, such as NaN.
+    Values after the end of a row are replaced, so they may be anything, such as NaN.
 
     Args:
-      elements: an array or tensor; or rows of different lengths, whose lengths they give.
+      elements: an array or tensor; or rows of different lengths, which then give `lengths`.
       lengths: integers [batch], or None.
       codec: the codec that will encode the elements.
       rank: number of axes of the elements.
 
     Raises:
-      ValueError: the lengths are no integers from 0 to time, or are given for images.
+      ValueError: the lengths are not integers from 0 to time, or are given for images.
     """
     if rank == 4:
         if lengths is not None:
@@ -127,7 +127,7 @@ def with_lengths(
         lengths = [len(row) for row in rows]
         elements = padded(rows, max(*lengths, 1), filler(codec))
     array = as_array(elements, "elements")
-    if array.ndim != rank:  # which another check names
+    if array.ndim != rank:  # a later check raises the error
         return elements, None
     return ended(array, lengths, codec)
 
@@ -141,7 +141,7 @@ def ended(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np
       codec: the codec that will encode the elements.
 
     Raises:
-      ValueError: the lengths are no integers from 0 to time, one for each row.
+      ValueError: the lengths are not integers from 0 to time, one for each row.
     """
     known = checked_lengths(lengths, *array.shape[:2])
     is_real = np.arange(array.shape[1]) < known[:, np.newaxis]

@@ -1,7 +1,7 @@
 """A network with random numbers in place of its trained weights.
 
-A head of zeros, a gate of zero or a mask that training has not reached hides what a network reads;
-random weights show it.
+A head of zeros, a gate of zero or an untrained mask hides what a network reads; random weights show
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from autoregressive.incremental.replay import captured, needed
 from autoregressive.incremental.tracing import Traces, dependent, run_traced, specs_of
 from autoregressive.trainable import Weights, weights_among, without_copies
 
-# A table with so many times more rows than columns is an embedding, whose rows are inputs.
+# A table with this many times more rows than columns is an embedding, whose rows are inputs.
 TALL = 4
 DEFAULT_SYMBOLS = 256
 
@@ -24,7 +24,7 @@ def with_random_weights(
 ) -> Callable[..., tf.Tensor]:
     """Return a network with random weights; those that are frozen, such as masks, keep theirs.
 
-    Assignments in a call, such as one of a masked kernel to itself, are made to the random weights.
+    Assignments within a call, such as of a masked kernel to itself, change the random weights.
 
     Args:
       call: the network.
@@ -51,12 +51,12 @@ def with_random_weights(
 
 
 def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:
-    """Return the variables that a network reads for arguments of some shapes."""
+    """Return the variables that a network reads for arguments of given shapes."""
     return weights_among(call, without_copies(call.variables(specs)))
 
 
 def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
-    """Return random numbers that keep the size of what they are multiplied with."""
+    """Return random values of a variable that keep the scale of what they are multiplied with."""
     shape = variable.shape.as_list()
     if len(shape) < 2:
         values = generator.uniform(0.5, 1.5, shape)
@@ -74,7 +74,7 @@ def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
 
     Args:
       graph: graph of the network, whose first argument is of integers.
-      unknown: returned where no embedding is seen, as in a stored network.
+      unknown: returned if no embedding is found, as in a stored network.
     """
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []
@@ -88,5 +88,5 @@ def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
 
 
 def parameter_count(variables: Sequence[tf.Variable]) -> int:
-    """Return the number of numbers in variables."""
+    """Return the total number of entries of the variables."""
     return sum(int(np.prod(variable.shape.as_list())) for variable in variables)

@@ -37,7 +37,7 @@ class Reading:
     start: float | None = None
 
     def __call__(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [...] as the network reads them."""
+        """Return symbols [...] as the numbers that the network reads."""
         if self.dtype.is_integer:
             return tf.cast(symbols, self.dtype)
         if self.input_scale == SCALE:
@@ -59,7 +59,7 @@ class Reading:
 
     @functools.cached_property
     def _is_even(self) -> bool:
-        """True if the levels of the codec are at equal distances on its scale, from -1 to 1."""
+        """True if the levels of the codec are evenly spaced on its scale, from -1 to 1."""
         levels = self.codec.levels
         if levels is None:
             return False
@@ -70,13 +70,13 @@ class Reading:
 
     @property
     def starts_outside(self) -> bool:
-        """True if the symbol before the first is none of the codec's."""
+        """True if the network's first input is a symbol that the codec does not have."""
         is_symbol = self.dtype.is_integer and self.start is not None
         return is_symbol and (self.start or 0) >= (self.codec.levels or 0)
 
     @property
     def usual_start(self) -> float:
-        """The default of the network's input before the first symbol."""
+        """The default for the network's input before the first symbol."""
         if self.dtype.is_integer:
             return (self.codec.levels or 0) // 2
         return 0.5 * (self.input_scale[0] + self.input_scale[1])
@@ -100,7 +100,7 @@ class Reading:
 def reading_of(
     codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
 ) -> Reading:
-    """Return the relation between symbols and a network's inputs, checked.
+    """Check and return the relation between symbols and a network's inputs.
 
     Args:
       codec: converts elements to symbols, and symbols to floats.
@@ -111,8 +111,9 @@ def reading_of(
         real symbols; None: (-1, 1).
 
     Raises:
-      ValueError: the scale is no pair of rising numbers, or the network reads integers; the start
-        is no number that the network can read, or the network is not shifted.
+      ValueError: `input_scale` is not a pair of rising numbers, or is given for a network of
+        integers; or `start` is not a number that the network can read, or is given for a network
+        that is not shifted.
     """
     scale = _checked_scale(input_scale, dtype)
     if order != "time":
@@ -139,7 +140,7 @@ def reading_of(
 def settings_of(network: Any) -> dict[str, Any]:
     """Return how a `SymbolNetwork` reads symbols, as the arguments `start` and `input_scale`.
 
-    Nothing for one that reads symbols in a way of its own.
+    The result is empty for a network that reads symbols in a way of its own.
     """
     reading: Reading | None = getattr(network, "reading", None)
     if reading is None:
@@ -149,7 +150,7 @@ def settings_of(network: Any) -> dict[str, Any]:
 
 
 def unusual_settings(network: Any) -> dict[str, Any]:
-    """Return those settings of a network, as `settings_of`, that change what it computes.
+    """Return those settings of `settings_of` that differ from the defaults.
 
     Args:
       network: a `SymbolNetwork`.
@@ -166,9 +167,9 @@ def unusual_settings(network: Any) -> dict[str, Any]:
 
 
 def rescaled(network: Any, reading: Reading) -> str:
-    """Return a clause on the output of a network's Keras layer `Rescaling`; "" without the layer.
+    """Return a clause about the range that a Keras layer `Rescaling` outputs; "" without the layer.
 
-    It shows a user who trained the network on another range of numbers that it gets others here.
+    It shows a user who trained the network on a different range that its inputs differ here.
 
     Args:
       network: any network.

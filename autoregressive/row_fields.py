@@ -13,18 +13,18 @@ NOISE = 1e-5  # changes below are rounding
 
 
 def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | None:
-    """Return the number of rows above a pixel's that its outputs depend on.
+    """Return the number of rows above its own that a pixel's outputs depend on.
 
-    It is found by evaluation, with random weights in place of those that are trained: taps that a
-    mask closes are not counted.
+    It is found by evaluation, with random weights in place of the trained ones: taps that a mask
+    closes are not counted.
 
     Args:
       call: the network, from images to outputs [batch, height, width, parameters].
       inputs: spec of the network's first argument, [batch, height, width, channels].
 
     Returns:
-      None where rows cannot be left out above: the outputs depend on their place, or on more than
-      `MOST` rows, or the network takes one size of images alone.
+      The number of rows; None if the rows above cannot be left out: the outputs depend on their
+      place in the image, or on more than `MOST` rows, or the network takes images of only one size.
     """
     if any(size is not None for size in inputs.shape[1:3]):
         return None
@@ -52,7 +52,7 @@ def _drawn(generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType
 
 
 def _rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
-    """Return for each row whether two outputs of one image differ."""
+    """Return for each row of an image whether two outputs differ in it, bool [height]."""
     first, second = (np.asarray(tf.cast(x, tf.float64))[0] for x in (first, second))
     distance = np.abs(first - second) / (1.0 + np.abs(first))
     return distance.max(axis=(1, 2)) > NOISE

@@ -17,8 +17,8 @@ from autoregressive.samplers.compiled import Compiled
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
-# Most symbols of a prompt that one pass reads; the passes are of powers of two, so that prompts of
-# any length are made of a few kinds of passes.
+# The most symbols of a prompt that one pass reads; the passes' lengths are powers of two, so that a
+# few kinds of passes serve prompts of any length.
 LONGEST_PASS = 256
 SHORTEST_PASS = 8
 
@@ -45,7 +45,7 @@ class Samplers:
         shared: int = 0,
         draft: Any = None,
     ) -> tf.Tensor:
-        """Return symbols of the shape of the noise without its last axis.
+        """Return symbols, whose shape is that of the noise without its last axis.
 
         Args:
           method: name of a sampler, "auto" or "speculative".
@@ -160,7 +160,7 @@ class Samplers:
         return Truncated(distribution) if is_truncated else distribution
 
     def _whole(self, method: str, is_truncated: bool) -> Any:
-        """Return a sampler by whole passes."""
+        """Return a sampler that calls the network on whole sequences or images."""
         sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
 
         def run(
@@ -174,7 +174,7 @@ class Samplers:
         """Return a sampler with a draft.
 
         Raises:
-          ValueError: the model is not one of levels in time order, or the draft does not fit it.
+          ValueError: the model does not draw levels in time order, or the draft does not fit it.
         """
         check_speculative(self._model)
         network, distribution = self._network, self._distribution(is_truncated)
@@ -223,7 +223,7 @@ class Samplers:
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
-        """Return how many symbols that all rows have were read in passes, and the state after."""
+        """Return how many shared symbols were read by whole passes, and the state after them."""
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
@@ -239,7 +239,7 @@ class Samplers:
         return start, state
 
     def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
-        """Return the state after symbols that are known, which one pass of the network reads.
+        """Return the state after known symbols, which the network reads in one pass.
 
         Args:
           symbols: [batch, n].
@@ -314,12 +314,11 @@ class Samplers:
         Args:
           given: noise, condition, temperature and prompt of the chunk.
           state: the state before the chunk.
-          times: number of times that the sampler is compiled for, at least as many as the chunk
-            has.
+          times: number of time steps that the sampler is compiled for, at least those of the chunk.
         """
         is_truncated = isinstance(given.temperature, Choice)
         distribution, count = self._distribution(is_truncated), given.noise.shape[1]
-        # An accelerator's loop has a known length; beyond `count` it draws what nobody reads.
+        # An accelerator's loop has a fixed length; what it draws beyond `count` is not used.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
         def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
@@ -338,7 +337,7 @@ def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
 
 
 def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
-    """Return the prompt of the symbols from `start` on, or of `count` symbols from there."""
+    """Return the prompt of the symbols starting at `start`: all of them, or the first `count`."""
     if prompt is None:
         return None
     symbols = (

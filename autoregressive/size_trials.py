@@ -1,4 +1,4 @@
-"""A comparison of a network at other sizes with the size that it was built for."""
+"""A comparison of a network's outputs at other sizes with those at the size it was built for."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,11 +14,11 @@ MORE = 3  # elements beyond those that a network was built for, or rows and colu
 
 
 class Trial:
-    """A comparison, on random numbers, with random weights in place of those that are trained.
+    """A comparison on random inputs, with random weights in place of the trained ones.
 
-    A head of zeros would hide every difference. The first outputs of a causal network depend
-    neither on what comes later nor on the length, so they are those at the size that it was built
-    for.
+    With trained weights, a head of zeros would hide every difference. The first outputs of a causal
+    network depend neither on what comes later nor on the length, so they must equal those at the
+    size that it was built for.
 
     Args:
       candidate: the network at any size.
@@ -51,14 +51,14 @@ class Trial:
         return is_at_rate(spec, len(self._sizes))
 
     def is_equal(self) -> bool:
-        """Return whether the network gives the same first outputs for less, and all of its own."""
+        """Return whether the first outputs are the same at smaller sizes and at its own."""
         first, *others = self._sizes
         fewer = [(max(1, first // 2), *others), (max(1, first - 1), *others), self._sizes]
         narrow = [(max(1, first // 2), *(max(1, x // 2) for x in others))] if others else []
         return self._equal(fewer, narrow)
 
     def is_equal_beyond(self) -> bool:
-        """Return whether the network takes more, and gives the same first outputs."""
+        """Return whether the network takes larger sizes and gives the same first outputs there."""
         first, *others = self._sizes
         wide = [(first + MORE, *(x + MORE for x in others))] if others else []
         return self._equal([(first + MORE, *others)], wide)
@@ -102,7 +102,7 @@ class Trial:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the largest difference, relative to the numbers; 16 bits have another tolerance."""
+    """Return the largest relative difference, scaled down for 16-bit types to their tolerance."""
     coarse = TOLERANCE / HALF_TOLERANCE if first.dtype in (tf.float16, tf.bfloat16) else 1.0
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
     return coarse * tf.reduce_max(tf.abs(first - second) / (1.0 + tf.abs(second)))

@@ -75,9 +75,9 @@ class SteppedSymbols(SymbolNetwork, Protocol):
           condition: the condition of the chunk: [batch, time, channels], `NamedConditions` or None.
 
         Returns:
-          A function of the time in the chunk, the remainder of the time by `block` as a Python
-          number, and the state. It returns the parameters [batch, 1, num_parameters] of that
-          symbol, and the network's state after it.
+          A function of the time within the chunk, that time modulo `block` as a Python number, and
+          the state. It returns the parameters [batch, 1, num_parameters] of that symbol, and the
+          network's state after it.
         """
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -85,7 +85,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 
 
 class TimeOrder:
-    """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one time.
+    """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one step.
 
     Args:
       network: a causal network, a `CausalNetwork`.
@@ -166,10 +166,10 @@ class TimeOrder:
         return self._has_step
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs look ahead, or change with the length or by chance.
+        """Raise NotCausalError if outputs look ahead, change with the length or are random.
 
         Args:
-          with_random_weights: whether to look at the network with random weights, too, on longer
+          with_random_weights: whether to check the network also with random weights, on longer
             sequences.
         """
         specs = opened(self._specs)
@@ -192,7 +192,7 @@ class TimeOrder:
         Float inputs need not be those of symbols: gradients flow through them.
 
         Raises:
-          ValueError: the network has a table of positions with fewer rows.
+          ValueError: the network has a table of positions with fewer rows than the input.
         """
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
@@ -228,7 +228,8 @@ class TimeOrder:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
           fixed: conditions that are the same at every time, by name.
-          at_once: do not compile what makes a derived step's state: faster for a single one.
+          at_once: compute a derived step's state without compiling, which is faster if only one is
+            needed.
         """
         make = self.stepped.first_state if at_once else self.stepped.initial_state
         has_horizon = getattr(self.stepped, "has_horizon", False)
@@ -254,7 +255,7 @@ class TimeOrder:
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the step of a chunk: from time, remainder and state to parameters and state."""
+        """Return the step of a chunk: a function from time, remainder and state to both results."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -283,7 +284,7 @@ class RasterOrder:
     The network is not shifted: its output at a pixel must not depend on that pixel.
 
     Args:
-      network: function from images, and perhaps conditions, to [batch, height, width, parameters].
+      network: function from images, and conditions if any, to [batch, height, width, parameters].
       distribution: the distribution of a pixel, if it has `channels`; otherwise that of a channel,
         and the network has parameters for each channel.
       reading: the relation between symbols and the network's inputs.
@@ -323,7 +324,7 @@ class RasterOrder:
 
     @functools.cached_property
     def rows_above(self) -> int | None:
-        """Number of rows above a pixel's that its outputs depend on; None: it is not known."""
+        """Number of rows above its own that a pixel's outputs depend on; None: it is not known."""
         if self.conditions:
             return None
         with tf.init_scope():
@@ -331,7 +332,7 @@ class RasterOrder:
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
-        del with_random_weights  # which take no longer here
+        del with_random_weights  # images are always checked with them, too: it takes no longer
         self.call.forget()
         fault = observed_unmasked(
             self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
@@ -341,7 +342,7 @@ class RasterOrder:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return [batch, height, width, p], or [batch, height, width, channels, p]."""
+        """Return parameters [batch, height, width, p], or [batch, height, width, channels, p]."""
         self.tables.check(*symbols.shape[1:3])
         outputs = self.call(self.read(symbols), *in_order(condition, self.conditions))
         if self._whole_pixels:

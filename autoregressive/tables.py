@@ -1,8 +1,8 @@
 """Tables of learned positions, whose rows limit the length of a sequence.
 
-A gather beyond a table's rows is clamped by XLA and by accelerators, so that nothing would tell
-that every later element has the last position. The network is traced for a length, and the rows
-that it reads of its tables are compared with the rows that they have.
+XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently
+get the last position. The network is traced for a length, and the rows that it reads of its tables
+are compared with the rows that they have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ class Tables:
 
     @property
     def of_one_size(self) -> bool:
-        """True if the network is called on the size that it was built for alone."""
+        """True if the network is called only at the size that it was built for."""
         return hasattr(self._built, "no_step")
 
     def check(self, *sizes: int | None) -> None:
@@ -60,7 +60,7 @@ class Tables:
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
-        built = getattr(self._built, "fault", None)  # of a network that was built for one size
+        built = getattr(self._built, "fault", None)  # None unless it was built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
 
@@ -79,11 +79,11 @@ class Tables:
         return self._known[sizes]
 
     def longest(self, *lengths: int) -> int:
-        """Return the first of some lengths that the network can take, or the last of them."""
+        """Return the first of `lengths` that the network can take, or the last if it takes none."""
         return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
-        """Return whether an operation reads more rows of a table for a longer input."""
+        """Return whether the network reads more rows of a table for a longer input."""
         short = self._traced(DERIVED[:1]) if self._axes == 1 else ""
         more: Sequence[int] = DERIVED[1:]
         if isinstance(short, str):
@@ -108,7 +108,7 @@ class Tables:
         return ""
 
     def _refused(self, reason: str) -> str:
-        """Return the fault of a network that cannot be traced for a length."""
+        """Return why a network cannot be traced for a length: a table's name, or else `reason`."""
         short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # of any length: another check says what is wrong
@@ -137,8 +137,8 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
     """Return `incremental(network, ...)`.
 
     Raises:
-      UnsupportedNetworkError: also if a table has fewer rows than the lengths that a step is
-        derived from.
+      UnsupportedNetworkError: no step can be derived, or a table has fewer rows than the lengths
+        from which a step is derived.
     """
     try:
         return incremental(network, **specs, function=tables.call)
@@ -191,7 +191,7 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
 
 
 def _sliced(op: tf.Operation) -> Iterator[_Read]:
-    """Yield what a slice asks for of each axis of a table."""
+    """Yield what a slice reads along each axis of a table."""
     if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
         return
     first, second = static_value(op.inputs[1]), static_value(op.inputs[2])

@@ -1,8 +1,8 @@
 """The weights that a function reads, and which of them are trained.
 
-A `tf.Variable` says so itself. A variable of Keras is trained if its model or layer lists it among
-`trainable_variables`, which may change after it was created; TensorFlow's variable within it does
-not know. So the layers of a network are looked for, in whatever holds them.
+A `tf.Variable` has an attribute for it. A Keras variable is trained if its model or layer lists it
+among `trainable_variables`, which may change after it was created without a change of the
+`tf.Variable` within. So the layers of a network are looked for in whatever holds them.
 """
 
 import functools
@@ -23,7 +23,7 @@ _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
 
 
 class Listed(NamedTuple):
-    """Variables some of which are trained, as a layer of Keras lists them."""
+    """Variables, and those among them that are trained, as a Keras layer lists them."""
 
     variables: list[tf.Variable]
     trainable_variables: list[tf.Variable]
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
     Attributes:
       trained: the variables that training changes.
-      frozen: all other variables of floating type, also statistics of normalisation.
+      frozen: all other variables of floating type, including statistics of normalisation.
     """
 
     trained: list[tf.Variable]
@@ -45,8 +45,8 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
     """Return the variables that a function of tensors reads.
 
     Args:
-      function: a function of tensors, which is traced; in the scope of a Replicator if its
-        variables are in one.
+      function: a function of tensors, which is traced; call this in the scope of the Replicator
+        if its variables were created in one.
       *example: arguments for which the function is traced.
     """
     return weights_among(function, variables_read(function, *example))
@@ -71,7 +71,7 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
     """Return all variables that a function of tensors reads, in the order of their first reads.
 
-    A run that another process resumes has the same order. The arguments are those of
+    The order is the same when another process resumes the run. The arguments are those of
     `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
@@ -79,14 +79,14 @@ def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]
 
 
 def in_order_of_reads(traced: tf.types.experimental.ConcreteFunction) -> list[tf.Variable]:
-    """Return the variables that a traced function reads; TensorFlow lists them as a set."""
+    """Return a traced function's variables in the order in which it captured them."""
     places = {id(handle): place for place, handle in enumerate(traced.captured_inputs)}
     last = len(places)
     return sorted(traced.variables, key=lambda read: places.get(id(read.handle), last))
 
 
 def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Return each variable once, and that of all replicas in place of a replica's copy."""
+    """Return each variable once; a replica's copy is replaced by the variable of all replicas."""
     variables = [_of_all_replicas(variable) for variable in variables]
     return list({id(variable): variable for variable in variables}.values())
 
@@ -103,13 +103,13 @@ def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the variable of a replica's copy; on one device the variable itself."""
+    """Return the variable that a replica's copy belongs to; on one device, the variable itself."""
     container = getattr(variable.handle, "_distributed_container", None)
     return variable if container is None or container() is None else container()
 
 
 def _listed_by_layers(holder: Any) -> dict[int, bool]:
-    """Return whether each variable of layers is trained, by the identity of TensorFlow's."""
+    """Return whether each variable of a holder's layers is trained, by `id` of the tf.Variable."""
     listed: dict[int, bool] = {}
     for layer in layers_within(holder):
         trained = {id(variable) for variable in layer.trainable_variables}
@@ -121,8 +121,8 @@ def _listed_by_layers(holder: Any) -> dict[int, bool]:
 
 
 def layers_within(holder: Any) -> Iterator[Any]:
-    """Yield what tells trained from frozen: the outermost layers that an object can reach."""
-    seen: dict[int, Any] = {}  # keeps objects that are made on the way, so identities stay theirs
+    """Yield the outermost layers that an object can reach; they tell trained from frozen."""
+    seen: dict[int, Any] = {}  # keeps objects made on the way alive, so that no `id` is reused
     waiting = [holder]
     while waiting:
         part = waiting.pop()
@@ -136,7 +136,7 @@ def layers_within(holder: Any) -> Iterator[Any]:
 
 
 def _is_layer(part: Any) -> bool:
-    """Return whether an object is a layer or model of any version of Keras, or stands for one."""
+    """Return whether an object is a layer or model of any version of Keras, or a `Listed`."""
     return isinstance(part, Listed) or all(hasattr(type(part), name) for name in _OF_LAYERS)
 
 
@@ -164,7 +164,7 @@ def _parts(part: Any) -> Iterable[Any]:
         if isinstance(method, types.FunctionType)
     ]
     attributes = getattr(part, "__dict__", {})
-    # An object that makes up attributes as they are asked for has no such dict.
+    # An object that makes up attributes on access has no such dict.
     return [*(attributes.values() if isinstance(attributes, dict) else ()), *methods]
 
 

@@ -1,5 +1,5 @@
-"""Lossless code and files of the elements of any model, by its exact conditionals.
+"""Lossless compression of the elements of any model, by its exact conditional distributions.
 
-`files` compresses and decompresses, by `conditionals` that a model offers: `symbols` for any
-`Autoregressive`, and those of images in `pixelcnn`. `arrays` is what a file of arrays holds.
+`files` compresses and decompresses by the `conditionals` that a model offers: those of `symbols`
+for any `Autoregressive`, and those in `pixelcnn` for images. `arrays` defines files of arrays.
 """

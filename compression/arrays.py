@@ -19,7 +19,7 @@ from foundation.errors import UserError
 
 
 class Arrays(Kind):
-    """The elements of an `Autoregressive` in a file, which does not hold their condition."""
+    """Files of the elements of an `Autoregressive`, which do not hold their condition."""
 
     name, way = "arrays", "table"
 
@@ -28,11 +28,11 @@ class Arrays(Kind):
         self._model, self._is_in_time = model, model.order == "time"
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digests of the model."""
+        """Return the model's digest, and its digest in files of format version 1."""
         return digests_of_model(self._model)
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the parts of a file of elements, as `Autoregressive.log_prob` takes them."""
+        """Return shape, description and levels for a file of elements, given as for `log_prob`."""
         model, way = self._model, self.conditionals.ways[0]
         if way == "table":
             check_table(model.distribution)
@@ -44,7 +44,7 @@ class Arrays(Kind):
         return (*symbols.shape, 1, 1)[:4], described, [symbols]
 
     def check(self, found: Container) -> None:
-        """Raise UserError unless the shape and the number of streams are those of the model."""
+        """Raise UserError unless the file's shape and number of streams fit the model."""
         channels = self._model.symbol_network.inputs.shape[-1]
         wanted = "[rows, elements, 1, 1]"
         wanted = wanted if self._is_in_time else f"[rows, height, width, {channels}]"
@@ -55,10 +55,10 @@ class Arrays(Kind):
             fields.damaged("streams", "one")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the only stream of a file, with the condition that is given for it."""
+        """Yield the shape of a file's only stream, and the condition that the caller gave."""
         model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
         yield shape, given_to(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the elements."""
+        """Return the elements of a file, given the levels of its only stream."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

@@ -1,11 +1,11 @@
 """Masses of logistic and normal components between levels, and how far tolerances move them.
 
-A component's log-mass between two edges, as its mean and log-scale move on a straight path within
-their tolerances, has bounded first and second derivatives. With z = (x - mean) / scale, the score
+As a component's mean and log-scale move on a straight path within their tolerances, its log-mass
+between two edges has bounded first and second derivatives. With z = (x - mean) / scale, the score
 of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; that of
-a normal is -z and changes by 1. Means of z over an interval are at most its distance from the
-component's mean plus those of the half-distribution: the hazard of both increases, so that what is
-left beyond a distance, or is cut off at the far edge, is stochastically smaller.
+a normal is -z and changes by 1. The mean of z over an interval is at most the interval's distance
+from the component's mean plus that of the half-distribution: the hazard of both increases, so that
+the part beyond a distance, or before a far edge, is stochastically smaller.
 """
 
 import math
@@ -16,7 +16,7 @@ import numpy as np
 compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)
 
-# Of an edge: the masses below and above it, the density there, and its z.
+# An edge: the masses below and above it, the density there, and its z.
 Edge = tuple[float, float, float, float]
 
 LOGISTIC_ROOT = 1.82  # root mean square of |z| of a logistic is 1.8138
@@ -72,7 +72,7 @@ def between(lower: Edge, upper: Edge) -> float:
 
 @compiled
 def subtracted(lower: Edge, upper: Edge) -> float:
-    """Return the larger of the masses that `between` subtracts, to which rounding is relative."""
+    """Return the larger of the masses that `between` subtracts; its rounding is relative to it."""
     if lower[3] > 0.0:
         return lower[1]
     return upper[0] if lower[1] > 0.0 else 0.0  # both edges are at infinity
@@ -130,7 +130,7 @@ def mass_range(
 
 @compiled
 def distance_of(first: int, last: int, low: float, high: float, levels: int) -> float:
-    """Return the distance in z of an interval from the mean, 0 if it is inside.
+    """Return the distance between an interval and the mean, in z; 0 if the mean is inside.
 
     Args:
       first: level above the lower edge; 0 or less is at minus infinity.
@@ -150,7 +150,7 @@ def distance_of(first: int, last: int, low: float, high: float, levels: int) -> 
 def path_bounds(
     distance: float, mean_off: float, scale_off: float, stretch: float, normal: bool
 ) -> tuple[float, float, float]:
-    """Return bounds of the score on a path, for an interval at a distance from the mean.
+    """Return bounds of the score on a path, for an interval at a given distance from the mean.
 
     With S the derivative of the log-density along a path within the tolerances, and S' its second
     derivative, these are bounds of the root of the mean of S^2 over the interval, of the mean of
@@ -195,7 +195,7 @@ def _log_below(z: float) -> float:
 
 @compiled
 def stretch_of(scale_off: float) -> float:
-    """Return at least exp(scale_off)."""
+    """Return an upper bound of exp(scale_off)."""
     return 1.0 / (1.0 - scale_off) if scale_off < LARGEST_GROWTH else math.exp(scale_off) * 1.0001
 
 

@@ -1,6 +1,6 @@
-"""The code over conditionals: an encoder knows all elements, a decoder asks for one after another.
+"""Encoding and decoding by conditional distributions, all at once or one element after another.
 
-`Conditionals` is all that a model offers; streams, files and their verification know no model.
+`Conditionals` is all that a model must offer; streams, files and their verification know no model.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ Moved = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """The way in which outputs of a network become distributions.
+    """The way in which a network's outputs become distributions.
 
     Attributes:
       way: the way in which odds are computed, one of `Conditionals.ways`.
       narrowest: the argument `narrowest` of `forms.closed`; None: components have the least scale
         of format version 1.
-      tolerance: largest relative difference of a decoder's outputs that an encoder allows; a
-        decoder has None.
-      moved: changes the outputs; None: they are as they are.
+      tolerance: the largest relative difference of a decoder's outputs that an encoder allows; None
+        in a decoder.
+      moved: function that changes the outputs, for tests of the tolerance; None: no change.
     """
 
     way: str = "closed"
@@ -34,13 +34,13 @@ class Coding:
 
 
 class Known(NamedTuple):
-    """Some pixels in the order of decoding, and their distributions given all before them.
+    """Pixels in the order of decoding, and their distributions given all pixels before them.
 
     Attributes:
-      levels: int64 [pixels, channels].
-      channels: the distributions.
+      levels: the pixels' levels, int64 [pixels, channels].
+      channels: function from the levels of the channel before to a channel's distributions.
       class_: the number of the pixels' class, which has rounding steps of its own.
-      calls: pixels in each of the decoder's calls that begin here.
+      calls: number of pixels in each of the decoder's calls for these pixels.
     """
 
     levels: np.ndarray
@@ -61,24 +61,24 @@ class Conditionals(Protocol):
     ways: Sequence[str]
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the sizes of the stream of elements of a shape."""
+        """Return the layout of the stream of elements of a shape."""
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return whether elements of a container's shape are read in a few seconds."""
+        """Return whether elements of a container's shape can be decoded in a few seconds."""
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements of a stream, from their levels int32, in the order of decoding."""
+        """Yield all elements of a stream in the order of decoding, given their levels int32."""
 
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return the levels int32 of a shape, which `decoder` decodes in the order of `known`.
+        """Return levels int32 of a shape, which `decoder` decodes in the order of `known`.
 
         Args:
           shape: shape of the elements.
           condition: what the model reads besides the elements, or None.
-          coding: the way of the odds.
-          decoder: its `pixels` returns the next levels for their distributions.
+          coding: the way in which odds are computed.
+          decoder: the decoder, whose `pixels` returns the next levels, given their distributions.
         """
 
 
@@ -89,7 +89,7 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
       conditionals: the model's distributions.
       levels: the elements' levels, int32, one row or image per entry of the first axis.
       condition: what the model reads besides the elements, or None.
-      coding: the way of the odds, and the tolerance of the outputs.
+      coding: the way in which odds are computed, and the tolerance of the outputs.
     """
     layout = conditionals.layout(levels.shape)
     encoder = Encoder(layout)
@@ -112,11 +112,11 @@ def decode(
     """Return the levels of a stream, int32.
 
     Args:
-      conditionals: the distributions of the model that the stream was made by.
+      conditionals: the distributions of the model that encoded the stream.
       stream: the bytes that `encode` returned.
       shape: the shape of the levels.
       condition: what the model read besides the elements, or None.
-      coding: the way of the odds.
+      coding: the way in which odds are computed.
 
     Raises:
       UserError: the stream is damaged.

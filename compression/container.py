@@ -13,11 +13,11 @@ offset  size  content (little-endian)
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
         ...   in format version 2, zero bytes, so that no file is shorter than MOST_ELEMENTS and
-              MOST_DESCRIBED allow for what it holds
+              MOST_DESCRIBED allow for its content
 end - 4 4     CRC-32 of everything before
 
-Version 2 differs by this padding, and by what its description and digest mean to `forms` and to
-the writers of each kind.
+Version 2 differs by this padding, and by the meaning that its description and digest have for
+`forms` and for the writers of each kind.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ VERSION = 2  # the newest; 1 is read too
 KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
-# Per byte of a file, so that a reader's work and memory are bounded by the bytes that are there: of
-# elements, and of a description's text beyond what any file may have.
+# The most elements, and bytes of a description's text beyond what any file may have, per byte of a
+# file: they bound a reader's work and memory by the bytes that are there.
 MOST_ELEMENTS = 1 << 10
 MOST_DESCRIBED = 64
 DESCRIBED = 1 << 20
@@ -57,10 +57,10 @@ class Container:
       digest: the model's digest, 16 bytes.
       levels: number of levels of an element.
       checksum: CRC-32 of the elements.
-      shape: 4 sizes.
+      shape: the four sizes that describe the elements.
       description: conditions and other information for a reader, as JSON values.
       streams: the entropy-coded bytes of each batch.
-      version: the number of the format, 1 or 2.
+      version: the format version, 1 or 2.
     """
 
     kind: str
@@ -74,11 +74,11 @@ class Container:
 
     @property
     def elements(self) -> int:
-        """Number of elements, of all rows."""
+        """Total number of elements; for sound, of samples in all recordings."""
         return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
 
     def to_bytes(self) -> bytes:
-        """Return the file as bytes, of format version 2 if it must be padded."""
+        """Return the file's bytes, in format version 2 if it must be padded."""
         text = b""
         if self.description:
             text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False).encode()
@@ -102,16 +102,16 @@ class Container:
 
 
 def _least_size(elements: int, described: int) -> int:
-    """Return the least size of a file of so many elements, and bytes of a description's text."""
+    """Return the least size of a file with this number of elements and of description bytes."""
     return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 
 def read(
     data: bytes, check: Callable[[int, str, bytes, int], None] = lambda *head: None
 ) -> Container:
-    """Return the compressed file in some bytes.
+    """Return the compressed file that bytes hold.
 
-    Time and memory are bounded by the number of bytes, whatever they declare.
+    Time and memory are bounded by the number of bytes, whatever sizes they declare.
 
     Args:
       data: the bytes.
@@ -119,7 +119,7 @@ def read(
         anything else of the file is read.
 
     Raises:
-      UserError: the bytes are no such file, or a damaged or truncated one, or of a later version.
+      UserError: the bytes are not such a file, or it is damaged, truncated or of a later version.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -158,7 +158,7 @@ def read(
 
 
 def _described(packed: bytes, size: int) -> dict[str, Any]:
-    """Return the description of a file of so many bytes."""
+    """Return the description in a file of `size` bytes."""
     if not packed:
         return {}
     most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
@@ -177,19 +177,20 @@ def _described(packed: bytes, size: int) -> dict[str, Any]:
 def read_for(
     data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
 ) -> Container:
-    """Return the compressed file in some bytes after checking that it is for a model.
+    """Check that bytes hold a compressed file for a model, and return the file.
 
-    That is the first thing that is checked of a whole file.
+    The model is checked first, before the rest of the file.
 
     Args:
       data: the bytes.
       kind: "images", "sound" or "arrays".
       digest: the model's digest, 16 bytes.
       levels: number of levels of the model's elements.
-      old_digest: the model's digest in files of format version 1; None: it is `digest` too.
+      old_digest: the model's digest in files of format version 1; None: the same as `digest`.
 
     Raises:
-      UserError: the file is damaged, truncated or of a newer version, or for another model.
+      UserError: the file is damaged, truncated or of a newer version, or belongs to a different
+        model.
     """
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
@@ -209,7 +210,7 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a file.
 
     Raises:
-      UserError: it cannot be read; the message names it.
+      UserError: the file cannot be read; the message names it.
     """
     try:
         return path.read_bytes()

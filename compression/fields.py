@@ -1,4 +1,4 @@
-"""Fields of a compressed file that its reader checks before it works by them."""
+"""Checks of the fields of a compressed file, before its reader uses them."""
 
 from typing import Any, NoReturn
 
@@ -12,22 +12,22 @@ def damaged(name: str, wanted: str) -> NoReturn:
 
     Args:
       name: the field's name.
-      wanted: what it must be.
+      wanted: what the field must be, for the message.
     """
     raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """Return a whole number of a file.
+    """Return a field of a file that must be a whole number.
 
     Args:
       name: the field's name.
       value: the field's value, of any type.
-      least: least number that is allowed.
-      most: largest number that is allowed.
+      least: the least number that is allowed.
+      most: the largest number that is allowed.
 
     Raises:
-      UserError: it is none, or out of its range.
+      UserError: the value is not a whole number, or is out of its range.
     """
     if type(value) is not int or not least <= value <= most:
         damaged(name, f"a whole number from {least} to {most}")
@@ -35,10 +35,10 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
 
 
 def share(name: str, value: Any) -> float:
-    """Return a number from 0 to 1 of a file.
+    """Return a field of a file that must be a number from 0 to 1.
 
     Raises:
-      UserError: it is none.
+      UserError: the value is not a number from 0 to 1.
     """
     if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
         damaged(name, "a number from 0 to 1")
@@ -46,10 +46,10 @@ def share(name: str, value: Any) -> float:
 
 
 def listed(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
-    """Return a list of a file.
+    """Return a field of a file that must be a list of one of these lengths.
 
     Raises:
-      UserError: it is none, or has none of these numbers of entries.
+      UserError: the value is not a list, or has a different number of entries.
     """
     if not isinstance(value, list) or len(value) not in counts:
         damaged(name, f"a list of {' or '.join(map(str, counts))}")

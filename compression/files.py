@@ -1,6 +1,6 @@
-"""`compress` and `decompress`: elements of any model in a file, and back.
+"""`compress` and `decompress`: elements of any model to a file, and back.
 
-A `Kind` says what differs between images, recordings and arrays; all else is the same.
+A `Kind` defines what differs between images, recordings and arrays; all else is shared.
 """
 
 import abc
@@ -23,10 +23,10 @@ class Kind(abc.ABC):
     """The elements of a model, and what a file of them holds besides streams.
 
     Attributes:
-      name: a key of `container.KINDS`.
-      version: number of the format that is written.
-      dtype: numpy type of the levels that the checksum is over.
-      way: the way in which odds are computed for a file that names none.
+      name: the name of the kind, a key of `container.KINDS`.
+      version: the format version that is written.
+      dtype: the NumPy type of the levels over which the checksum is computed.
+      way: the way in which odds are computed for a file that does not name one.
       conditionals: the distribution of every element given those before it.
     """
 
@@ -36,13 +36,13 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digest of the model, and that in files of format version 1 if it differs."""
+        """Return the model's digest, and that in files of format version 1; None: the same."""
 
     @abc.abstractmethod
     def pack(
         self, elements: Any, condition: Any, tolerance: float, **options: Any
     ) -> tuple[tuple[int, ...], dict[str, Any], Iterable[np.ndarray]]:
-        """Return a container's shape and description, and the levels int32 of its streams."""
+        """Return the shape and description of a container, and the levels int32 of each stream."""
 
     @abc.abstractmethod
     def check(self, found: Container) -> None:
@@ -50,11 +50,11 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape of each stream, and its condition: that in the file, or that given."""
+        """Yield the shape of each stream, and its condition: the file's own, or the given one."""
 
     @abc.abstractmethod
     def unpack(self, parts: list[np.ndarray]) -> Any:
-        """Return the elements of a file, from the levels of its streams, of type `dtype`."""
+        """Return the elements of a file, given the levels of its streams, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
         """Return the way in which a file's streams are coded, without a tolerance."""
@@ -85,10 +85,10 @@ def compress(
       kind: the model, and what its files hold.
       elements: what the model compresses: images, recordings or an array.
       condition: what the model reads besides the elements, or None.
-      tolerance: relative difference of the network's outputs that is allowed where it is decoded.
-      verify: decode the file once more, with outputs off by half the tolerance, and refuse to
-        return one that does not give the elements back; None: where it is cheap.
-      names: a name for each element, stored for a reader; None: none are stored.
+      tolerance: the largest relative difference that the network's outputs may have in a decoder.
+      verify: whether to decode the file once, with outputs off by half the tolerance, and raise an
+        error if that does not give the elements back; None: only where it is cheap.
+      names: a name for each element, stored for a reader; None: no names are stored.
       **options: further arguments of `Kind.pack`, such as `batch`.
 
     Raises:
@@ -113,10 +113,10 @@ def compress(
 
 
 def read(kind: Kind, data: bytes) -> Container:
-    """Return a file of a model's elements, all fields of which are in range.
+    """Return a file of a model's elements after a check that all its fields are in range.
 
     Raises:
-      UserError: the file is damaged, truncated or of another model.
+      UserError: the file is damaged, truncated or belongs to a different model.
     """
     digest, old_digest = kind.digests()
     found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
@@ -125,16 +125,16 @@ def read(kind: Kind, data: bytes) -> Container:
 
 
 def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | None = None) -> Any:
-    """Return the elements in a file of `compress`.
+    """Return the elements in a file that `compress` made.
 
     Args:
       kind: the model, and what its files hold.
       data: the file.
-      condition: what the model read besides the elements, where the file does not hold it.
-      moved: changes the network's outputs; None: they are as they are.
+      condition: what the model read besides the elements, if the file does not hold it.
+      moved: function that changes the network's outputs; None: no change.
 
     Raises:
-      UserError: the file is damaged, truncated or of another model.
+      UserError: the file is damaged, truncated or belongs to a different model.
     """
     found = read(kind, data)
     coding = dataclasses.replace(kind.coding(found), moved=moved)
@@ -148,7 +148,7 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
 
 
 def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float) -> None:
-    """Raise UserError unless a file is decoded by outputs off by half the tolerance at random."""
+    """Raise UserError unless a file can be decoded with outputs off by half the tolerance."""
     draws = np.random.default_rng(0)
 
     def moved(outputs: np.ndarray) -> np.ndarray:

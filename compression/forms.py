@@ -1,7 +1,7 @@
 """Distributions with a closed form: softmaxes, and mixtures of logistics or normals, over levels.
 
-A distribution names its form by the attribute `form`, and the code of a level then costs a few
-masses between levels, however many levels there are.
+A distribution names its form in the attribute `form`. To code a level then takes the masses of only
+a few intervals, however many levels there are.
 """
 
 import functools
@@ -12,34 +12,34 @@ import numpy as np
 
 from compression.splits import Categorical, Mixture
 
-# Of the number of levels: least scale of a component in files of format version 1.
+# Least scale of a component in files of format version 1, as a share of the number of levels.
 LEAST_SCALE = 4e-5
 # Least scale, in tolerances of a mean: a narrower component could not be placed by the mean, so
 # that most of its bits would be near a border.
 NARROWEST = 8.0
-# Of the root mean square of an output: the tolerance applies to at least this.
+# The tolerance is relative to at least this share of an output's root mean square.
 LEAST_SHARE = 0.03
 
 
 def form_of(distribution: Any) -> str | None:
-    """Return the name in FORMS of a distribution of `likelihoods`, or None."""
+    """Return the name of a distribution's closed form, a key of FORMS, or None if it has none."""
     form: str | None = getattr(distribution, "form", None)
     return form
 
 
 def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the largest differences of outputs from another processor's, [elements, outputs].
+    """Return how far outputs may differ from those of another processor, [elements, outputs].
 
     Args:
       outputs: a network's outputs, float64 [elements, outputs].
-      tolerance: largest relative difference.
+      tolerance: the largest relative difference.
     """
     like = np.sqrt(np.mean(np.square(outputs), 0))
     return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
 
 def narrowest_of(tolerance: float) -> float:
-    """Return the argument `narrowest` of `closed` that a file of a tolerance stores."""
+    """Return the argument `narrowest` of `closed` that a file with this tolerance stores."""
     return NARROWEST * tolerance
 
 
@@ -57,8 +57,8 @@ def closed(
       off: largest differences of the outputs from another processor's, of the same shape; None: no
         margins are needed.
       narrowest: least scale of a component, as a share of its mean's distance from the middle of
-        the range, which is at least LEAST_SHARE of half the range; None: the least scale of
-        format version 1, LEAST_SCALE of the range.
+        the range, where that counts as at least LEAST_SHARE of half the range; None: the least
+        scale of format version 1, LEAST_SCALE of the range.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 
@@ -99,7 +99,7 @@ def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
     """Return logits, means and log-scales, float64 [elements, components] each."""
     logits, means, _ = distribution.sections
     parts = np.split(array, [logits, logits + means], -1)
-    # A component alone has the whole weight.
+    # A single component has the whole weight.
     parts = parts if logits else [np.zeros_like(parts[1]), *parts[1:]]
     return [np.ascontiguousarray(part) for part in parts]
 

@@ -17,7 +17,7 @@ from compression import components
 from compression.components import ERROR, LARGEST_GROWTH, compiled, parallel
 from compression.odds import FLOOR, ROUNDING, reach_of, warped
 
-# Second-order parts below these, of u and of the first-order part, are not worth another bound.
+# Second-order parts below these shares of u and of the first-order part need no other bound.
 SMALL = 2e-3
 SMALL_SHARE = 0.1
 COLUMNS = 13
@@ -95,10 +95,10 @@ def _half(
     share: float,
     normal: bool,
 ) -> tuple[float, float, float, float]:
-    """Return a component's part of the second derivatives of the log of a half's mass.
+    """Return a component's contribution to the second derivatives of the log of a half's mass.
 
-    They are its largest, minus its least, and the least mass on the path, all times weights; and
-    the largest change of its log-mass.
+    The values are its largest one, minus its least one and the least mass on the path, each times
+    the component's weight, and the largest change of its log-mass.
     """
     by_weight, mean_off, scale_off = offs
     if components.is_far(distance, mean_off, stretch, normal):
@@ -145,7 +145,7 @@ def _rest(
 def _extreme_odds(
     i: int, arrays: Parameters, offs: Parameters, low: int, sizes: Sizes, share: float
 ) -> tuple[float, float]:
-    """Return the least and the largest u by the extremes of the cumulative function."""
+    """Return the least and the largest u, from the extremes of the cumulative function."""
     log_weights, means, log_scales = arrays
     weight_off, mean_off, scale_off = offs
     half, _, levels, normal = sizes
@@ -176,7 +176,7 @@ def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> N
       arrays: log-weights, means and log-scales, float64 [elements, components].
       low: first level of each interval, int64 [elements].
       sizes: levels of a half, coded levels, levels, and whether components are normal.
-      t: the odds [elements], output.
+      t: output, the odds, [elements].
     """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
@@ -200,8 +200,8 @@ def split_bounded(
       offs: largest differences of each, of the same shapes.
       low: first level of each interval, int64 [elements].
       sizes: levels of a half, coded levels, levels, and whether components are normal.
-      t: the odds [elements], output.
-      margin: largest differences of the odds [elements], output.
+      t: output, the odds, [elements].
+      margin: output, the largest differences of the odds, [elements].
     """
     half, whole = sizes[0], sizes[1]
     share = FLOOR * half / whole

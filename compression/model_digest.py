@@ -1,4 +1,4 @@
-"""The digests of models, by which compressed files name them."""
+"""The digests by which compressed files identify models."""
 
 import hashlib
 import json
@@ -18,18 +18,18 @@ _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 
 
 def digest_of_network(network: tf.Module) -> bytes:
-    """Return the digest of the trainable weights of a network of this library, 16 bytes."""
+    """Return the digest of the trainable weights of one of this library's networks, 16 bytes."""
     named = zip(variable_names(network), network.trainable_variables, strict=True)
     return digest_of({name: variable.numpy() for name, variable in named})
 
 
 def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
-    """Return the digest of all variables that a model's output depends on, 16 bytes.
+    """Return the digests of the variables that a model's output depends on, 16 bytes each.
 
-    It is over names, types, shapes and values, of frozen variables and statistics too, and over
-    `start` and `input_scale` where they are not the usual ones. Storing and loading do not change
-    it, nor how many layers Keras had numbered before. The second digest, which
-    files of format version 1 have, is over the trainable variables without their names.
+    The first one covers names, types, shapes and values, including frozen variables and statistics,
+    and `start` and `input_scale` if they are not the defaults. Neither storing and loading nor the
+    number of layers that Keras numbered before changes it. The second one, for files of format
+    version 1, covers the trainable variables without their names.
     """
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]
@@ -47,10 +47,10 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
 
 
 def ranked(names: Iterable[str]) -> dict[str, str]:
-    """Return names in which numbers at the end of a part are ranks among their like.
+    """Return names in which the number at the end of a part is replaced by its rank.
 
     Keras numbers layers by how many of a kind were made before: dense_3 and dense_5 become the
-    first and the second as dense and dense_1 do.
+    first and the second, and so do dense and dense_1.
     """
     paths = {name: name.split("/") for name in names}
     found = {name: "" for name in paths}

@@ -19,7 +19,7 @@ MOST_TABLE = 1 << 20  # log-probabilities per element
 LEAST_LOG_PROB = -700.0
 SHARE = 1e-5  # added to the masses of both halves, so that each has a code
 MASS_ERROR = 3e-7  # error of a cumulative mass in float32
-# Of the mass between two levels, whose log-probabilities may be of differences of such masses.
+# Error of the mass between two levels; log-probabilities may come from differences of such masses.
 TABLE_ERROR = 1.5e-7
 FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
 Values = Callable[[np.ndarray], np.ndarray]
@@ -43,7 +43,7 @@ def check_table(distribution: Any) -> None:
 
 
 class ModelOdds:
-    """Distributions of elements, as an encoder or decoder splits them.
+    """Distributions of elements in the form that an encoder or decoder splits.
 
     Args:
       distribution: a distribution over levels.
@@ -58,7 +58,7 @@ class ModelOdds:
             self._below = _evaluation(cumulative, order)
 
     def table_levels(self, way: str) -> int:
-        """Return the number of levels in a table of an element."""
+        """Return the number of levels in the table of an element."""
         return {"closed": 1, "cumulative": FINE}.get(way, int(self._distribution.levels))
 
     def __call__(self, rows: np.ndarray, off: np.ndarray | None, coding: Coding) -> Any:
@@ -67,7 +67,8 @@ class ModelOdds:
         Args:
           rows: the distributions' parameters, float64 [elements, num_parameters].
           off: largest differences of the parameters; None: no margins are needed.
-          coding: the way of the odds, and the tolerance, which the log-probabilities have as well.
+          coding: the way in which odds are computed, and the tolerance, which also applies to the
+            log-probabilities.
         """
         if coding.way == "closed":
             return forms.closed(self._distribution, rows, off, coding.narrowest)
@@ -78,12 +79,12 @@ class ModelOdds:
     def table(
         self, rows: np.ndarray, off: np.ndarray | None, coding: Coding, first: np.ndarray
     ) -> "_Table":
-        """Return the distributions over `table_levels` levels from a first one on.
+        """Return the distributions over `table_levels` levels, starting at `first`.
 
         Args:
           rows: the distributions' parameters, float64 [elements, num_parameters].
           off: largest differences of the parameters; None: no margins are needed.
-          coding: the way of the odds, and the tolerance of the log-probabilities.
+          coding: the way in which odds are computed, and the tolerance of the log-probabilities.
           first: the first level of each element, int64 [elements].
         """
         levels = first[:, None] + np.arange(self.table_levels(coding.way))
@@ -101,7 +102,7 @@ class ModelOdds:
         return _Table(Categorical(table, margin), is_bounded=True)
 
     def masses(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return the masses between neighbouring edges, float64 [elements, edges - 1]."""
+        """Return the masses between adjacent edges, float64 [elements, edges - 1]."""
         levels = self._distribution.levels
         below = self._below(rows, np.clip(edges, 0, levels))
         below = np.where(edges <= 0, 0.0, np.where(edges >= levels, 1.0, below))
@@ -141,7 +142,7 @@ class _Table:
 
 
 class _Cumulative:
-    """Distributions whose upper bits are coded by cumulative masses, the last 8 by a table."""
+    """Distributions whose upper bits are coded by cumulative masses, the lowest ones by a table."""
 
     def __init__(self, odds: ModelOdds, rows: np.ndarray, off: np.ndarray | None, coding: Coding):
         self._odds, self._rows, self._off, self._coding = odds, rows, off, coding
@@ -170,10 +171,10 @@ class _Cumulative:
 
 
 def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
-    """Return the odds of the masses of a lower and an upper half, float64 [elements, 2].
+    """Return the odds of the upper half, given the masses of both halves.
 
     Args:
-      masses: the mass of each half.
+      masses: the masses of the lower and the upper half, float64 [elements, 2].
       off: largest differences of the masses.
       spread: added to both, so that each has a code.
     """
@@ -191,10 +192,10 @@ def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) ->
 
 
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return the sum of the differences of values that the difference of each parameter causes.
+    """Return an estimate of how far values move if every parameter is off by `off`.
 
-    It is no bound, as `values` may be any function: each parameter is moved both ways, as far as it
-    may be off, and farther, of which a share is taken.
+    It is not a bound, as `values` may be any function: each parameter is moved both ways, by `off`
+    and by more, scaled back; the largest changes of the parameters are added up.
     """
     total = np.zeros_like(now)
     for k in range(rows.shape[1]):

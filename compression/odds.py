@@ -1,7 +1,7 @@
-"""The numbers that odds are represented by, which rounding and bounds share.
+"""The representation of odds that rounding and bounds share.
 
-Odds are represented by a number t that distinguishes likely from unlikely bits, but hardly
-distinguishes degrees of very unlikely ones:
+Odds are represented by a number t that separates likely from unlikely bits, but hardly separates
+degrees of very unlikely ones:
 
     t = sign(u) 3 (1 - exp(-|u| / 3)),        u = log(upper half / lower half)
 """
@@ -18,13 +18,13 @@ LARGEST_LOG_ODDS = 14.0
 
 @compiled
 def warped(u: float) -> float:
-    """Return t."""
+    """Return t, given u."""
     u = min(max(u, -LARGEST_LOG_ODDS), LARGEST_LOG_ODDS)
     return math.copysign(REACH * (1.0 - math.exp(-abs(u) / REACH)), u)
 
 
 @compiled
 def reach_of(u: float, least: float, most: float) -> float:
-    """Return the largest difference of t from that of u, for odds between `least` and `most`."""
+    """Return how far t can be from that of u if the log-odds are between `least` and `most`."""
     t = warped(u)
     return max(warped(max(most, u)) - t, t - warped(min(least, u)))

@@ -1,12 +1,11 @@
 """Rounding of odds to a few values, on which two processors with nearly equal odds agree.
 
-Each bit's odds t (`splits`) are rounded to a grid of some step. If t is within its margin of
+Each bit's odds t (`splits`) are rounded to a grid with a given step. If t is within its margin of
 the border between two values, another processor may round it to the other one, and everything
-decoded afterwards would be noise. So elements are coded in groups, and each group has a choice
-between grids that are shifted against each other; the encoder takes one on which no odds of the
-group are so near a border, of these the one with the shortest code, and writes its number. On any
-processor whose outputs are within the tolerance the choice then rounds to the same integers, with
-certainty.
+decoded afterwards would be noise. So elements are coded in groups, and each group has a choice of
+grids that are shifted against each other. Of the grids on which no odds of the group are that near
+a border, the encoder takes the one with the shortest code, and writes its number. On any processor
+whose outputs are within the tolerance, the odds are then certain to round to the same integers.
 
 A few choices have steps four times as large, for a group that no other choice fits, and the last
 one gives every bit the probability 1/2, which needs no agreement.
@@ -23,7 +22,7 @@ from compression.components import compiled, parallel
 from compression.odds import REACH
 
 PRECISION = 24  # bits of an integer probability
-# In 1024ths of t. Coarse steps cost bits; with fine ones few shifts fit a group.
+# Steps in 1024ths of t. Coarse steps cost bits; with fine ones few shifts fit a group.
 STEPS = np.array([
     64, 96, 128, 160, 204, 256, 324, 408, 512, 648, 816, 1024, 1290, 1625, 2048, 3072
 ])  # fmt: skip
@@ -79,7 +78,7 @@ def _shift(choice: int, index: int) -> np.int64:
 
 @compiled
 def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
-    """Return the bin of t and the distance in t of its nearer border, within REACH."""
+    """Return the bin of t, and how far t is from the nearer border of the bin within REACH."""
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
     distance = math.inf
@@ -94,7 +93,10 @@ def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
 def _trial(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
 ) -> tuple[float, float]:
-    """Return the bits of a step and the number of odds too near a border, over 4 shifts."""
+    """Return the mean code length with a step, in bits, and the mean number of odds near a border.
+
+    Both are means over 4 shifts.
+    """
     bits, near = 0.0, 0.0
     for i in range(len(t)):
         for choice in range(4):
@@ -119,7 +121,7 @@ def _refused(t: float, margin: float, step: float) -> np.uint64:
 def _near_any(t: float, margin: float, step: float) -> bool:
     """Return whether t is too near a border at any shift.
 
-    Borders are multiples of a 64th of the step, from half a step on.
+    At all shifts together, the borders are the multiples of a 64th of the step.
     """
     position = t / step * SHIFTS
     return abs(position - math.floor(position + 0.5)) * step <= (margin * SHIFTS)
@@ -127,7 +129,7 @@ def _near_any(t: float, margin: float, step: float) -> bool:
 
 @compiled
 def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> bool:
-    """Return whether no odds refuse the shifts of a choice."""
+    """Return whether the shifts of a choice suit all odds of a group."""
     for r in range(count):
         if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
             return False
@@ -154,10 +156,10 @@ def _search(
       bit: the bits themselves, 0 or 1, [bits].
       steps: indices in STEPS, [bits].
       group: bits per group.
-      counts: number of choices with the steps themselves, with coarser steps, and in all.
+      counts: the numbers of choices with the steps themselves, with coarser steps, and in all.
       costs: the code lengths of `Grids`.
-      chosen: the number of each group's choice, [groups], output.
-      totals: the bits of each group, [groups], output.
+      chosen: output, the number of each group's choice, [groups].
+      totals: output, the code length of each group in bits, [groups].
     """
     sizes, middle = _step_sizes(), costs.shape[2] // 2
     for g in numba.prange(len(chosen)):
@@ -220,7 +222,7 @@ def _rounded(
 
 
 def counts_of(choice_bits: int) -> tuple[int, int, int]:
-    """Return the number of choices with the steps themselves, with coarser steps, and in all."""
+    """Return the numbers of choices with the steps themselves, with coarser steps, and in all."""
     whole = 1 << choice_bits
     coarse = whole // 8
     return whole - coarse - 1, coarse, whole
@@ -229,7 +231,7 @@ def counts_of(choice_bits: int) -> tuple[int, int, int]:
 def rounded(
     t: np.ndarray, steps: np.ndarray, choices: np.ndarray, indices: np.ndarray, choice_bits: int
 ) -> np.ndarray:
-    """Return the probability of the bit 1, multiples of 2^-24, of odds t [bits].
+    """Return the probability of the bit 1 for odds t, multiples of 2^-24, [bits].
 
     Args:
       t: odds [bits].

@@ -1,9 +1,9 @@
 """Binary splits of a distribution over levels: odds and their tolerances.
 
-A level of [0, 2^depth) is coded as `depth` bits, the highest first. Every bit splits an interval of
-levels in two halves, and its odds (`odds`) are the probabilities of the halves. A network's outputs
-are equal on another processor only up to a tolerance; `margin` bounds the effect of all outputs
-within their tolerances on the odds, however large.
+A level in [0, 2^depth) is coded as `depth` bits, the highest first. Every bit splits an interval of
+levels into two halves, and its odds (`odds`) are those of their probabilities. A network's outputs
+are equal on another processor only up to a tolerance; `margin` bounds how far any outputs within
+their tolerances move the odds.
 """
 
 import math
@@ -20,8 +20,8 @@ class Split(NamedTuple):
     """Odds of bits that split intervals in two, float64 [elements] each.
 
     Attributes:
-      t: the odds of the upper half.
-      margin: largest difference of t from another processor's.
+      t: the odds of the upper half, as in `odds`.
+      margin: the largest difference of t from its value on another processor.
     """
 
     t: np.ndarray
@@ -29,7 +29,7 @@ class Split(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Mixtures over levels, float64 [elements, components], means and scales in levels.
+    """Mixtures over levels: float64 [elements, components], with means and scales in levels.
 
     Attributes:
       levels: number of levels.
@@ -65,10 +65,10 @@ class Mixture(NamedTuple):
         return Split(t, margin)
 
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log_weights given the levels [elements], and their tolerance.
+        """Return the log-weights given the levels [elements], and their tolerance.
 
-        The components are logistic, and the weights are known up to a constant for each element.
-        The tolerance is zero where the mixture has none.
+        The components must be logistic. The weights are known up to a constant for each element.
+        The tolerance is zero if the mixture has none.
         """
         zeros = np.zeros_like(self.means)
         weight_off, *offs = self.tolerances or (zeros, zeros, zeros)
@@ -119,7 +119,7 @@ def _split_categorical(
         masses, rise, fall = np.zeros(2), np.zeros(2), np.zeros(2)
         for level in range(levels):
             mass, off = math.exp(logits[i, level] - largest), tolerance[i, level]
-            # exp(off) - 1 and 1 - exp(-off), from above.
+            # Upper bounds of exp(off) - 1 and 1 - exp(-off).
             up = off + off * off if off < 1.0 else math.expm1(off) * 1.0001
             down = min(off, 1.0)
             total += mass

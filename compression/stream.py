@@ -1,14 +1,14 @@
 """Levels in an entropy-coded stream, by distributions nearly equal in encoder and decoder.
 
-The rounding of odds (`rounding`) turns them into integers on which both agree, and `constriction`
-(Bamler 2022, "Understanding Entropy Coding With Asymmetric Numeral Systems", arXiv 2201.01741)
-codes with these by asymmetric numeral systems. A stream is
+The rounding of odds (`rounding`) turns them into integers on which both agree, with which
+`constriction` (Bamler 2022, "Understanding Entropy Coding With Asymmetric Numeral Systems", arXiv
+2201.01741) codes by asymmetric numeral systems. A stream is
 
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
 
-where a pixel is one element, or a few channels of one that are coded in turn. Those of one call are
-coded together: channel by channel, and per channel the highest bits of all pixels first.
+where a pixel is one element, or the channels of one place, coded in turn. The pixels of one call
+are coded together: channel by channel, and per channel the highest bits of all pixels first.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a st
 _NEAR_IN_GROUP = 3.2
 _SPARE_CHOICE_BITS = 7  # so that several choices fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
-# Choices take their bits in full, but for those in the coder's state.
+# Choices take their full number of bits, except for those in the coder's state.
 _SLACK_BYTES = 64
 
 
@@ -38,10 +38,10 @@ class Distribution(Protocol):
     """Distributions of elements, `Mixture` or `Categorical`."""
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of bits."""
+        """Return the odds of the bits that split [low, low + 2 half), as in `Mixture.split`."""
 
 
-# From the levels of a pixel's channel before, None at first, to the next channel's distribution.
+# A function from the levels of the previous channel (None for the first) to the next distribution.
 Channels = Callable[[np.ndarray | None], Distribution]
 
 
@@ -51,7 +51,7 @@ def alone(distribution: Distribution) -> Channels:
 
 
 class Odds(NamedTuple):
-    """All bits of pixels: t, margin float64, bit uint8, [pixels, channels * depth] each."""
+    """All bits of pixels: float64 t and margin, and uint8 bit, [pixels, channels * depth] each."""
 
     t: np.ndarray
     margin: np.ndarray
@@ -60,14 +60,14 @@ class Odds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Sizes of a stream that encoder and decoder share before it is read.
+    """Sizes of a stream that encoder and decoder know before it is read.
 
     Attributes:
-      depth: bits of a level.
+      depth: number of bits of a level.
       channels: number of channels of a pixel.
       classes: number of classes of pixels, each with its own steps.
       pixels: total number of pixels.
-      levels: number of levels of an element; 0: all that have a code, 2^depth.
+      levels: number of levels of an element; 0: all 2^depth that have a code.
     """
 
     depth: int
@@ -78,12 +78,12 @@ class Layout:
 
     @property
     def bits(self) -> int:
-        """Bits per pixel."""
+        """Number of bits per pixel."""
         return self.depth * self.channels
 
 
 def depth_of(levels: int) -> int:
-    """Return the bits per level."""
+    """Return the number of bits per level."""
     return max(1, (levels - 1).bit_length())
 
 
@@ -110,12 +110,12 @@ class Encoder:
         self._calls: list[int] = []
 
     def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
-        """Append pixels of one class; the decoder will request them in these calls.
+        """Append pixels of one class, which the decoder will request in the given calls.
 
         Args:
           channels: the odds of each channel.
           class_: the number of the pixels' class.
-          calls: number of pixels in each of the decoder's calls that begin here.
+          calls: number of pixels in each of the decoder's calls for these pixels.
         """
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
@@ -145,7 +145,7 @@ class Encoder:
         each = choices[index // (group * bits)]
         flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
         order, ones = self._coding_order(), rounded(*flat, choice_bits)
-        # A stack, whose last symbols are read first; a range coder would lose 1e-4 bits per symbol.
+        # The coder is a stack: the last is read first. A range coder loses 1e-4 bits per symbol.
         coder = _constriction().stream.stack.AnsCoder()
         coder.encode_reverse(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
@@ -163,7 +163,7 @@ class Encoder:
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
-        """Return pixels per group and bits per choice such that some choices fit a group."""
+        """Return pixels per group and bits per choice, such that some choices suit a group."""
         near = np.minimum(1.0, 2.0 * odds.margin / (STEPS[steps] / 1024.0)).sum()
         groups = max(1, round(near / _NEAR_IN_GROUP))
         group = min(-(-len(odds.t) // groups), _LARGEST_GROUP)
@@ -233,7 +233,7 @@ class Decoder:
           distribution: the distribution of each pixel's level.
           pixels: number of pixels.
           class_: the number of the pixels' class.
-          channel: the index of the channel; after the last one the pixels are done.
+          channel: the index of the channel; the one with the last index completes the pixels.
         """
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)

@@ -1,4 +1,4 @@
-"""`distill`: a student in one pass from any teacher that gives conditionals."""
+"""`distill`: train a one-pass student of any teacher that gives conditionals."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ OF_TOKENS = (
 
 
 class Teacher(Protocol):
-    """The source of a distillation."""
+    """What a student is distilled from."""
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Any:
         """Return p(x_t | x_<t, condition) for values, an object with `log_density`.
 
-        Its attribute `normal`, if it has one, is mean and log-scale [batch, time] where the
-        conditionals are normal, else None.
+        If the object has the attribute `normal`, that is the mean and log-scale [batch, time] of
+        normal conditionals, or None for others.
 
         Args:
           values: float32 [batch, time], as the codec scales them; gradients flow through them.
@@ -43,7 +43,8 @@ class ModelTeacher:
     """A model in time order as a teacher.
 
     Raises:
-      ValueError: its distribution has no density, or its network reads levels: no gradient.
+      ValueError: the model's distribution has no density, or its network reads integer levels,
+        through which no gradient flows.
     """
 
     def __init__(self, model: Autoregressive) -> None:
@@ -111,10 +112,10 @@ def distill(
 
 @functools.singledispatch
 def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
-    """Return what gives conditionals, and its student; another kind of teacher registers here.
+    """Return a teacher that gives conditionals, and its student; further kinds register here.
 
     Raises:
-      ValueError: no student is given for a kind of teacher that has no default.
+      ValueError: no student is given, and this kind of teacher has no default one.
     """
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
@@ -154,7 +155,7 @@ def _objective(
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
-    """Return an untrained student for a model: its codec, its condition, the noise of its kind."""
+    """Return an untrained student with the model's codec and condition, and suitable noise."""
     condition_channels = model.condition_channels
     if model.conditions and not condition_channels:
         raise ValueError(
@@ -170,7 +171,7 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
 
 
 def _network(condition_channels: int, channels: int) -> keras.Model:
-    """Return a causal network of dilated convolutions whose first output makes noise quieter."""
+    """Return a causal network of dilated convolutions whose initial output makes noise quieter."""
     layers = keras.layers
     inputs = [keras.Input([None, 1])]
     if condition_channels:

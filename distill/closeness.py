@@ -1,8 +1,9 @@
-"""The distance of a student from its teacher, in the teacher's own terms, on one condition.
+"""How close a student is to its teacher, by the teacher's own density, on one condition.
 
-A draft x_t of p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan et
-al. 2023, arXiv 2211.17192, section 2.3). Its mean measures how close student and teacher are,
-sample by sample; the number of drafts kept in a row bounds the gain of drafting with the student.
+A draft x_t from p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan
+et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how close student
+and teacher are, sample by sample; the number of drafts kept in a row bounds the gain of drafting
+with the student.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
-    """Return the probability that each sample is kept given its own past, [batch, time].
+    """Return the probability that each sample is kept, given its own past, [batch, time].
 
     Args:
       teacher: the teacher's conditionals given the student's samples.
@@ -30,7 +31,7 @@ def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Te
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Return the mean number of consecutive samples kept, with probabilities [time]."""
+    """Return the mean number of consecutive samples kept, given the probabilities [time]."""
     run, total = 0.0, 0.0
     for probability in kept[::-1]:
         run = probability * (1.0 + run)
@@ -71,10 +72,10 @@ def measure_closeness(
       teacher: the density that keeps or rejects its samples.
       frames: the sound's frames [1, frames, channels], or None.
       speaker: int32 [1], or None.
-      length: samples of the sound.
+      length: number of samples of the sound.
       seed: the noise's seed, an integer in [0, 2^64).
-      row: number of the sound under its seed. Every sound of a mean needs one of its own: the
-        mean's interval treats them as independent.
+      row: number of the sound under its seed. Sounds that are averaged need different ones: the
+        interval of the mean treats them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)

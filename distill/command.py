@@ -1,6 +1,6 @@
 """The options of the verb `distill` for students of sound, and their family.
 
-TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported only where it is used, so that help texts appear at once.
 """
 
 import dataclasses

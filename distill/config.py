@@ -1,4 +1,4 @@
-"""The configuration of a student, every field settable on the command line."""
+"""The configuration of a student; every field can be set on the command line."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ class DiscriminatorConfig:
     """Share of the band, from 0 Hz up, that spectrogram discriminators read."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 1, "channels")
         require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
         require(all(p >= 1 for p in self.periods), "periods", "at least 1", self.periods)
@@ -105,7 +105,7 @@ class StudentConfig:
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for an impossible network."""
+        """Raise ValueError, which names the field, if the network is impossible."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -135,7 +135,7 @@ class StudentConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Past noise samples that one sample depends on, all flows together."""
+        """Number of past noise samples that one sample depends on, through all flows."""
         past = sum(sum(self.dilations(layers)) for layers in self.flows)
         past *= self.bunch_samples * (self.filter_width - 1)
         return past + self.front_width * len(self.flows)
@@ -147,17 +147,17 @@ class StudentConfig:
 
     @property
     def source_channels(self) -> int:
-        """Channels of the source: its samples around the first of each bunch, and the voicing."""
+        """Number of channels of the source: samples around the start of each bunch, and voicing."""
         return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
 
     @property
     def reads_pitch(self) -> bool:
-        """True if F0 and voicing are estimated from the frames, for the dense conditioner."""
+        """True if the dense conditioner estimates F0 and voicing from the frames."""
         return self.reads_f0 or self.source == "pulses"
 
     @property
     def row_samples(self) -> int:
-        """Samples for which the linear prediction is constant."""
+        """Number of samples for which the linear prediction is constant."""
         return self.hop_samples // self.subframes
 
     @property
@@ -167,7 +167,7 @@ class StudentConfig:
 
     @property
     def gate_inputs(self) -> int:
-        """Channels of the whole condition [batch, bunches, gate_inputs] that the gates read."""
+        """Number of channels of the condition [batch, bunches, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
         speaker = self.speaker_channels if self.speakers else 0
         return local + self.source_channels + speaker

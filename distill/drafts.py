@@ -17,7 +17,7 @@ NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class Flowed(NamedTuple):
-    """The noise of a block float32 [batch, n], and what the newest proposal made of it."""
+    """A block's noise, float32 [batch, n], and what the newest proposal computed from it."""
 
     noise: tf.Tensor
     location: tf.Tensor
@@ -28,12 +28,12 @@ class Flowed(NamedTuple):
 class FlowDraft:
     """A draft of a block in one pass of flows, from the model's own noise if symbols are coupled.
 
-    Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
-    mu_t) / s_t, and the draft continues from there.
+    Where the model has drawn a symbol that differs from the proposed one, the flow is inverted,
+    z_t = (x_t - mu_t) / s_t, and the draft continues from there.
 
     Args:
       flows: the student's flows.
-      codec: the model's codec; its levels lie at equal distances where networks read them.
+      codec: the model's codec; its levels must be evenly spaced on the scale that networks read.
       reads: what the flows read besides the noise: "model", the model's condition; "own", the
         draft's; or "nothing".
     """
@@ -50,11 +50,11 @@ class FlowDraft:
         return self._flows.initial_state(batch)
 
     def noise(self, address: Address, length: int) -> tf.Tensor:
-        """Return noise of its own for a block, float32 [batch, length, 1]."""
+        """Return the draft's own noise for a block, float32 [batch, length, 1]."""
         return NOISE[self._flows.noise_kind](*address, length)[..., :1]
 
     def memory(self, block: Block) -> Flowed:
-        """Return the noise of a block, which no flow has read yet."""
+        """Return the memory of a block before its first proposal: its noise."""
         noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
         zeros = tf.zeros_like(noise)
         return Flowed(noise, zeros, zeros, tf.fill(tf.shape(noise), -1))
@@ -62,7 +62,7 @@ class FlowDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
     ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the block, what the proposals share, and the flows' state after the block.
+        """Return the block's symbols, the memory of the proposal, and the state after the block.
 
         Args:
           block: the block to propose symbols for.

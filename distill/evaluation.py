@@ -1,4 +1,4 @@
-"""Evaluation of a student compared with its teacher and baselines that read the same frames."""
+"""Evaluation of a student against its teacher and baselines that read the same frames."""
 
 import dataclasses
 import functools
@@ -57,30 +57,32 @@ def evaluate(
 
     Args:
       model: the student, at the corpus's rate, features and level.
-      teacher: its teacher, at the same.
+      teacher: its teacher, at the same rate, features and level.
       corpus: the recordings.
       copies: number of dev recordings that every system resynthesises, the first three seconds of
         each; None: all.
       seed: the noise's seed, an integer in [0, 2^64).
       part: the part of the dev recordings.
       temperatures: further temperatures of the student besides 1 and its own.
-      on_sounds: called with the sounds of every system; None: nothing is.
+      on_sounds: function that is called with the sounds of every system, or None.
       teacher_temperatures: further temperatures of the teacher besides 1.
       peers: further models to compare, by name.
-      speculative_samples: samples that the teacher draws with the student's drafts; 0: none.
-      others: further systems that are no models of this library, by name.
+      speculative_samples: number of samples that the teacher draws with the student's drafts; 0:
+        this is not measured.
+      others: further systems, by name, that are not models of this library.
 
     Returns:
       A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
       student draws: probability, and run, samples kept in a row), real_time_factor (seconds to
       compute a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
       against {"teacher", "untrained", "source_filter" and the baselines: {"measures",
-      "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
-      what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
+      "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev
+      (the recordings that were measured: {part, recordings, seconds}), and not_measured {extra:
+      names}.
 
     Raises:
-      UserError: no dev recording is of a speaker that the model knows, or a model of `peers` has
-      another rate or other frames.
+      UserError: no dev recording has a speaker that the model knows, or the rate or frames of a
+        model in `peers` differ.
     """
     _check_peers(model, peers)
     features = teacher.config.data.features
@@ -112,7 +114,7 @@ def evaluate(
 
 
 def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:
-    """Return the student without the passes that it makes by default, if any, by name."""
+    """Return the student without its default refinement passes, by name; {} if it has none."""
     if not model.spec.get("refine"):
         return {}
     plain = dataclasses.replace(model, spec={**model.spec, "refine": 0})
@@ -126,7 +128,7 @@ def _others(
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
-    """Return the systems of the other models and `others`, by names that are not `known`."""
+    """Return the systems of `peers` and `others` by name; raise UserError for a name in `known`."""
     if taken := sorted({*peers, *others} & set(known)):
         raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
     found = dict(others)
@@ -172,7 +174,7 @@ def reads_mel(model: StudentModel) -> bool:
 
 
 def format_report(figures: dict) -> str:
-    """Return the figures as lines of text, a column for each system."""
+    """Return the metrics as lines of text, with a column for each system."""
     kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
@@ -200,18 +202,18 @@ def _speculative_lines(figures: dict) -> list[str]:
 def speed_of_speculation(
     model: StudentModel, teacher: SpeechModel, item: dict, samples: int, seed: int
 ) -> dict[str, float]:
-    """Return the worth of drafts to the teacher, at batch 1, without compilation.
+    """Return how much drafts help the teacher, at batch size 1 and without compilation time.
 
     Args:
       model: the student, which drafts.
       teacher: the model that accepts or rejects.
       item: the dev recording whose frames and speaker are the condition.
-      samples: samples of the sound that is drawn.
+      samples: number of samples of the sound that is drawn.
       seed: the noise's seed, an integer in [0, 2^64).
 
     Returns:
       A dict with acceptance (the share of drafts that are kept), samples_per_pass,
-      seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler.
+      seconds_per_sample, and cached_seconds_per_sample for the teacher's cached sampler.
     """
     speaking = teacher.drafted_by(model, "rejection")
     seconds = []
@@ -239,9 +241,9 @@ def speed_of_speculation(
 
 
 def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
-    """Return a classical vocoder's sound: the source, and noise where unvoiced, filtered.
+    """Return a classical vocoder's sound: the source, or noise where unvoiced, after a filter.
 
-    The filter is the student's; its flows are left out.
+    The filter is the student's; the flows are not used.
     """
     frames, speaker = _given(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
@@ -260,7 +262,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
 def _given(
     model: StudentModel, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Return frames and speaker of a dev recording as a batch of one, None where there are none."""
+    """Return frames and speaker of a dev recording as a batch of one; None for what is not read."""
     frames = speaker = None
     if model.conditional:
         frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
@@ -270,7 +272,7 @@ def _given(
 
 
 def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
-    """Return KL(P_S || P_T) and acceptance, over the student's sound of each recording.
+    """Return KL(P_S || P_T) and acceptance, averaged over the student's sound of each recording.
 
     Args:
       model: the student.

@@ -38,10 +38,11 @@ class HealthMetrics:
     """Metrics on dev recordings that show whether a student has collapsed.
 
     Attributes:
-      level_db: level of its sound relative to the recordings, in dB.
+      level_db: level of the student's sound relative to the recordings, in dB.
       entropy_nats: entropy of a sample given those before it, in nats.
-      teacher_entropy_nats: the teacher's nats per sample on the recordings, near its entropy.
-      voiced: share of voiced frames.
+      teacher_entropy_nats: the teacher's negative log-density of a recording, in nats per sample,
+        which is near its entropy.
+      voiced: share of voiced frames in the student's sound.
       recorded_voiced: share of voiced frames in the recordings.
     """
 
@@ -53,7 +54,7 @@ class HealthMetrics:
 
 
 def collapse_warnings(health: HealthMetrics) -> list[str]:
-    """Return a line for each symptom of collapse; none for a healthy student."""
+    """Return a line of text for each symptom of collapse; none for a healthy student."""
     found = []
     if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
         found.append(
@@ -77,14 +78,14 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
 
 
 class EvaluationCallback:
-    """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
+    """Evaluation of the averaged weights, by whose score the trainer keeps the best checkpoint.
 
     Args:
       student: the network whose average weights are evaluated.
       state: the training state, which holds these averages.
       teacher: the model that the student is distilled from.
-      corpus: the recordings, of which some are held out as dev.
-      folder: place for the sounds and plots.
+      corpus: the recordings, of which a part is held out as dev.
+      folder: the folder for sounds and plots.
       log: called with a line for each symptom of collapse.
       kl_weight: weight of the divergence in the loss, hence in the score of a checkpoint.
     """
@@ -111,7 +112,7 @@ class EvaluationCallback:
         self.teacher_entropy_nats = self._teacher_entropy()
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Log the metrics on dev; return the multi-resolution STFT distance plus the KL term."""
+        """Log the metrics on dev; return the multi-resolution STFT error plus the weighted KL."""
         with self.state.averaged():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
             kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
@@ -142,7 +143,7 @@ class EvaluationCallback:
         return generate(self.student, request)[0]
 
     def _closeness(self, row: int) -> tuple[float, float]:
-        """Return divergence from the teacher and entropy, nats per sample, on a recording."""
+        """Return the divergence from the teacher, and the entropy, in nats per sample."""
         item = self.recordings[row]
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
@@ -153,7 +154,7 @@ class EvaluationCallback:
         return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:
-        """Return the teacher's nats per sample on the recordings, a density near its entropy."""
+        """Return the teacher's negative log-density of the first recording, in nats per sample."""
         network, item = self.teacher.network, self.recordings[0]
         levels = network.codec.encode(item["waveform"]).numpy()
         log_prob = Density(network).log_prob(levels, *condition_of(network, item))

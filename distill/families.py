@@ -1,4 +1,4 @@
-"""The registry of all families of models; another family is one object that registers here."""
+"""The registry of all families of models; a new family is one object that registers here."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def register(family: ModelFamily) -> None:
     """Make a family known to all verbs of the command line.
 
     Raises:
-      ValueError: a preset or a kind of model has the name of another family's.
+      ValueError: a registered family has a preset or a kind of model of the same name.
     """
     for other in FAMILIES:
         taken = {*other.kinds, *other.presets} & {*family.kinds, *family.presets}
@@ -33,7 +33,7 @@ def of_presets(verb: str) -> dict[str, ModelFamily]:
 
 
 def of_kind(kind: Any) -> ModelFamily | None:
-    """Return the family whose models are of a kind, the one that trains them first; or None."""
+    """Return the first family whose models are of a kind, or None."""
     return next((family for family in FAMILIES if kind in family.kinds), None)
 
 
@@ -41,7 +41,7 @@ def parts_of(kind: Any) -> Parts:
     """Return the functions of the family whose models are of a kind.
 
     Raises:
-      ValueError: there is none.
+      ValueError: no registered family has models of this kind.
     """
     family = of_kind(kind)
     if family is None:
@@ -50,7 +50,7 @@ def parts_of(kind: Any) -> Parts:
 
 
 def of_model(path: Path) -> ModelFamily | None:
-    """Return the family of the model in a run or a model folder, or of a shipped name; or None."""
+    """Return the family of a run, a model folder or a shipped model; None if there is none."""
     if Path(path).exists():
         return of_kind(kind_of(path))
     return next((family for family in FAMILIES if str(path) in family.shipped), None)

@@ -1,4 +1,4 @@
-"""Students of any teacher in files: programs that run without the code of their networks."""
+"""Files of students of any teacher: programs that run without the code of their networks."""
 
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,21 @@ class FlowProgram(tf.Module):
 
 
 def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
-    """Write a student as programs that need none of the code that defined its networks.
-
-    `load` reads the folder, which is returned; `program` in it is a SavedModel with the functions
-    `calls`, one for each network, `encode`, `decode` and `scale`.
+    """Write a student as programs that run without the code that defined its networks.
 
     Args:
-      student: a student with today's weights.
-      folder: made if missing; a model that is there is replaced.
+      student: the student, which is stored with its current weights.
+      folder: created if missing; an existing model is replaced.
       sample_rate_hz: the sample rate of a student of sound; None: the one that it was stored with
-        before, or none.
+        before, if any.
+
+    Returns:
+      The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
+      for each network, `encode`, `decode` and `scale`.
 
     Raises:
       UserError: a part of the student cannot be stored; the message names it.
-      ValueError: a sample rate below 1.
+      ValueError: the sample rate is below 1.
     """
     spec = {
         "kind": student.kind,
@@ -50,10 +51,10 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
 
 
 def load(folder: str | Path) -> FlowStudent:
-    """Return the student that `save` wrote, which draws the same.
+    """Return the student that `save` wrote; it draws the same sequences.
 
     Raises:
-      UserError: there is no such student, or it cannot be read.
+      UserError: the student does not exist or cannot be read.
     """
     program, spec = read(Path(folder))
     student = FlowStudent(
@@ -67,11 +68,11 @@ def load(folder: str | Path) -> FlowStudent:
 
 
 class _Network:
-    """A stored function as a network; the same without what it offers as an object."""
+    """A stored function as a network, without the function's other attributes."""
 
     def __init__(self, call: Any, listed: Listed):
         self._call, self._listed = call, listed
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return what the stored function does."""
+        """Return what the stored function returns."""
         return self._call(*arguments)

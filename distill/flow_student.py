@@ -26,12 +26,12 @@ from likelihoods.codec import Codec
 
 
 class FlowStudent:
-    """A student that draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), repeated.
+    """A student that draws a sequence in one pass of flows, x_t = z_t s(z_<t, c) + mu(z_<t, c).
 
     Args:
       networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
         and log s, [batch, time, 2]. The first reads the noise, each later one the output before it.
-      codec: converts elements to what the teacher reads, `scale(encode(elements))`.
+      codec: converts elements to the numbers that the teacher reads, `scale(encode(elements))`.
       condition_channels: channels of the networks' second argument, the condition [batch, time,
         channels]; 0: there is none.
       noise: "logistic", or "normal" for a teacher with Gaussian conditionals.
@@ -40,8 +40,8 @@ class FlowStudent:
       ValueError: a network does not return two channels.
 
     Attributes:
-      sample_rate_hz: the sample rate that a student of sound was stored with; None: it is not
-        known to be one.
+      sample_rate_hz: the sample rate with which a student of sound was stored; None: it was stored
+        without one.
     """
 
     kind = "flow-student"
@@ -82,8 +82,8 @@ class FlowStudent:
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
         """Return the student's output for noise float32 [batch, time].
 
-        It has values as networks read them, and the location and log-scale of each given the
-        noise before it.
+        The output has the values on the scale that networks read, and the location and log-scale of
+        each value given the noise before it.
         """
         steps, values = [], noise
         for tables in self._tables:
@@ -132,9 +132,9 @@ class FlowStudent:
     def step(
         self, noise: tf.Tensor, state: list[Any], condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
-        """Return the next values [batch, n] as networks read them, and the state after them.
+        """Return the next values [batch, n] on the scale of networks, and the state after them.
 
-        Law: over parts of the noise the values are those of `draw`, to rounding; n is static.
+        Law: over parts of the noise, the values are those of `draw`, up to rounding; n is static.
         """
         flowed, after = self.advance(noise, state, condition)
         return flowed.output, after
@@ -167,13 +167,13 @@ class FlowStudent:
 
         Args:
           num: number of sequences.
-          length: elements of each.
+          length: number of elements of each.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: [num, length, channels], or None for a student that reads none.
           temperature: factor on the noise; 1 samples the student.
 
         Raises:
-          ValueError: an argument has no meaning.
+          ValueError: an argument is invalid.
         """
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
@@ -193,15 +193,15 @@ class FlowStudent:
         """Yield the elements of `sample` in parts [num, chunk]; the last may be shorter.
 
         Args:
-          length: elements of each sequence.
+          length: number of elements of each sequence.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: [num, length, channels], or None for a student that reads none.
           num: number of sequences.
-          chunk: elements of a part.
+          chunk: number of elements of a part.
           temperature: factor on the noise; 1 samples the student.
 
         Raises:
-          ValueError: an argument has no meaning.
+          ValueError: an argument is invalid.
           NotCausalError, UnsupportedNetworkError: a network has no step.
         """
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
@@ -219,13 +219,13 @@ class FlowStudent:
         return parts(state)
 
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
-        """Return nats per unit of what `sample` draws at temperature 1, float32 [num, length].
+        """Return the log-density of what `sample` draws at temperature 1, float32 [num, length].
 
-        A unit is that in which networks read elements.
+        It is in nats per unit of the scale on which networks read elements.
 
         Args:
           num: number of sequences.
-          length: elements of each.
+          length: number of elements of each.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: the condition of the sequences, or None.
         """
@@ -243,7 +243,7 @@ class FlowStudent:
         return self.elements(self.draw(noise, condition).output)
 
     def elements(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the elements nearest to values as networks read them."""
+        """Return the elements nearest to values on the scale that networks read."""
         if self.codec.levels is None:
             return self.codec.decode(values)
         top = self.codec.levels - 1
@@ -251,10 +251,10 @@ class FlowStudent:
         return self.codec.decode(tf.cast(symbols, tf.int32))
 
     def as_draft(self, model: Autoregressive) -> FlowDraft:
-        """Return the student as a draft of a model, for its `sample(method="speculative")`.
+        """Return the student as a draft for a model's `sample(method="speculative")`.
 
         Raises:
-          ValueError: the model has other levels, or another condition.
+          ValueError: the model's levels or condition differ from the student's.
           NotCausalError, UnsupportedNetworkError: a network of the student has no step.
         """
         if self.codec.levels != model.codec.levels:
@@ -266,14 +266,14 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        self.stepped  # noqa: B018  # raises where there is none
+        self.stepped  # noqa: B018  # raises if a network has no step
         return FlowDraft(self, self.codec, "model" if self.condition_channels else "nothing")
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
-        """Return the trainable variables of all networks, found by a call with examples."""
+        """Return the trainable variables that the networks read in a call on the examples."""
         return self.weights_read(elements, *condition).trained
 
     def weights_read(self, elements: tf.Tensor, *condition: tf.Tensor) -> Weights:
-        """Return all variables that the networks read, found by a call with examples."""
+        """Return the trained and frozen variables that the networks read for the examples."""
         zeros = tf.zeros(tf.shape(elements))
         return weights_read(lambda *given: self.draw(*given).output, zeros, *condition)

@@ -1,4 +1,4 @@
-"""Inverse autoregressive flows: noise to sound, every sample at once.
+"""Inverse autoregressive flows: from noise to sound, all samples at once.
 
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
@@ -7,8 +7,8 @@ and s come from a WaveNet without skip connections that reads z shifted by one s
 form one of the same kind, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
 
 With bunches of B samples the layers run once per bunch, on the samples before it, and a small gated
-head reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): a Bth of the work
-for the same depth, B times the field of view, and every sample still depends on all before it.
+head reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): 1/B of the work for
+the same depth, B times the field of view, and every sample still depends on all before it.
 """
 
 import math
@@ -26,12 +26,12 @@ Past = list[tf.Tensor]
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection, and no state of its own.
+    """One gated, dilated layer with its residual projection, without state of its own.
 
     Args:
       config: the student's sizes.
-      initial: makes the variables.
-      dilation: distance of the taps, in time steps.
+      initial: the factory that creates the variables.
+      dilation: spacing of the taps, in time steps.
       name: the module's name.
     """
 
@@ -57,13 +57,13 @@ class FlowLayer(tf.Module):
 
     @property
     def past_samples(self) -> int:
-        """Time steps of its input that it must remember."""
+        """Number of past inputs that the layer needs."""
         return (self.width - 1) * self.dilation
 
     def __call__(
         self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next hidden state [batch, time, residual], and the past of the next call.
+        """Return the next hidden state [batch, time, residual], and the past for the next call.
 
         Args:
           hidden: the layer's input, [batch, time, residual].
@@ -87,9 +87,9 @@ class Flow(tf.Module):
 
     Args:
       config: the student's sizes.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       layers: number of layers.
-      initial_scale: the scale s of an untrained flow, about.
+      initial_scale: the approximate scale s of an untrained flow.
       name: the module's name.
     """
 
@@ -146,7 +146,7 @@ class Flow(tf.Module):
         whole = tf.pad(noise, [[0, 0], [0, -time % bunch]]) if bunch > 1 else noise
         joined, front = _joined(past[0], whole)
         kernel = tf.cast(self.front_kernel, dtype)[:, None, :]
-        # The samples of the moment itself are left out: z_<t only.
+        # The samples at the time itself are left out: only z_<t is read.
         hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, bunch, "VALID")
         hidden = tf.cast(hidden + tf.cast(self.front_bias, dtype), self.dtype)
         pasts = [front]
@@ -180,21 +180,21 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
     def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Return the layers' part of the gates of every sample, [batch, time, 2 units]."""
+        """Return what the layers add to every sample's gates, [batch, time, 2 units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        """Return the part of the newest samples in the gates of each, [batch, time, 2 units]."""
+        """Return what the newest samples add to each sample's gates, [batch, time, 2 units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
 def _joined(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the past and the present, and the past of the next call."""
+    """Return the past joined with the present, and the past for the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]
     return joined, joined[:, tf.shape(joined)[1] - length :]

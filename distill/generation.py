@@ -1,8 +1,8 @@
 """Sound from a student: whole, in a batch, or in chunks with carried state.
 
-Seed and row determine a sound, as with a teacher: the same noise in any batch and any chunk. A
-chunk's condition needs only a few frames on either side of it, so that the first sound comes early
-and an hour takes no more memory than a second.
+Seed and row determine a sound, as with a teacher: the noise is the same in any batch and any chunk.
+A chunk's condition needs only a few frames on either side of it, so the first sound comes early and
+an hour takes no more memory than a second.
 """
 
 import weakref
@@ -20,7 +20,7 @@ from wavenet.sound_network import check_condition
 from wavenet.speech_model import Request
 
 Backend = Literal["auto", "numba", "tensorflow"]
-# From the next noise float32 [batch, time], and its condition, to the sound float32 [batch, time].
+# A function from the next noise float32 [batch, time] and its condition to sound [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
 CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
 WHOLE_SAMPLES = 160_000  # length of a chunk where only the whole is wanted: it bounds memory
@@ -40,7 +40,7 @@ _ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.Weak
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
     """Return the requested sounds, float32 [batch, num_samples] in [-1, 1]."""
-    # Nobody waits for a first chunk here, and every chunk's condition is made with its neighbours.
+    # Nobody waits for a first chunk here, so the first one is as long as the others.
     chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
 
@@ -58,8 +58,8 @@ def stream(
       student: the network, with its current weights.
       request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
-        "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" takes the
-        engine unless there is an accelerator or a `compute_dtype` other than float32.
+        "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
+        the engine unless there is an accelerator or `compute_dtype` is not float32.
       chunk_samples: length of a chunk, rounded up to whole frames.
       first_samples: length of the first chunk, rounded up to whole frames.
     """
@@ -127,13 +127,13 @@ def _engine(student: ParallelWaveNet) -> FlowEngine:
     read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
     weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
-        copies = [each.copy() for each in weights]  # training writes into the memory of these
+        copies = [each.copy() for each in weights]  # training writes into the memory of `weights`
         made = _ENGINES[student] = _MadeEngine(read, copies, FlowEngine(student.flows))
     return made.engine
 
 
 def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
-    """Return a graph that reads all variables at once, ten times as fast as one by one."""
+    """Return a graph that reads all variables at once: ten times as fast as one by one."""
     return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 

@@ -1,4 +1,4 @@
-"""A trained student with all it needs to be used: weights, features, level, speakers."""
+"""A trained student with everything that its use needs: weights, features, level, speakers."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 
-# What config.json of a run of version 0.2 does not say, or says of settings that are gone.
+# Settings that the config.json of a version 0.2 run lacks, and removed settings that it has.
 OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
 Frames = np.ndarray | FramesInPieces
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
@@ -53,7 +53,7 @@ class StudentModel(TrainedSpeechModel):
       config: the configuration of its distillation.
       data: the data configuration of its teacher's training.
       gain_db: gain in dB that is applied to recordings before anything else.
-      speakers: names, in the order of their numbers.
+      speakers: names of the speakers, in the order of their numbers.
       spec: the content of model.json.
     """
 
@@ -139,16 +139,16 @@ class StudentModel(TrainedSpeechModel):
         *,
         speaker: str | None = None,
     ) -> np.ndarray:
-        """Return nats per unit of what `sample` draws, float32 [num, length].
+        """Return the log-density of what `sample` draws, nats per unit, float32 [num, length].
 
         The sounds are those at temperature 1, without refinement, at the model's level.
 
         Args:
           num: number of sounds.
-          length: samples of each.
+          length: number of samples of each.
           seed: the noise's seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for a model without.
-          speaker: a name, for models with speakers.
+          condition: frames [frames, channels], or None for a model that reads none.
+          speaker: name of the speaker, for models with speakers.
         """
         frames, network = None if condition is None else self._checked(condition), self.network
         request = self._request(frames, seed, num, length, speaker, 1.0)
@@ -158,10 +158,10 @@ class StudentModel(TrainedSpeechModel):
         return log_density(drawn, network.noise_kind).numpy()
 
     def as_draft(self, model: Any) -> SoundDraft:
-        """Return the student as a draft of a WaveNet, for its `sample(method="speculative")`.
+        """Return the student as a draft for a WaveNet's `sample(method="speculative")`.
 
         Raises:
-          UserError: the model has another rate, other frames or speakers, or no density.
+          UserError: the model's rate, frames or speakers differ, or it has no density.
         """
         return sound_draft(self, model)
 
@@ -193,10 +193,10 @@ class StudentModel(TrainedSpeechModel):
         return refined(chunks, mel(frames), refiner)
 
     def _checked(self, condition: np.ndarray | FramesInPieces) -> Frames:
-        """Return the frames as float32 [frames, channels], or those that are in pieces.
+        """Check the frames, and return them as float32 [frames, channels] or in their pieces.
 
         Raises:
-          UserError: naming what is wrong.
+          UserError: the frames do not fit the model; the message gives the reason.
         """
         in_pieces, channels = (
             isinstance(condition, FramesInPieces),
@@ -221,8 +221,8 @@ class StudentModel(TrainedSpeechModel):
 def load(path: Path) -> SpeechModel | StudentModel:
     """Load the model of a run directory or a model folder: a student, or a WaveNet.
 
-    The names in `shipped.FOLDERS` are students that come with the package, unless there are folders
-    of these names; `wavenet.model.load` knows those of the shipped teachers.
+    The names in `shipped.FOLDERS` load the students that come with the package, unless folders of
+    these names exist; `wavenet.model.load` knows the names of the shipped teachers.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:
@@ -234,7 +234,7 @@ def load_student(path: Path) -> StudentModel:
     """Load the student of a run directory or a model folder.
 
     Raises:
-      UserError: it holds another model.
+      UserError: the folder holds a model of a different kind.
     """
     model: Any = load(path)
     if model.kind != KIND:
@@ -244,7 +244,7 @@ def load_student(path: Path) -> StudentModel:
 
 
 def load_speculative(path: Path, draft: Path) -> SpeechModel:
-    """Load the teacher of one run or model folder, drafted for by the student of another."""
+    """Load the teacher in one folder, with the student in another one as its draft."""
     return load_teacher(path).drafted_by(load_student(draft), "rejection")
 
 
@@ -252,7 +252,7 @@ def teacher_of(model: StudentModel) -> Path:
     """Return the location of a student's teacher.
 
     Raises:
-      UserError: it is gone.
+      UserError: the teacher no longer exists there.
     """
     path = Path(str(model.spec.get("teacher")))
     if str(path) not in teachers.FOLDERS and not path.exists():
@@ -261,14 +261,14 @@ def teacher_of(model: StudentModel) -> Path:
 
 
 def untrained(model: StudentModel) -> StudentModel:
-    """Return the same student before its first step, without its teacher's conditioner."""
+    """Return the same student as before training, without its teacher's conditioner."""
     mel = model.data.mel(model.hop_samples)
     network = ParallelWaveNet(model.config.student, model.config.seed, mel)
     return dataclasses.replace(model, network=network)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Return model.json of a run's student, from its config.json."""
+    """Return the model.json of a run's student, given the run's config.json."""
     config, data = _config(stored, path)
     spec = spec_of_speech(KIND, stored, data, config.student)
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}

@@ -1,4 +1,4 @@
-"""Models of users in files: an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
+"""Files of users' models: an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def _flow_student() -> ModuleType:
     return flow_storage
 
 
-# What returns the module with `save` and `load` of each kind, which imports TensorFlow.
+# For each kind, a function that imports the module with its `save` and `load`, and TensorFlow.
 STORES = {"autoregressive": _autoregressive, "flow-student": _flow_student}
 
 
@@ -37,13 +37,13 @@ def save(
     *,
     sample_rate_hz: int | None = None,
 ) -> Path:
-    """Write a model as programs that need none of the code that defined its network.
+    """Write a model as programs that run without the code that defined its network.
 
     Args:
-      model: a model with today's weights.
-      folder: made if missing; a model that is there is replaced.
-      sample_rate_hz: the sample rate of a model of sound, whose samples are then written and served
-        as such; None: the one that the model was stored with before, or none.
+      model: the model, which is stored with its current weights.
+      folder: created if missing; an existing model is replaced.
+      sample_rate_hz: the sample rate of a sound model, whose samples are then written and served as
+        sound; None: the one that the model was stored with before, if any.
 
     Returns:
       The folder, which `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`
@@ -51,7 +51,8 @@ def save(
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
-      ValueError: the model is of another kind, or the sample rate is below 1 or of images.
+      ValueError: models of this kind cannot be stored, or the sample rate is below 1 or given for a
+        model of images.
     """
     return _store(getattr(model, "kind", None), type(model).__name__).save(
         model, folder, sample_rate_hz=sample_rate_hz
@@ -59,7 +60,7 @@ def save(
 
 
 def is_bundle_of_user(path: Path) -> bool:
-    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a model of one of the kinds."""
+    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a user's model."""
     versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
     return any(kind_of(folder) in STORES for folder in (path, *versions))
 
@@ -67,10 +68,10 @@ def is_bundle_of_user(path: Path) -> bool:
 def load(folder: Path) -> Any:
     """Return the model that `save` wrote.
 
-    Its program gets the rights of this process; `onepass.load` scans it before.
+    Its program runs with the rights of this process; `onepass.load` scans it first.
 
     Raises:
-      UserError: the folder holds no such model, or it cannot be read.
+      UserError: the folder holds no such model, or the model cannot be read.
     """
     try:
         kind = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8")).get("kind")

@@ -1,4 +1,4 @@
-"""A student as stages of a pipeline: its flows, the condition in front and the loss behind."""
+"""A student as stages of a pipeline: its flows, with the condition first and the loss last."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,12 +33,12 @@ def flow_stages(
 
     Args:
       student: a student of the wave.
-      loss: the loss [] of the student's output and of the batch.
+      loss: function from the student's output and a batch to the loss, [].
       loss_batch: names of the entries of a batch that the loss reads.
       frozen: variables that the loss reads and training does not change, by name.
 
     Raises:
-      ValueError: a student of another kind.
+      ValueError: the student's flows make a residual.
     """
     if student.residual is not None:
         raise ValueError("`student` must make the wave, not a residual.")
@@ -85,9 +85,9 @@ def planned_stages(
 ) -> dict[str, Any] | None:
     """Return the flows as stages of a plan (`planning.pipeline.steps.Stages`), as JSON.
 
-    Work is proportional to a stage's weights, all of which see every sample. Of the three passes
-    the last stage makes two of the teacher: it has no gradients of its own. None for a student
-    of residuals, which is not cut.
+    Work is proportional to a stage's weights, each of which is applied to every sample. The last
+    stage makes only two of the three passes for the teacher, whose weights need no gradient. The
+    result is None for a student of residuals, which cannot be cut.
     """
     if student.residual is not None:
         return None

@@ -24,15 +24,15 @@ def export_sampler(
     It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (indices of the sounds of
     that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
     num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
-    in [-1, 1], that of `generation.generate`. Without frames a frame is a sample.
+    in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one sample.
 
     Args:
       folder: folder to write to, created if missing; other functions in its manifest are kept.
       student: the network, with its current weights.
-      batch: number of sounds of a call.
-      num_frames: frames of each sound.
+      batch: number of sounds per call.
+      num_frames: number of frames of each sound.
       name: name of the function in the manifest and of its files.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
     inputs = {
@@ -56,5 +56,5 @@ def export_sampler(
 
 
 def export_sounds(model: StudentModel, folder: Path, frames: int) -> None:
-    """Write `export_sampler` of a model for one sound of `frames`, or of `PORTABLE_FRAMES`."""
+    """Write a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
     export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)

@@ -1,4 +1,4 @@
-"""Presets of students: whole configurations, each with the figure it should reach and its cost."""
+"""Presets of students: whole configurations, each with the measure it should reach and its cost."""
 
 import dataclasses
 from pathlib import Path
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # a configuration is read without TensorFlow
 KIND = "parallel-wavenet"  # in config.json and model.json
 _DISCRIMINATORS = DiscriminatorConfig()
 _DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
-# Settings of version 0.2 that are gone.
+# Settings of version 0.2 that were removed.
 REMOVED: dict[str, Any] = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The terms of the loss and their weights; 0 switches a term off. Each is logged alone."""
+    """The terms of the loss and their weights; 0 switches a term off. Each is logged separately."""
 
     kl: float = 1.0
     """Weight of KL(P_S || P_T), in nats per sample."""
@@ -57,7 +57,7 @@ class LossConfig:
     NAME=WEIGHT."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a weight below 0 or no term at all."""
+        """Raise ValueError, which names the field, if a weight is below 0 or there is no term."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
         at_least(self, 0, *names)
         at_least(self, 1, "draws")
@@ -69,7 +69,7 @@ class LossConfig:
         """The names and weights of `others`.
 
         Raises:
-          UserError: one is not NAME=WEIGHT, with a weight of at least 0.
+          UserError: an entry is not NAME=WEIGHT with a weight of at least 0.
         """
         found = []
         for each in self.others:
@@ -83,7 +83,7 @@ class LossConfig:
         return tuple(found)
 
     def weight(self, term: str) -> float:
-        """Return the weight of a term in the loss; 0: it is off."""
+        """Return the weight of a term in the loss; 0: the term is off."""
         if term == "contrastive":
             return self.contrastive * self.kl
         if term == "opposition":
@@ -109,7 +109,7 @@ class ClipConfig:
     """Clips per batch."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 
@@ -137,8 +137,8 @@ class DistillConfig:
           path: the teacher's location, for messages.
 
         Raises:
-          UserError: they were given and the teacher's are others, or they cannot be combined with
-            the rest.
+          UserError: the inputs were given and differ from the teacher's, or they cannot be combined
+            with the rest.
         """
         teacher_config = teacher.config.network
         student = _following(self.student, teacher_config, teacher.config.data, path)
@@ -156,7 +156,7 @@ class DistillConfig:
 def _following(
     student: StudentConfig, teacher_config: WaveNetConfig, data: DataConfig, path: Path
 ) -> StudentConfig:
-    """Return the student's configuration with its inputs from the teacher's."""
+    """Return the student's configuration with its inputs taken from the teacher's."""
     if student.sample_rate_hz != data.sample_rate_hz:
         raise UserError(
             f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "

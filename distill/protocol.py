@@ -1,4 +1,4 @@
-"""The protocols of students in time order: of one that users call, and of its flows."""
+"""The protocols of students in time order: of a student that users call, and of its flows."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -20,35 +20,35 @@ class Student(Protocol):
 
         Args:
           num: number of rows.
-          length: elements of each row.
+          length: number of elements of each row.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: such as `temperature`, a factor on the noise.
+          options: further options, such as `temperature`, a factor on the noise.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; it takes the arguments of the teacher's `stream`."""
+        """Yield the same sequences in parts; the arguments are those of the teacher's `stream`."""
 
     def log_density(
         self, num: int, length: int, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return nats per unit of what `sample` draws for the same arguments, [num, length].
+        """Return the log-density of what `sample` draws for the same arguments, [num, length].
 
-        The density is that of an element given the elements before it, at temperature 1, not
-        rounded to levels. Other sequences have no such method: the noise that a trained student
-        would make one of is not found in float32, since an inverse of its flows loses all digits
-        after a few hundred samples.
+        It is in nats per unit, for each element given the elements before it, at temperature 1, not
+        rounded to levels. There is no such method for other sequences: the noise from which a
+        trained student would make one cannot be found in float32, since the inverse of its flows
+        loses all digits after a few hundred samples.
 
         Args:
           num: number of rows.
-          length: elements of each row.
+          length: number of elements of each row.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
           options: further arguments of `sample`, such as a speaker.
         """
 
     def as_draft(self, model: Any) -> Any:
-        """Return the student as a draft of a model, for its `method="speculative"`."""
+        """Return the student as a draft for a model's `method="speculative"`."""
 
 
 class Flows(Protocol):
@@ -56,7 +56,7 @@ class Flows(Protocol):
 
     @property
     def noise_kind(self) -> str:
-        """The noise that they start from: logistic or normal."""
+        """The noise that the flows start from: "logistic" or "normal"."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first element."""

@@ -1,12 +1,12 @@
 """Mel-held phase reconstruction that starts from a student's own phases.
 
-A student's phases are good and its magnitudes differ a little from those that the mel implies. A
-pass computes the spectrogram of the sound, brings its magnitudes to the mel of the frames, keeps
-the phases and returns to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as
-in `wavenet.features.mel_inversion`). Each pass looks a window ahead.
+A student's phases are good, but its magnitudes differ a little from those that the mel implies. A
+pass computes the spectrogram of the sound, fits its magnitudes to the mel of the frames, keeps the
+phases and returns to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as in
+`wavenet.features.mel_inversion`). Each pass looks one window ahead.
 
-It suits frames with the detail of recordings. Of blurred ones, which a model expects rather than
-draws, it keeps the blur.
+It suits frames with the detail of recordings. If a model predicts the mean of the frames instead of
+drawing them, they are blurred, and the passes keep the blur.
 """
 
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ TINY = np.float32(1e-9)  # least magnitude, and least value of a band
 
 
 class Refiner:
-    """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros.
+    """Passes over sounds whose mel frames are known; there are zeros beyond a sound's ends.
 
     Args:
       convention: the convention of the mel frames.
       passes: number of passes, at least 1.
 
     Raises:
-      ValueError: fewer passes than 1.
+      ValueError: `passes` is below 1.
     """
 
     def __init__(self, convention: MelConvention, passes: int) -> None:
@@ -49,7 +49,7 @@ class Refiner:
 
     @property
     def reach_frames(self) -> int:
-        """Frames on either side that a refined sample depends on: look-ahead and past."""
+        """Number of frames on either side, past and future, that a refined sample depends on."""
         each = -(-self.convention.window_samples // self.convention.hop_samples)
         return self.passes * each
 
@@ -73,7 +73,7 @@ class Refiner:
         return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Return factors [frames, heard bins] that bring the bands nearer to the mel's."""
+        """Return factors [frames, bins within the bands] that bring the bands closer to the mel."""
         a = np.maximum(magnitudes, TINY)
         nearer = a.copy()
         for _ in range(UPDATES):
@@ -88,8 +88,7 @@ def refined(
 ) -> Iterator[np.ndarray]:
     """Yield the chunks of sounds [batch, samples] refined, each as soon as its look-ahead is known.
 
-    Whatever the chunks, the sounds are those of one call of the refiner with this mel for every
-    row.
+    For any chunks, the sounds are those of one call of the refiner on each whole row with this mel.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames given out; frame and samples that are kept
@@ -118,12 +117,12 @@ def _between(
     """Return the refined samples of frames start to stop.
 
     Args:
-      held: the sounds from frame `first` on, float32 [batch, samples].
+      held: the sounds starting at frame `first`, float32 [batch, samples].
       mel: the frames of the whole sounds, [frames, bands].
-      refiner: refines whole frames of a sound.
-      first: number of the first frame of `held`.
-      start: number of the first frame wanted.
-      stop: number of the frame after the last.
+      refiner: the passes to apply.
+      first: number of the first frame in `held`.
+      start: number of the first frame to return.
+      stop: number of the frame after the last one to return.
     """
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop

@@ -1,10 +1,10 @@
-"""The residual's domain: turns flows that make a residual into a student that makes sound.
+"""The residual domain: turns flows that make a residual into a student that makes sound.
 
     x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
 
 The coefficients are constant for a row of samples. Within a row the wave is then a triangular
-matrix times the residual plus another times the K samples before the row, so that only those K pass
-from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
+matrix times the residual plus another matrix times the K samples before the row, so only those K
+samples pass from row to row. The map is triangular with diagonal 1: the wave has the density of e.
 """
 
 import math
@@ -50,12 +50,12 @@ class Described(NamedTuple):
 class ResidualDomain(tf.Module):
     """The teacher's conditioner and linear prediction, and a source.
 
-    Given the noise before, e_t is logistic or normal with the flows' location mu and scale s; then
-    so is x_t, with location p_t + g mu and scale g s. Density and entropy stay closed.
+    Given the noise before, e_t is logistic or normal with the flows' location mu and scale s. Then
+    x_t is, too, with location p_t + g mu and scale g s, so density and entropy have closed forms.
 
     Args:
       config: the student's sizes, with linear prediction and a dense conditioner.
-      initial: makes the variables.
+      initial: the factory that creates the variables.
       mel: the convention of the frames.
       name: the module's name.
 
@@ -80,7 +80,7 @@ class ResidualDomain(tf.Module):
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a span of samples that its condition depends on."""
+        """Number of frames on either side of a span of samples that its condition depends on."""
         reader = self.conditioner.reader
         reached = reader.side_frames if reader else 0
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
@@ -132,7 +132,7 @@ def synthesise(
       coefficients: the prediction of each row, [batch, rows, K], without a gradient; the last row
         may be shorter.
       tail: the K samples before, oldest first, [batch, K].
-      row_samples: samples of a row.
+      row_samples: number of samples of a row.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
     coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
@@ -147,10 +147,10 @@ def synthesise(
 
 
 def row_matrices(coefficients: tf.Tensor, row_samples: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return [..., row_samples, row_samples] and [..., row_samples, K] of each row.
+    """Return each row's matrices [..., row_samples, row_samples] and [..., row_samples, K].
 
-    A row of the wave is the first matrix times its residual plus the second times the K samples
-    before.
+    A row of the wave is the first matrix times its residual plus the second matrix times the K
+    samples before the row.
     """
     order = coefficients.shape[-1]
     by_lag = tf.concat([tf.ones_like(coefficients[..., :1]), -coefficients], -1)
@@ -189,13 +189,13 @@ def _tails(within: tf.Tensor, outer: tf.Tensor, tail: tf.Tensor) -> tf.Tensor:
 class PulseSource:
     """The source of a residual: pulses at F0 where voiced, nothing elsewhere (arXiv 1810.11946).
 
-    It is a function of the frames alone, so that the density given the frames stays exact. The
-    phase is a running sum, carried from chunk to chunk.
+    It is a function of only the frames, so that the density given the frames stays exact. The phase
+    is a running sum, carried from chunk to chunk.
 
     Args:
       sample_rate_hz: sample rate of the sound.
-      hop_samples: samples per frame.
-      bunch_samples: samples per bunch.
+      hop_samples: number of samples per frame.
+      bunch_samples: number of samples per bunch.
     """
 
     side_frames = 2  # on either side of a span of samples
@@ -209,12 +209,12 @@ class PulseSource:
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
         The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
-        of each bunch, over their level, and the voicing.
+        of each bunch, without the factor `LEVEL`, and the voicing.
 
         Args:
           pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
-          phase_cycles: the phase before the first sample wanted, float64 [batch].
-          asked: the first sample wanted, and the one after the last.
+          phase_cycles: the phase before the first sample asked for, float64 [batch].
+          asked: the first sample asked for, and the one after the last.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -228,9 +228,9 @@ class PulseSource:
 
 
 def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
-    """Return the samples around every such sample asked for, [batch, count, 2 side + 1].
+    """Return the samples around each `every`-th sample asked for, [batch, count, 2 side + 1].
 
-    Zeros lie beyond the ends.
+    There are zeros beyond the ends.
     """
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
     parts = -(-width // every)  # parts of a window, each as long as the step to the next one
@@ -241,7 +241,7 @@ def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
 
 
 def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
-    """Return [batch, frames * hop] of [batch, frames], linear between the frames' centres."""
+    """Return values [batch, frames] at every sample, linear between the frames' centres."""
     beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
     return interpolated(beyond[..., None], hop)[..., 0]
 

@@ -1,4 +1,4 @@
-"""Students of sound as drafts of the WaveNets that read the same frames."""
+"""Students of sound as drafts for WaveNets that read the same frames."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from likelihoods.capabilities import with_density
 from likelihoods.codec import Codec
 from wavenet.speech_model import Request
 
-# What models of sound must share, of model.json.
+# The entries of model.json that must be equal for a model and its draft.
 SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
 
 
@@ -29,7 +29,7 @@ class SoundDraft(FlowDraft):
       codec: the model's codec.
 
     Attributes:
-      block_samples: the number of samples of which a block is a multiple.
+      block_samples: the length of a block must be a multiple of this number of samples.
     """
 
     def __init__(self, student: ParallelWaveNet, codec: Codec):
@@ -56,16 +56,17 @@ class SoundDraft(FlowDraft):
 
 
 def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
-    """Return the part of what changes every so many samples that covers a block."""
+    """Return the rows that cover a block, of values with one row every `samples` samples."""
     start, count = first // samples, length // samples
     return None if values is None else padded(values[:, start : start + count], count)
 
 
 def sound_draft(student: Any, model: Any) -> SoundDraft:
-    """Return a `StudentModel` as a draft of a `SpeechModel`.
+    """Return a `StudentModel` as a draft for a `SpeechModel`.
 
     Raises:
-      UserError: the model is none of sound, has no density, or sounds of another kind.
+      UserError: the model is not a sound model, has no density, or makes sounds of a different kind
+        than the student.
     """
     if getattr(model, "spec", {}).get("kind") != "wavenet":
         raise UserError(

@@ -1,4 +1,4 @@
-"""The student: a Parallel WaveNet, which draws a whole sound in one pass and knows its density."""
+"""The student: a Parallel WaveNet, which draws a whole sound in one pass and gives its density."""
 
 import functools
 import math
@@ -28,11 +28,11 @@ class Condition(NamedTuple):
 
     Attributes:
       channels: [batch, bunches, channels], at the first sample of each bunch, or None.
-      source: float32 [batch, time], added to the noise's location.
-      prediction: the linear prediction that makes a wave of the flows' output where that is a
-        residual, or None.
-      held: [batch, rows, channels], first of the gates' channels, constant for a row of
-        `row_samples`, or None.
+      source: float32 [batch, time], which is added to the noise's location, or None.
+      prediction: the linear prediction that turns a residual, the flows' output, into a wave; None
+        for flows that make the wave.
+      held: the first channels of the gates' condition, [batch, rows, channels], which are constant
+        for a row of `row_samples` samples, or None.
     """
 
     channels: tf.Tensor | None = None
@@ -45,7 +45,7 @@ class Condition(NamedTuple):
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
     def moved(self, flowed: FlowOutput) -> FlowOutput:
-        """Return the flows' output for such noise, its location that of the noise without."""
+        """Return the flows' output for noise with the source, with the source in the location."""
         if self.source is None:
             return flowed
         source = tf.cast(self.source, flowed.output.dtype)
@@ -58,8 +58,8 @@ UNCONDITIONAL = Condition()
 class ParallelWaveNet(tf.Module):
     """Inverse autoregressive flows, one after another, on one condition.
 
-    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds variables
-    only; `draw` returns sound with its density, `advance` does so piece by piece.
+    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds only
+    variables; `draw` returns sound with its density, and `advance` does so piece by piece.
 
     Args:
       config: the student's sizes.
@@ -103,12 +103,12 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def conditioner(self) -> Conditioner | None:
-        """The module that standardises the mel where the flows make a residual; else None."""
+        """The module that standardises the mel if the flows make a residual; else None."""
         return None if self.residual is None else self.residual.conditioner
 
     @functools.cached_property
     def condition_graph(self) -> Any:
-        """`condition` as one graph for every length, a fraction of the time of its operations."""
+        """`condition` as one graph for all lengths, much faster than its operations one by one."""
         from distill.cpu.levinson import levinson  # training needs no compiler
 
         batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
@@ -133,12 +133,12 @@ class ParallelWaveNet(tf.Module):
 
     @functools.cached_property
     def advance_graph(self) -> Any:
-        """`advance` as a graph for every length."""
+        """`advance` as one graph for all lengths."""
         return tf.function(self.advance, autograph=False, reduce_retracing=True)
 
     @property
     def noise_kind(self) -> str:
-        """The noise of `draw`: logistic or normal."""
+        """The kind of the noise of `draw`: "logistic" or "normal"."""
         return self.config.noise
 
     def noise(
@@ -159,14 +159,14 @@ class ParallelWaveNet(tf.Module):
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
     def noise_of(self, words: np.ndarray | tf.Tensor) -> tf.Tensor:
-        """Return the noise, float32 [rows, length], of the words of `noise.bits`."""
+        """Return the noise, float32 [rows, length], made of the words of `noise.bits`."""
         if self.noise_kind == "logistic":
             return counter_noise.logistic_from_bits(words[..., 0])
         return counter_noise.normal_from_bits(words)[..., 0]
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a span of samples that its condition depends on."""
+        """Number of frames on either side of a span of samples that its condition depends on."""
         if self.residual is not None:
             return self.residual.side_frames
         return self.config.frame_width // 2 + 2  # upsampling reads the neighbours
@@ -179,15 +179,15 @@ class ParallelWaveNet(tf.Module):
         phase_cycles: tf.Tensor | None = None,
         skipped_frames: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
-        """Return the condition of a span of samples, and the phase after it [batch] or None.
+        """Return the condition of a span of samples, and the phase after it, [batch] or None.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
           speaker: int32 [batch], or None for a student without speakers.
           num_samples: length in samples; by default that of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; by default 0.
-          skipped_frames: earlier frames that are not asked for: they, and any beyond the end, count
-            as neighbours only.
+          skipped_frames: number of earlier frames that are not asked for; they, and any beyond the
+            end, count only as neighbours.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -221,7 +221,7 @@ class ParallelWaveNet(tf.Module):
 
         Args:
           condition: the condition of the flows.
-          num_samples: samples that it is for.
+          num_samples: number of samples that it is for.
         """
         if condition.held is None:
             return condition.channels
@@ -255,7 +255,7 @@ class ParallelWaveNet(tf.Module):
         return wave, [*later, [tail]]
 
     def initial_state(self, batch: int | tf.Tensor) -> list[Past]:
-        """Return every flow's past before the first sample, and the wave's for a residual."""
+        """Return every flow's past before the first sample, and for a residual also the wave's."""
         pasts = [flow.empty_past(batch) for flow in self.flows]
         if self.residual is None:
             return pasts
@@ -266,7 +266,7 @@ class ParallelWaveNet(tf.Module):
         """Copy a teacher's dense conditioner, and its reader of F0.
 
         Raises:
-          ValueError: it has another size.
+          UserError: the conditioner's size is not that of this student's.
         """
         own_variables = self.residual.conditioner.variables if self.residual else ()
         if [v.shape for v in own_variables] != [v.shape for v in conditioner.variables]:
@@ -278,7 +278,7 @@ class ParallelWaveNet(tf.Module):
         """Copy the statistics of a teacher's frames, and its reader of F0.
 
         Raises:
-          ValueError: it has another size.
+          ValueError: the conditioner's size is not that of this student's.
         """
         if self.residual is None:
             return
@@ -292,7 +292,8 @@ class ParallelWaveNet(tf.Module):
         """Copy a teacher's conditioner into the first channels of this one.
 
         Raises:
-          ValueError: its frames or factors differ, or it has more channels.
+          UserError: the teacher's frames or factors differ from the student's, or it has more
+            channels.
         """
         source, target = teacher_upsampler, self.upsampler
         if target is None or not _fits(target, source):
@@ -310,12 +311,12 @@ class ParallelWaveNet(tf.Module):
 
 
 def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
-    """Return whether a conditioner has another's frames and factors, and room for it."""
+    """Return whether a conditioner has the frames and factors of another, and room for it."""
     own, given = target.frame_kernel.shape, source.frame_kernel.shape
     return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
 def _copy_first(target: tf.Variable, source: tf.Variable) -> None:
-    """Set the first entries along the last axis."""
+    """Set a variable's first entries along the last axis to another variable."""
     count = source.shape[-1]
     target.assign(tf.concat([source, target[..., count:]], -1))

@@ -25,12 +25,12 @@ class TeacherConditionals:
     parameters: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return nats per unit of values [..., batch, time], float32 of the same shape."""
+        """Return the log-density of values [..., batch, time], float32, in nats per unit."""
         return self.likelihood.log_density(self.parameters, values)
 
     @property
     def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Mean and log-scale [batch, time] where the conditionals are normal; None elsewhere."""
+        """Mean and log-scale [batch, time] if the conditionals are normal, else None."""
         return normal_parameters(self.likelihood, self.parameters)
 
 
@@ -55,8 +55,8 @@ class WaveNetDensity:
         Args:
           frames: the clips' frames [batch, frames, channels], or None.
           speaker: int32 [batch], or None.
-          num_samples: samples of each clip.
-          side_frames: neighbouring frames on either side of the clips' own.
+          num_samples: number of samples of each clip.
+          side_frames: number of neighbouring frames on either side of the clips' own.
         """
         config, network = self.network.config, self.network
         if not config.gate_inputs:
@@ -77,7 +77,7 @@ def load_teacher(path: Path) -> SpeechModel:
     """Load the WaveNet of a run or model folder, with every variable frozen.
 
     Raises:
-      UserError: it is no WaveNet, or its output has no gradient.
+      UserError: the folder does not hold a WaveNet, or its output has no gradient.
     """
     model = load(path)
     if with_density(model.network.likelihood) is None:
@@ -92,14 +92,14 @@ def load_teacher(path: Path) -> SpeechModel:
 def freeze(network: tf.Module) -> None:
     """Replace every variable of a network by one that no tape watches."""
     for variable in network.variables:
-        variable._trainable = False  # there is no public way to say so once it is made
+        variable._trainable = False  # there is no public way to do so once it is created
 
 
 def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
-    """Return the same network with its own variables that no tape watches.
+    """Return a copy of a network with variables of its own, which no tape watches.
 
-    `make` returns an untrained one like it. Variables are created at the call; in the scope of a
-    Replicator every device gets them.
+    `make` returns an untrained network like it. The variables are created at the call; in the scope
+    of a Replicator every device gets them.
     """
 
     def frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -113,7 +113,7 @@ def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
 
 
 def digest(network: tf.Module) -> str:
-    """Return a digest of the weights, of 16 hexadecimal digits."""
+    """Return a digest of the weights, 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)
     for variable in network.variables:
         code.update(variable.numpy().tobytes())

@@ -47,7 +47,7 @@ class StudentRecipe(Recipe):
 
     @property
     def rows(self) -> int:
-        """Number of clips of a batch."""
+        """Number of clips in a batch."""
         return self.config.clips.batch_size
 
     def prepare(self, run: TrainingRun) -> Prepared:
@@ -71,7 +71,7 @@ class StudentRecipe(Recipe):
         corpus = corpus_for(config, teacher, self.data, run.sharing(FEATURES), run.log)
         run.claim(stored, CHANGEABLE, unsaid)
         classifier = _classifier(run, config, corpus)
-        # Its preparation knows no replicas, so that it is made outside them.
+        # Preparing a student does not support replicas, so it happens outside their scope.
         return config, corpus, classifier, new_student(config, teacher)
 
     def set_up(self, run: TrainingRun, prepared: Prepared) -> Setup:
@@ -115,7 +115,7 @@ def _frozen(density: WaveNetDensity, classifier: UnitClassifier | None) -> dict[
 
 
 def discriminators(config: DistillConfig) -> Discriminators | None:
-    """Return untrained discriminators where a term of the loss needs them."""
+    """Return untrained discriminators if a term of the loss needs them, else None."""
     if not config.loss.has_discriminators:
         return None
     return Discriminators(config.discriminators, config.seed)
@@ -124,8 +124,9 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as the teacher's where there is room for it; all its weights except the
-    statistics of its frames start as those of `config.start_from` where that is given.
+    Its conditioner starts as a copy of the teacher's if there is room for it. If
+    `config.start_from` is given, all weights except the statistics of the frames start as that
+    student's.
     """
     student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
@@ -167,13 +168,13 @@ def corpus_for(
 
     Args:
       config: the configuration of the distillation.
-      teacher: the model whose data configuration counts.
+      teacher: the model whose data configuration is used.
       data: folder of recordings.
-      workdir: folder in which computed features are kept; None: they are not.
+      workdir: folder in which computed features are kept; None: they are not kept.
       log: called with a line for each finding about the recordings.
 
     Raises:
-      UserError: the recordings are of other speakers than the teacher knows.
+      UserError: the recordings have speakers that the teacher does not know.
     """
     features = None if workdir is None else Path(workdir) / FEATURES
     report = scan_folder(data, teacher.config, features)
@@ -190,7 +191,7 @@ def corpus_for(
 
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> ClipBatches:
-    """Return the batches of training, a function of the seed and the step alone.
+    """Return the batches of training, which depend only on the seed and the step.
 
     Args:
       corpus: the recordings.
@@ -208,7 +209,7 @@ def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> Clip
 
 
 def clip_context(config: DistillConfig) -> ClipContext:
-    """Return the past and neighbouring frames of a clip."""
+    """Return how much past, and how many neighbouring frames, a clip has."""
     if config.student.domain == "wave":
         return ClipContext()
     return ClipContext(config.clips.left_samples, SIDE_FRAMES)

@@ -15,7 +15,7 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     """Return an argument as a Python integer.
 
     Args:
-      value: an integer of Python, NumPy or TensorFlow; no boolean, float or text.
+      value: an integer of Python, NumPy or TensorFlow, not a boolean, float or text.
       name: name of the argument, for the error message.
       least: smallest value that is accepted.
 
@@ -32,8 +32,7 @@ def checked_seed(seed: Any) -> Any:
     """Return a seed unchanged.
 
     Args:
-      seed: an integer, or a tensor that `likelihoods.noise.as_key`, which checks it further, takes
-        as a key.
+      seed: an integer, or a tensor as key, which `likelihoods.noise.as_key` checks further.
 
     Raises:
       ValueError: `seed` is neither an integer in [0, 2^64) nor a tensor.
@@ -50,11 +49,11 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
     Args:
       temperature: a scalar.
-      tempers: whether the distribution can be sampled at other temperatures than 1.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
       ValueError: `temperature` is not a finite number of at least 0, or is not 1 although the
-        distribution has no other.
+        distribution supports no other.
     """
     try:
         number = math.nan if isinstance(temperature, str) else float(temperature)
@@ -73,7 +72,7 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
     Args:
       temperature: a scalar, or `num` of them.
       num: number of rows.
-      tempers: whether the distribution can be sampled at other temperatures than 1.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
       ValueError: `checked_temperature` refuses one of them, or their number is not `num`.
@@ -136,7 +135,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
 def checked_prefix(
     prefix: Any, num: int, length: int, event: Sequence[int] = ()
 ) -> list[np.ndarray]:
-    """Return what sequences begin with, as one array [n, *event] for each row.
+    """Return the elements that sequences begin with, as one array [n, *event] for each row.
 
     Args:
       prefix: elements [num, n, *event], [n, *event] for all rows, or a list of `num` rows of
@@ -146,7 +145,7 @@ def checked_prefix(
       event: sizes of the axes after time.
 
     Raises:
-      ValueError: `prefix` has another number of rows or of axes, or a row of it is longer than
+      ValueError: `prefix` has a wrong number of rows or axes, or one of its rows is longer than
         `length`.
     """
     rows = _prefix_rows(prefix, num, event)
@@ -182,7 +181,7 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
 
 
 def checked_stop(stop: Any) -> Any:
-    """Return the element that ends a sequence as a scalar of NumPy.
+    """Return the element that ends a sequence as a NumPy scalar.
 
     Raises:
       ValueError: `stop` is not a single number.

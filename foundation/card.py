@@ -82,7 +82,7 @@ class Measured(NamedTuple):
       model: the model, with a `network` and a `spec`.
       stored: the config.json of its folder.
       facts: further content of model.json, such as "quality".
-      summary: the main figure in words.
+      summary: the main result in words.
       flags: the settings that differ from the preset's, as words of a command line.
       dtype: numpy type of the stored weights.
     """
@@ -101,7 +101,7 @@ def write_folder(
     measure: Callable[[ExportArguments, dict], Measured],
     card: Callable[[dict], str],
 ) -> str:
-    """Measure a run on dev, write its model folder with a card, and return the main figure.
+    """Measure a run on dev, write its model folder with a card, and return the main result.
 
     Args:
       given: the options of the export.

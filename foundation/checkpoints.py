@@ -54,7 +54,7 @@ class Checkpoints:
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
             best = {"step": step, "score": score}
-        # Later ones are of a run that went on before its last checkpoints were lost.
+        # Later scores come from the run before its last checkpoints were lost.
         history = [pair for pair in self.scores() if pair[0] < step] + [(step, score)]
         stored = [[s, value if math.isfinite(value) else None] for s, value in history]
         self._write_scores({**(best or {}), "scored": step, "scores": stored})
@@ -93,7 +93,7 @@ class Checkpoints:
         return None if best is None else best["score"]
 
     def forget_scores(self) -> None:
-        """Delete all scores, measured on other data, and keep every checkpoint."""
+        """Delete all scores, which were measured on other data, and keep every checkpoint."""
         (self.folder / "best.json").unlink(missing_ok=True)
 
     def scored_step(self) -> int | None:
@@ -125,7 +125,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return a sentence on the stored states before a rejected update, with advice."""
+        """Return a sentence about the stored states before a rejected update, with advice."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
@@ -137,7 +137,7 @@ class Checkpoints:
         return f"step {step} is saved in {self.folder}"
 
     def newest_kept(self) -> str:
-        """Return a phrase on the newest checkpoint, for when the current state cannot be saved."""
+        """Return a phrase about the newest checkpoint, for errors in saving the current state."""
         steps = self.steps()
         return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
 

@@ -16,15 +16,15 @@ _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 @functools.cache
 def _core_of_thread() -> Callable[[], int]:
-    """Return the function of the system's library that says which core a thread runs on."""
+    """Return the system library's function that tells which core the calling thread runs on."""
     return ctypes.CDLL(None).sched_getcpu
 
 
 def cores(threads: int | None = None) -> int:
-    """Return the processor cores to use, by default all that this process may run on.
+    """Return the number of processor cores to use, by default all that this process may run on.
 
     Raises:
-      ValueError: less than one thread.
+      ValueError: `threads` is below 1.
     """
     if threads is not None:
         require(threads >= 1, "threads", "at least 1", threads)
@@ -37,9 +37,9 @@ def cores(threads: int | None = None) -> int:
 class Apart:
     """A group of threads that work at the same time, each started on a core of its own.
 
-    A thread that is woken often starts on the core of the thread that woke it, and a system moves
-    it to a free core only after milliseconds, which is longer than a short chunk takes. Threads
-    are moved once, as they start, and not bound. Nothing happens where the system cannot do that.
+    A thread that is woken often starts on the core of the thread that woke it, and the system moves
+    it to a free core only after milliseconds, which is longer than a short chunk takes. Threads are
+    moved once, as they start, but not bound to a core. Systems that cannot do this ignore it.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of all files in a folder and its subfolders, and notes on unreadable ones.
 
     Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
-    out; links are followed, and each real folder is visited once. What is no file, such as a named
-    pipe, at which a reader would wait, or a link to nothing, is left out with a note.
+    out; links are followed, and each real folder is visited once. Anything that is not a file, such
+    as a named pipe, at which a reader would wait, or a dangling link, is left out with a note.
     """
     names: list[str] = []
     others: list[str] = []

@@ -25,7 +25,7 @@ def spoke() -> None:
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
     """Register the source of status lines for the duration of the block.
 
-    It returns a status line, or None to print nothing.
+    The source returns a status line, or None to print nothing.
     """
     with _lock:
         _telling.append(line)

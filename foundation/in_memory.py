@@ -74,7 +74,7 @@ class ScoresInMemory(Checkpoints):
         return self._arrays
 
     def after_divergence(self) -> str:
-        """Return a sentence on the state before a rejected update, with advice."""
+        """Return a sentence about the state before a rejected update, with advice."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def kept(self, step: int) -> str:
@@ -82,7 +82,7 @@ class ScoresInMemory(Checkpoints):
         return f"the model has the weights of step {step}"
 
     def newest_kept(self) -> str:
-        """Return a phrase on the state if the current one could not be saved."""
+        """Return a phrase about the state that is left if the current one could not be saved."""
         return "the model has its last weights"
 
     def _best(self) -> dict | None:
@@ -99,7 +99,7 @@ class NoMetricsLog:
     """A `MetricsLog` that drops everything."""
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """Drop the figures."""
+        """Drop the metrics."""
 
     def close(self) -> None:
         """Do nothing: there is no file."""

@@ -17,8 +17,8 @@ def lazy_exports(
 
     Args:
       package: name of the package, `__name__` in its `__init__.py`.
-      modules: the module that defines each public name, or is it.
-      prefix: start of the modules' full names; None: that of the modules in the package.
+      modules: for each public name, the module that defines it, or the module itself.
+      prefix: start of the modules' full names; None: the package's name and a dot.
     """
     module, prefix = sys.modules[package], f"{package}." if prefix is None else prefix
 

@@ -1,4 +1,4 @@
-"""A picture of the losses of a run, from its metrics."""
+"""A plot of the losses of a run, from its metrics."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ def loss_curves(run: Path) -> dict[str, Curve]:
 
 
 def loss_figure(run: Path, is_same: bool) -> Figure:
-    """Return a figure of the loss of the batches and of the score on held-out data.
+    """Return a plot of the loss of the batches and of the score on held-out data.
 
     Args:
       run: the run directory.

@@ -21,8 +21,8 @@ LONGEST_STEP_SECONDS = 600.0  # between two reports; a longer gap means that the
 class MetricsLog:
     """Writer of RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
 
-    Every method raises UserError, naming the file, if it cannot be written. TensorFlow, however,
-    drops events without an error when the disk is full.
+    Every method raises UserError, which names the file, if it cannot be written. TensorFlow,
+    however, drops events without an error when the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -35,7 +35,7 @@ class MetricsLog:
             self._name = stack.pop_all()  # the writer looks for its file whenever it writes
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """Append a record of `step`, `time` (seconds since the epoch) and the figures."""
+        """Append a record of `step`, `time` (seconds since the epoch) and the metrics."""
         record = {
             "step": step,
             "time": round(time.time(), 3),
@@ -89,7 +89,7 @@ def read_metrics(folder: Path) -> list[dict]:
 def training_seconds(run: Path) -> float:
     """Return the training time of a run from the times in its metrics, excluding pauses.
 
-    It is 0 where the metrics hold no two times, as in a run whose checkpoints another machine made.
+    It is 0 if the metrics have fewer than two times, as in a run that another machine trained.
     """
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)

@@ -94,7 +94,7 @@ def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
     """Return the weights in a folder, and those that it shares with the folder next to it.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
-    weights whose names begin with b/ are stored in ../a alone.
+    weights whose names begin with b/ are stored only in ../a.
     """
     own = read_npz(path / WEIGHTS_FILE)
     if SHARED not in spec:

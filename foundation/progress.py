@@ -26,7 +26,7 @@ class Progress:
       total: number of units.
       title: a word for the work, such as "training".
       unit: singular name of a unit.
-      done: number of units that were completed before.
+      done: number of units that were completed earlier.
       line_seconds: seconds between lines without a terminal.
       stream: text stream to write to; None: standard error.
       until: latest end of the job on the monotonic clock; None: unlimited.
@@ -80,7 +80,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, count: int = 1, **figures: float) -> None:
-        """Add `count` completed units, and show the figures next to the count."""
+        """Add `count` completed units, and show the values next to the count."""
         self.done += count
         self._figures = figures
         if self._bar is not None and self._first is None:
@@ -160,5 +160,5 @@ def duration(seconds: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """Return seconds as ` in 3 min 20 s`, and "" for 0, a time that nobody measured."""
+    """Return seconds as ` in 3 min 20 s`; "" for 0, a time that was not measured."""
     return f" in {duration(seconds)}" if round(seconds) else ""

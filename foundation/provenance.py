@@ -1,4 +1,4 @@
-"""Provenance of figures and models: git revision and machine."""
+"""Provenance of measurements and models: git revision and machine."""
 
 import os
 import platform

@@ -58,7 +58,7 @@ class RunDirectory:
           defaults: values of settings that a stored configuration does not have.
 
         Raises:
-          UserError: another process uses the run, or it has another configuration.
+          UserError: another process uses the run, or its configuration differs.
         """
         run = cls.locked(path, is_chief)
         try:
@@ -72,7 +72,7 @@ class RunDirectory:
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
-        A process whose run has its chief in another one neither creates, locks nor writes it.
+        A process that is not the chief neither creates, locks nor writes the directory.
         """
         run = cls(path)
         run._is_chief = is_chief
@@ -110,7 +110,7 @@ class RunDirectory:
         return stored
 
     def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
-        """Return the run's checkpoints; whatever `best` is, they keep the arrays of the best."""
+        """Return the run's checkpoints; they keep the arrays of the best one even if not `best`."""
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
@@ -216,7 +216,7 @@ class RunDirectory:
 
 
 def _on_other_data(stored: dict, given: dict) -> bool:
-    """Return whether the evaluation data changed, judged by location if there is no digest."""
+    """Return whether the evaluation data changed, by its digest or else by its location."""
     for key in ("dev_digest", "data_folder"):
         if key in stored and key in given:
             return stored[key] != given[key]

@@ -109,12 +109,12 @@ def checked_config(
       stored: the content of config.json, of any type.
       path: location of the run or model, for messages.
       kinds: kinds that are expected.
-      needed: keys that must be there.
-      read: makes the configuration from the content.
+      needed: keys that must be present.
+      read: function from the content to the configuration.
 
     Raises:
-      UserError: the kind is another one, a key is missing, or `read` raised it; the message names
-        the path.
+      UserError: the kind is not one of `kinds`, a key is missing, or `read` raised it; the message
+        names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")

@@ -1,7 +1,7 @@
 """Hidden files and folders that replace a neighbour once complete, and their removal if left over.
 
-A process holds a lock on each of its own. A signal that cannot be caught leaves one behind without
-its lock, and whoever writes into that folder next removes it.
+A process holds a lock on each of its own. If a signal that cannot be caught ends the process, the
+file is left without a lock, and the next process that writes into the folder removes it.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the files and folders that ended processes have left in a folder, and return them."""
+    """Remove the files and folders that ended processes left in a folder, and return them."""
     removed = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):

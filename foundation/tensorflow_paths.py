@@ -10,8 +10,9 @@ from pathlib import Path
 def named_for_tensorflow(folder: Path) -> Iterator[str]:
     """Yield a name by which TensorFlow finds a folder that exists, valid within the block.
 
-    Python writes a path in the encoding of the locale, or with bytes that are no text. Where UTF-8
-    gives other bytes, TensorFlow would use another folder; it gets the open folder of this process.
+    Python encodes a path in the locale's encoding, or with bytes that are not text. If its UTF-8
+    bytes differ, TensorFlow would use a different folder, so it gets the folder as a file
+    descriptor of this process.
     """
     path = os.fspath(folder)
     if os.fsencode(path) == path.encode("utf-8", "replace"):

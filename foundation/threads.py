@@ -23,8 +23,8 @@ def in_threads(
     The first error is raised, and items that no thread has started by then are skipped.
 
     Args:
-      function: a function of an item.
-      items: its arguments.
+      function: the function to apply.
+      items: the items, each the argument of one call.
       what: name of the work, for the progress.
       unit: singular name of an item.
       workers: number of threads; None: one per core.

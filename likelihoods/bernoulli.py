@@ -7,11 +7,11 @@ from likelihoods.distribution import Tabulated
 
 
 class Bernoulli(Tabulated):
-    """Two levels; the only parameter is the logit of the second, log p(1) - log p(0).
+    """A distribution over two levels, with one parameter: the logit log p(1) - log p(0).
 
-    For networks with one sigmoid output, such as a PixelCNN of black and white images or a network
-    of events that happen or not. The parameter is the network's output before its sigmoid, so a
-    last layer `Dense(1, activation="sigmoid")` becomes `Dense(1)`.
+    It suits networks with one sigmoid output, such as a PixelCNN of black and white images or a
+    network of events that happen or not. The parameter is the network's output before its sigmoid,
+    so a last layer `Dense(1, activation="sigmoid")` becomes `Dense(1)`.
     """
 
     levels = 2
@@ -21,7 +21,7 @@ class Bernoulli(Tabulated):
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability float32 [...], nats.
 
-        Computed from the logit itself, so that it stays exact where a probability would round to 1.
+        It is computed from the logit itself, so it stays exact where a probability rounds to 1.
 
         Args:
           parameters: [..., 1].

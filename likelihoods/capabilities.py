@@ -10,20 +10,20 @@ from likelihoods.distribution import Continuous, Distribution, LocationScale, No
 
 
 def pixel_channels(distribution: Distribution) -> int | None:
-    """Return the channels of a pixel if a symbol is one, else None."""
+    """Return the number of channels of a pixel if symbols are whole pixels, else None."""
     channels: int | None = getattr(distribution, "channels", None)
     return channels
 
 
 def with_density(distribution: Distribution) -> Continuous | None:
     """Return the distribution if it has a density over the reals, else None."""
-    # A class that has the method for some of its settings only answers by `has_density`.
+    # A class that supports the method only for certain settings says so by `has_density`.
     has_density = getattr(distribution, "has_density", True)
     return distribution if isinstance(distribution, Continuous) and has_density else None
 
 
 def with_scales(distribution: Distribution) -> LocationScale | None:
-    """Return the distribution if its parameters are means and scales, else None."""
+    """Return the distribution if it is a `LocationScale`, else None."""
     return distribution if isinstance(distribution, LocationScale) else None
 
 
@@ -48,12 +48,12 @@ def is_of_tokens(distribution: Distribution) -> bool:
 
 
 def tempers(distribution: Distribution) -> bool:
-    """Return whether the distribution can be sampled at another temperature than 1."""
+    """Return whether the distribution can be sampled at temperatures other than 1."""
     return bool(getattr(distribution, "tempers", True))
 
 
 def closed_form(distribution: Distribution) -> dict[str, Any]:
-    """Return what `compression.forms` reads of a distribution in closed form, else nothing."""
+    """Return the attributes that `compression.forms` reads, by name; {} without a closed form."""
     names = ("form", "sections", "min_log_scale")
     if getattr(distribution, "form", None) is None:
         return {}

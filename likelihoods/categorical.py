@@ -18,7 +18,7 @@ class Categorical:
     Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
-      ValueError: fewer than 2 levels, or more than 2^20.
+      ValueError: there are fewer than 2 levels, or more than 2^20.
     """
 
     levels: int = 256
@@ -35,7 +35,7 @@ class Categorical:
 
     @property
     def noise_channels(self) -> int:
-        """One uniform number."""
+        """Number of random numbers that `sample` needs per symbol: one uniform."""
         return 1
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:

@@ -44,10 +44,10 @@ class Codec(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """Real numbers in [-1, 1] in equally spaced levels: 8-bit to 16-bit sound.
+    """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit sound.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int = 65536
@@ -57,7 +57,7 @@ class Linear:
         check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the nearest levels int32 [...]; outside [-1, 1] the outer levels."""
+        """Return the nearest levels int32 [...]; for elements outside [-1, 1], the outer levels."""
         return level_grid.nearest(elements, self.levels)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -71,10 +71,10 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Integers:
-    """Integers [0, levels), used as symbols directly: tokens, grey images of 8, 12 or 16 bits.
+    """Integers [0, levels), used directly as symbols: for tokens, and grey images of 8 to 16 bits.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int = 256
@@ -111,7 +111,7 @@ class MuLaw:
     silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
-      ValueError: fewer than 2 levels, or more than 2^16.
+      ValueError: there are fewer than 2 levels, or more than 2^16.
     """
 
     levels: int = 256
@@ -174,7 +174,7 @@ class Reals:
 
 
 def default_codec(levels: int | None, order: str, of_tokens: bool = False) -> Codec:
-    """Return the codec of a model that was given none.
+    """Return the default codec of a model.
 
     Args:
       levels: number of levels of the model's distribution; None: symbols are real numbers.

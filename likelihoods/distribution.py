@@ -18,7 +18,7 @@ class Distribution(Protocol):
     """A distribution over symbols, read from `num_parameters` channels of a network's output.
 
     Every method is a pure function of its arguments that treats every location independently, so
-    that batch, chunk and order change nothing; it compiles under XLA.
+    batch, chunk and order change nothing; it compiles under XLA.
     `tests/likelihoods/test_distributions.py` checks the laws: probabilities sum to 1, frequencies
     of samples match `log_prob`, `sample` never decreases when its last noise channel increases,
     `mode` has the largest probability.
@@ -34,7 +34,7 @@ class Distribution(Protocol):
 
     @property
     def noise_channels(self) -> int:
-        """Number of noise values per symbol."""
+        """Number of random numbers that `sample` needs per symbol."""
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability, or log-density of real symbols, float32 [...], nats.
@@ -62,14 +62,13 @@ class Distribution(Protocol):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise [rows, length, noise_channels] for `sample`, float32 if it has an order.
+        """Return noise [rows, length, noise_channels] for `sample`: float32, or random words.
 
         The kind of noise is an implementation detail of the distribution: a caller of `sample` gets
         the noise here and passes it on.
 
         Args:
-          seed: an integer in [0, 2^64) or a key uint32 [2] for all rows, or [rows, 2], one for
-            each.
+          seed: an integer in [0, 2^64) or a key uint32 [2] for all rows, or keys [rows, 2].
           rows: int32 [rows], the number of each row under its seed, in any order.
           start: position of the first symbol, an integer, an int32 scalar or int32 [rows].
           length: number of positions.
@@ -81,7 +80,7 @@ class Continuous(Distribution, Protocol):
     """A distribution that is also a density over the reals, differentiable in its values."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the density float32 [...], nats per unit, of real `values` [...].
+        """Return the log-density float32 [...], nats per unit, of real `values` [...].
 
         For integer symbols the unit is half the span of the grid, which runs from -1 to 1.
         """
@@ -103,7 +102,7 @@ class LocationScale(Distribution, Protocol):
         """Return parameters float32 [num_parameters] to start training from.
 
         Args:
-          reach: largest distance of means from 0.
+          reach: largest absolute value of the means.
         """
 
 
@@ -137,7 +136,7 @@ class Cumulative(Distribution, Protocol):
 
 
 class Tabulated:
-    """Base class of a distribution over few levels that defines only `log_prob`.
+    """Base class for distributions over few levels that define only `log_prob`.
 
     A subclass has `levels`, `num_parameters` and `log_prob`; everything else is computed from the
     table of all levels, which takes memory for `levels` numbers per symbol.

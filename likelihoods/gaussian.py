@@ -36,7 +36,7 @@ class Gaussian:
       min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22.
+      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int | None = 65536
@@ -49,7 +49,7 @@ class Gaussian:
 
     @property
     def num_parameters(self) -> int:
-        """Two: a mean and a log-scale."""
+        """Number of parameters, two: a mean and a log-scale."""
         return 2
 
     @property
@@ -59,7 +59,7 @@ class Gaussian:
 
     @property
     def noise_channels(self) -> int:
-        """One standard normal number."""
+        """Number of random numbers that `sample` needs per symbol: one standard normal."""
         return 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
@@ -86,7 +86,7 @@ class Gaussian:
         return log_normal(*self.split(parameters), values)
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the density, also for integer symbols, float32 [...], nats."""
+        """Return the entropy of the density (even for integer symbols), float32 [...], nats."""
         return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -147,7 +147,7 @@ def log_mass(
       num_levels: number of levels of the grid.
     """
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
-    # In half bins, so that neighbouring bins share an edge exactly.
+    # In half bins, so that adjacent bins share an edge exactly.
     centre = level_grid.centred(levels, num_levels)
     low, middle, high = (
         level_grid.edge_distance(centre + offset, mean, num_levels) * half_bins_per_scale

@@ -50,5 +50,5 @@ class ZeroInitial(Initial):
     ],
 )
 def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return standard normals float32 [count], by one trace of the cipher's many operations."""
+    """Return standard normals float32 [count]; the cipher's many operations are traced once."""
     return noise.normal(noise.fold_in(key, number), [0], 0, count)[0, :, 0]

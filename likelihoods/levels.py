@@ -24,14 +24,14 @@ def real(parameters: tf.Tensor) -> tf.Tensor:
 
 
 def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """Return the distance of bin edges above means, `edge - mean (num_levels - 1)`, in half bins.
+    """Return how far bin edges are above means, `edge - mean (num_levels - 1)`, in half bins.
 
     A direct product would lose precision that narrow scales need: for a mean near 1 and 2^16 levels
     it is off by 1/500. The coarse part of the mean, a multiple of a power of two, is exact; the
     rest is small.
 
     Args:
-      edges: distance of the edges from zero in whole half bins, `centred` +- 1, exact in float32.
+      edges: the edges in whole half bins from zero, `centred` +- 1, exact in float32.
       means: the means, in units in which the grid spans [-1, 1]; only these get gradients.
       num_levels: number of levels of the grid.
     """
@@ -46,7 +46,7 @@ def sample_level(
 ) -> tf.Tensor:
     """Return the level of `mean + exp(log_scale) noise`, int32.
 
-    This is computed in float64: otherwise the last bit of a float32, in which compilers differ,
+    It is computed in float64: otherwise the last bit of a float32, which depends on the compiler,
     could change the level.
     """
     mean, log_scale, noise = (tf.cast(x, tf.float64) for x in (mean, log_scale, noise))

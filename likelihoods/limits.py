@@ -1,6 +1,6 @@
-"""Limits of a likelihood's numbers, which configurations check without TensorFlow."""
+"""Limits of a likelihood's settings, which configurations check without TensorFlow."""
 
-# Above this the values of neighbouring levels are equal in float32.
+# Above this the values of adjacent levels are equal in float32.
 MAX_LEVELS = 2**22
 # Above this some companded levels are equal in float32.
 MAX_COMPANDED_LEVELS = 2**16
@@ -15,6 +15,6 @@ def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:
 
 
 def check_components(components: int) -> None:
-    """Raise ValueError unless a mixture has a component."""
+    """Raise ValueError unless a mixture has at least one component."""
     if components < 1:
         raise ValueError(f"`components` must be at least 1, got {components}.")

@@ -32,9 +32,9 @@ class LogisticMixture(Mixture):
 
         For integer symbols it is the mean of the logistic density over a bin around the value, so
         that nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1). At the
-        value of an inner level it is that level's probability over the width. Between levels it
-        interpolates: it is smoother than the logistic, and its integral over a bin is not quite the
-        bin's mass (at 256 levels and log-scale -7, in the middle of a bin, 0.839 for 0.973).
+        value of an inner level it is that level's probability divided by the width. Between levels
+        it interpolates: it is smoother than the logistic, and its integral over a bin is not quite
+        the bin's mass (at 256 levels and log-scale -7, in the middle of a bin, 0.839 for 0.973).
         """
         if self.levels is None:
             noise = (values - means) * tf.exp(-log_scales)
@@ -51,11 +51,11 @@ class LogisticMixture(Mixture):
         return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return log(sigmoid(b) - sigmoid(a)), with a and b the edges of the bin over the scale.
+        """Return log(sigmoid(b) - sigmoid(a)), for the bin's edges a and b, divided by the scale.
 
         The outer bins reach to infinity.
         """
-        # By edges, so that neighbouring bins share one exactly.
+        # By edges, so that adjacent bins share one exactly.
         num_levels = self._num_levels
         centre = level_grid.centred(levels, num_levels)
         upper, lower = (
@@ -92,8 +92,8 @@ class LogisticMixture(Mixture):
         is known without a subtraction: no precision is lost however narrow or remote the bin.
 
         Args:
-          upper: distance of the upper edge above the mean, in half bins.
-          lower: distance of the lower edge above the mean, in half bins.
+          upper: upper edge minus mean, in half bins.
+          lower: lower edge minus mean, in half bins.
           log_scales: log-scales of the logistics, in units in which the grid spans [-1, 1].
         """
         half_bins_per_scale = tf.exp(-log_scales) * (1.0 / self._half_bins)
@@ -111,5 +111,5 @@ class LogisticMixture(Mixture):
 
     @property
     def _half_bins(self) -> float:
-        """Half bins in the grid's half span."""
+        """Number of half bins in half the span of the grid."""
         return self._num_levels - 1.0

@@ -20,11 +20,11 @@ class Mixture(abc.ABC):
 
     Args:
       levels: number of levels; None: symbols are real numbers.
-      components: densities in the mixture.
+      components: number of densities in the mixture.
       min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22, or no component.
+      ValueError: there are fewer than 2 levels or more than 2^22, or no component.
     """
 
     levels: int | None = 65536
@@ -38,7 +38,7 @@ class Mixture(abc.ABC):
 
     @property
     def num_parameters(self) -> int:
-        """Three per component: a logit, a mean and a log-scale."""
+        """Number of parameters, three per component: a logit, a mean and a log-scale."""
         return 3 * self.components
 
     @property
@@ -48,7 +48,7 @@ class Mixture(abc.ABC):
 
     @property
     def noise_channels(self) -> int:
-        """Two: a uniform, which chooses the component, and a number of the standard density."""
+        """Number of random numbers per symbol: a uniform for the component, and a standard draw."""
         return 2
 
     @abc.abstractmethod
@@ -98,8 +98,9 @@ class Mixture(abc.ABC):
 
         Args:
           parameters: [..., 3 * components].
-          noise: [..., 2], a uniform, which chooses the component k, and a number of the density.
-          temperature: multiplies that number and divides the logits; 0 gives the mean of the
+          noise: [..., 2], a uniform, which chooses the component k, and a draw from the standard
+            density.
+          temperature: multiplies that draw and divides the logits; 0 gives the mean of the
             component with the largest logit.
         """
         logits, means, log_scales = self.split(parameters)
@@ -130,7 +131,7 @@ class Mixture(abc.ABC):
         """Return float32 [3 * components] to start training from: spread means, wide to narrow.
 
         Args:
-          reach: distance of the outer means from 0.
+          reach: absolute value of the outer means.
         """
         spread = tf.linspace(-reach, reach, self.components)
         log_scales = tf.linspace(-2.0, -5.0, self.components)

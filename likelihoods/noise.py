@@ -79,15 +79,14 @@ def bits(
     """Return two independent words for every position of every row, uint32 [rows, length, 2].
 
     Args:
-      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2], one for
-        each.
-      rows: int32 [rows], the number of each row under its seed (of a sound, say), in any order.
+      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or keys [rows, 2].
+      rows: int32 [rows], the number of each row (a sound, say) under its seed, in any order.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
-      lane: integer in [0, 2^32 - 1); another lane has two further words for each position.
+      lane: integer in [0, 2^32 - 1); every lane has two further words for each position.
 
     Raises:
-      ValueError: a lane or a length out of range.
+      ValueError: the lane or the length is out of range.
     """
     if not 0 <= lane < FOLD_LANE:
         raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
@@ -104,7 +103,7 @@ def bits(
 def words(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, count: int
 ) -> tf.Tensor:
-    """Return `count` words for every position, from lane 0 on, uint32 [rows, length, count].
+    """Return `count` words for every position, starting at lane 0, uint32 [rows, length, count].
 
     The first words are the same whatever the count; the other arguments are those of `bits`.
     """
@@ -181,7 +180,7 @@ def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 def _bits_at_once(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int
 ) -> np.ndarray:
-    """Return what `bits` returns: operations of TensorFlow would take most of a short call."""
+    """Return what `bits` returns, by NumPy: TensorFlow's operations would dominate a short call."""
     words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
     rows, start = (word.numpy() for word in words)
     key = _cipher_at_once(as_key(seed).numpy(), _addressed_at_once(rows, FOLD_LANE))
@@ -190,7 +189,7 @@ def _bits_at_once(
 
 
 def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
-    """Return the words of `_cipher`, from arrays: a call of a graph would take milliseconds."""
+    """Return the words of `_cipher` for arrays: a call of a graph would take milliseconds."""
     first, second = np.atleast_1d(key[..., 0], key[..., 1])
     keys = first, second, first ^ second ^ np.uint32(KEY_PARITY)
     left, right = counter[..., 0] + first, counter[..., 1] + second

@@ -26,8 +26,8 @@ class PixelMixture:
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
     Raises:
-      ValueError: fewer than 2 levels or more than 2^22, no component, or channels other than 1 or
-        3.
+      ValueError: there are fewer than 2 levels or more than 2^22, no component, or a number of
+        channels other than 1 or 3.
     """
 
     levels: int = 256
@@ -47,12 +47,12 @@ class PixelMixture:
 
     @property
     def num_parameters(self) -> int:
-        """Per component a logit, and per channel a mean, a log-scale and its coefficients."""
+        """Number of parameters: for each component a logit, and the numbers of each channel."""
         return self.components * (1 + 2 * self.channels + len(PAIRS[self.channels]))
 
     @property
     def noise_channels(self) -> int:
-        """A uniform, which chooses the component, and a standard logistic per channel."""
+        """Number of random numbers per pixel: a uniform, and a logistic for each channel."""
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -92,8 +92,9 @@ class PixelMixture:
         Args:
           parameters: [..., num_parameters].
           values: [..., channels].
-          before: [..., channels] in [-1, 1], the pixel: each value replaces only its own channel
-            and is conditioned on the channels of `before` that precede it.
+          before: the pixel's own values, [..., channels] in [-1, 1]; each entry of `values`
+            replaces only its own channel and is conditioned on the channels of `before` that
+            precede it.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         found = []
@@ -110,13 +111,12 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          before: the levels int32 [...] of the channels before it, none for the first one.
+          before: the levels int32 [...] of the channels before it; empty for the first one.
 
         Returns:
-          float32 [..., levels], differences of one cumulative distribution, exact to about 1e-7 of
-          the
-          whole, for sampling. `level_log_probs` is exact in the tails, and takes several times as
-          long.
+          float32 [..., levels], for sampling: differences of one cumulative distribution, exact to
+          about 1e-7 of the whole. `level_log_probs` is exact in the tails, too, but takes several
+          times as long.
         """
         logits, mean, log_scale = self._given(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])

@@ -1,4 +1,4 @@
-"""The likelihoods of a WaveNet's configuration by name.
+"""The likelihoods of a WaveNet's configuration, by name.
 
 This module is imported without TensorFlow, which its two factory functions import when called.
 """
@@ -18,9 +18,9 @@ class Facts(NamedTuple):
     """Properties of a likelihood that a configuration needs.
 
     Attributes:
-      is_mixture: the likelihood is a mixture, with a number of `components`.
-      is_companded: the levels are those of mu-law, which a network reads one-hot, not as numbers;
-        otherwise they are equally spaced, and the likelihood has a density.
+      is_mixture: whether the likelihood is a mixture, which has `components`.
+      is_companded: whether the levels are those of mu-law, which a network reads as one-hot
+        vectors, not as numbers; otherwise they are equally spaced and the likelihood has a density.
     """
 
     is_mixture: bool
@@ -45,7 +45,7 @@ def check(name: LikelihoodName, levels: int, components: int) -> None:
 def make_distribution(
     name: LikelihoodName, levels: int, components: int, min_log_scale: float
 ) -> "Distribution":
-    """Return the distribution of a name; arguments that it does not need are ignored."""
+    """Return the named distribution; arguments that it does not need are ignored."""
     from likelihoods import Categorical, Gaussian, GaussianMixture, LogisticMixture
 
     if name == "categorical":
@@ -57,7 +57,7 @@ def make_distribution(
 
 
 def make_codec(name: LikelihoodName, levels: int) -> "Codec":
-    """Return the codec of a sound's samples."""
+    """Return the codec for samples of sound by the likelihood's name."""
     from likelihoods import Linear, MuLaw
 
     return MuLaw(levels) if FACTS[name].is_companded else Linear(levels)

@@ -12,8 +12,8 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import check_levels
 
-# Parameters for which probabilities are summed, the largest standard deviation of these, and how
-# far from 1 rounding may leave the sum of 65,536 differences of cumulative probabilities.
+# How many parameters probabilities are summed for, their largest standard deviation, and how far
+# from 1 rounding may leave the sum of 65,536 differences of cumulative probabilities.
 PROBES, WIDEST, SLACK = 9, 4.0, 0.02
 TOKENS = ("Bernoulli", "Categorical")  # distributions of TensorFlow Probability over tokens
 SMALLEST = 2.0**-24  # of a uniform, which float32 can also keep below 1
@@ -25,14 +25,14 @@ class FromTFP:
 
         FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
 
-    A symbol is the quantile of one uniform; for a distribution without quantiles, a draw by
-    `sample` per location, each with its own seed. So batch, chunk and method change nothing.
+    A symbol is the quantile of one uniform number; for a distribution without quantiles, it is a
+    draw by `sample` with a seed of its own. So batch, chunk and method change nothing.
 
     Args:
       make: function from parameters [..., num_parameters] to a scalar distribution of batch shape
         [...], with `log_prob`, and `quantile` or `sample(seed=)`. For integers its probabilities on
         [0, levels) sum to 1.
-      num_parameters: output channels that a network must have.
+      num_parameters: number of output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.
 
     Raises:
@@ -56,7 +56,7 @@ class FromTFP:
 
     @functools.cached_property
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
-        """`Cumulative.cumulative` by the distribution's `cdf`; None without it or over reals."""
+        """`Cumulative.cumulative` by the distribution's `cdf`; None for reals or without one."""
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
 
     @functools.cached_property
@@ -70,7 +70,7 @@ class FromTFP:
 
     @property
     def tempers(self) -> bool:
-        """True if it can be sampled at another temperature than 1."""
+        """True if the distribution can be sampled at temperatures other than 1."""
         return self.has_quantile
 
     @property
@@ -80,7 +80,7 @@ class FromTFP:
 
     @property
     def noise_channels(self) -> int:
-        """One, a uniform, or two, the words of a seed."""
+        """Number of random numbers per symbol: one uniform, or the two words of a seed."""
         return 1 if self.has_quantile else 2
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
@@ -126,7 +126,7 @@ class FromTFP:
         return self._symbols(tf.reshape(each, shape))
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the distribution's own `mode` as symbols [...]."""
+        """Return the mode that the distribution itself computes, as symbols [...]."""
         return self._symbols(self._made(parameters).mode())
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -162,7 +162,7 @@ class FromTFP:
         return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
 
     def _implements(self, name: str, argument: float) -> bool:
-        """Return whether the distribution has a method, which is traced for an argument."""
+        """Return whether the distribution implements a method, found by tracing a call of it."""
 
         def call(parameters: tf.Tensor) -> tf.Tensor:
             method = getattr(self._made(parameters), name, None)
@@ -181,8 +181,8 @@ class FromTFP:
     def _check_sums(self) -> None:
         """Raise ValueError unless probabilities sum to 1 for some parameters.
 
-        The first are zeros. For others a sum may be below 1, as of counts that exceed the levels,
-        but not above. Parameters that `make` does not take (NaN) are passed over.
+        The first parameters are zeros. For others the sum may be below 1, as for counts that exceed
+        the levels, but not above 1. Parameters that `make` cannot take (NaN) are skipped.
         """
         generator = np.random.default_rng(0)
         size = [PROBES, self.num_parameters]

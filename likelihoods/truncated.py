@@ -1,4 +1,4 @@
-"""Distributions over tokens of which only the most probable ones are drawn: top-k and top-p."""
+"""Distributions from which only the most probable tokens are drawn: top-k and top-p."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from likelihoods.capabilities import table_of
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.distribution import Distribution
 
-# Numbers [0, 1] as integers of the same order: the bits of a float32 below the sign.
+# The bits of a float32 below the sign: numbers in [0, 1] as integers of the same order.
 BITS = 31
 
 
@@ -21,7 +21,7 @@ class Choice(NamedTuple):
       temperature: divides the logits first, at least 0; a scalar or [...].
       top_k: number of the most probable symbols that may be drawn; 0: all.
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
-        If both are given, it is a share of the probability of the `top_k`.
+        If both are given, it is a share of the total probability of the `top_k` symbols.
     """
 
     temperature: tf.Tensor
@@ -31,11 +31,11 @@ class Choice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Truncated:
-    """A distribution over levels of which only the most probable ones are drawn.
+    """A distribution over levels from which only the most probable ones are drawn.
 
-    Symbols that are as probable as the least probable one that is kept are kept, too. Sources: Fan
-    et al. 2018, arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751,
-    section 3.1 (top-p).
+    Ties with the least probable symbol that is kept are kept, too. Sources: Fan et al. 2018,
+    arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
+    (top-p).
 
     Args:
       distribution: a `Categorical` or a `Tabulated` distribution.
@@ -65,7 +65,7 @@ class Truncated:
 
     @property
     def noise_channels(self) -> int:
-        """Number of noise values per symbol."""
+        """Number of random numbers that `sample` needs per symbol."""
         return self.distribution.noise_channels
 
     def noise(
@@ -88,7 +88,7 @@ class Truncated:
 
 
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
-    """Return logits, -inf for the symbols that may not be drawn.
+    """Return logits in which the symbols that may not be drawn have -inf.
 
     Args:
       logits: float32 or float64 [..., levels].
@@ -104,16 +104,16 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     among = tf.where(odds >= least, odds, 0.0)
     wanted = choice.top_p * tf.reduce_sum(among, -1)
     enough = _threshold(among, lambda kept: tf.reduce_sum(tf.where(kept, among, 0.0), -1) >= wanted)
-    # The sum of all odds is reached without the smallest ones, by rounding.
+    # Because of rounding, the sum of all odds is reached without the smallest ones.
     enough = tf.where(choice.top_p[..., tf.newaxis] < 1.0, enough, 0.0)
     is_kept = (odds >= enough) & (odds >= least)
     return tf.where(is_kept, logits, tf.constant(float("-inf"), logits.dtype))
 
 
 def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Return the largest threshold [..., 1] above which the odds suffice; 0 if none does.
+    """Return the largest threshold [..., 1] such that the odds above it suffice; 0 if none does.
 
-    Found bit by bit, which takes no sorting and is exact.
+    It is found bit by bit, which is exact and needs no sorting.
 
     Args:
       odds: float32 [..., levels] in [0, 1].

@@ -27,11 +27,11 @@ TRACED_STEPS = 3  # if a step is short
 
 
 class Compiled:
-    """The step of an exported folder, compiled for a mesh: rows of the batch x cuts of the state.
+    """The step of an exported folder, compiled for a mesh of sizes `rows` and `model`.
 
-    Batches are divided along `rows`. With `model` above 1 every array of the state is cut along its
-    last axis that `model` divides. A step that does not run is compiled with less optimisation:
-    neither its operations nor its memory depend on the quality of a processor's machine code.
+    Batches are divided along `rows`. With `model` above 1 every array of the state is cut along the
+    last of its axes that `model` divides. A step that will not run is compiled with less
+    optimisation: neither its operations nor its memory depend on the quality of the machine code.
     """
 
     def __init__(self, folder: str, rows: int, model: int, runs: bool):
@@ -76,7 +76,7 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what the compiler says of the program, and what running it measured."""
+    """Return what the compiler reports about the program, and what was measured by running it."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)

@@ -39,7 +39,7 @@ class Run:
         concurrently.
       device: kind of device that ran the step.
       free_share: share of the processor time that other processes left free.
-      paired_seconds: step time with an identical step on the same cores; None: not measured.
+      paired_seconds: step time while an identical step runs on the same cores; None: not measured.
     """
 
     seconds: list[float]
@@ -52,11 +52,11 @@ class Run:
 
     @property
     def step_seconds(self) -> float:
-        """Median of the rounds."""
+        """Median step time over the rounds."""
         return statistics.median(self.seconds)
 
     def sharing_scale(self, replicas: int) -> float:
-        """Return the slowdown of each of `replicas` that share this one's cores."""
+        """Return the factor by which `replicas` that share these cores are slower than one."""
         paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
@@ -90,8 +90,8 @@ class Measurement:
 class Store:
     """Measurements in a folder, one file each.
 
-    If `fresh`, stored measurements are repeated. A step is timed in `rounds` of at least so many
-    seconds. Progress is logged, as a measurement may take minutes.
+    If `fresh`, stored measurements are repeated. A step is timed in `rounds` rounds of at least
+    `seconds` each. Progress is logged, as a measurement may take minutes.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Store:
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored measurement of a key, or store what `measure` returns.
 
-        If it was measured on another machine, or cannot be read, raise UserError.
+        It raises UserError if the stored one comes from another machine or cannot be read.
         """
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
@@ -170,9 +170,10 @@ def program_digest(folder: Path) -> str:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a process of device_program.py.
+    """Run device_program.py in a process, and return its answer.
 
-    If it fails, UserError gives the last line of its stderr; it may take LIMIT_SECONDS.
+    Raises:
+      UserError: the process fails, with the last line of its stderr, or exceeds LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
@@ -203,7 +204,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_environment(devices: int) -> dict[str, str]:
-    """Return the environment variables that give a process of JAX so many devices."""
+    """Return the environment variables that give a JAX process this number of devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
     if devices > 1:  # only processors can be simulated
@@ -214,11 +215,11 @@ def device_environment(devices: int) -> dict[str, str]:
 def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
     """Return the program with seconds for each computation, from the profile of one device.
 
-    An operation takes the time of those of its kind: between two sizes by linear interpolation,
-    below the smallest in proportion to its bytes. Beyond the largest, the excess takes at most the
-    average time per byte of operations of its name, as the time of small operations is mostly
-    overhead. A kind that was not seen takes the average time per byte of the profile. All times are
-    scaled so that the profiled program takes the measured step time.
+    An operation takes the time of profiled ones of its kind: interpolated linearly between two
+    sizes, in proportion to its bytes below the smallest. Beyond the largest, the excess takes at
+    most the average time per byte of operations of its name, as the time of small operations is
+    mostly overhead. A kind that was not profiled takes the profile's average time per byte. All
+    times are scaled so that the profiled program takes the measured step time.
     """
     times = _Times(profile)
     scale = times.scale

@@ -29,7 +29,7 @@ class Prediction:
     Attributes:
       rows, model: sizes of the mesh.
       microbatches: number of microbatches into which a device's rows are divided.
-      step_seconds: duration of a step; of asynchronous workers, seconds per update of any of them.
+      step_seconds: duration of a step; for asynchronous workers, seconds per update of any of them.
       batch_rows: rows of a step, over all devices.
       memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
       efficiency: rows per second and device, relative to a single device.
@@ -228,7 +228,7 @@ class Planner:
             yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
 
     def _check_rows(self, rows: int) -> None:
-        """Raise UserError if so many devices cannot divide the batch."""
+        """Raise UserError if `rows` devices cannot divide the batch."""
         each = rows * self._programs.microbatches
         if self._given.strategy != SERVERS and self._programs.batch % each:
             raise UserError(

@@ -17,7 +17,7 @@ HEADER = (
 
 
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
-    """Return the table and the choice; configurations that do not fit have a star."""
+    """Return the table and the choice; a star marks configurations that do not fit."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
     best, quickest = cheapest(fitting), fastest(fitting)

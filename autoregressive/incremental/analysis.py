@@ -39,7 +39,7 @@ class Analysis:
       inputs: names of the arguments.
       parts: the operations of a step, in order, with how they are computed.
       timed: indices of the arguments with a time axis.
-      fixed: tensors that depend on the other arguments alone and are read in a step, by name.
+      fixed: tensors that depend only on the other arguments and are read in a step, by name.
       memory: rows to keep of the tensors with a past, by name.
       groups: the groups of tensors with an entry per pair of times, such as attention scores.
       lag: rows by which the output is ahead.
@@ -84,7 +84,7 @@ class Analysis:
         self.memory = {name: rows for name, rows in self.memory.items() if rows}
 
     def root(self, name: str) -> str:
-        """Return the tensor with the same rows as another, so that they are kept once."""
+        """Return the tensor under whose name rows are kept, so that equal rows are kept once."""
         return self.roots.get(name, name)
 
     def stream(self, name: str) -> Stream:
@@ -120,7 +120,7 @@ class Analysis:
         yield from (pair for pair in both if pair[0] not in inside)
 
     def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
-        """Add an operation's part, with the kinds of its outputs and the rows that it reads."""
+        """Record how a step runs an operation, its outputs' kinds and the rows that it reads."""
         if op.type == "Placeholder":
             return
         tensors = self.sources(op)
@@ -172,7 +172,7 @@ class Analysis:
         return part
 
     def _static(self, node: Node) -> Part:
-        """Return the part of a tensor that grows and does not depend on the sequence."""
+        """Return how a step computes a tensor that grows and does not depend on the sequence."""
         if not any(isinstance(kind, Table) for kind in node.kinds):
             try:
                 if not node.streams() or node.type in SHAPES:
@@ -186,7 +186,7 @@ class Analysis:
         return Part([Table(tuple(each)) if each else refused for each in axes], None)
 
     def _constant(self, node: Node) -> Part:
-        """Return the part of an operation that neither grows nor reads a time of the sequence."""
+        """Return how a step runs an operation that neither grows nor reads the sequence."""
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
             return Part([None] * len(outputs), rowwise.replayed(node))
@@ -229,7 +229,7 @@ class Analysis:
 
 
 def _ruled(node: Node) -> Part:
-    """Return the part by the rule for an operation."""
+    """Return how a step runs an operation, by its registered rule."""
     if node.type not in RULES:
         node.refuse_kinds()
         raise node.unsupported("there is no rule for it; `rule` registers one")

@@ -14,7 +14,7 @@ _KEPT = "onepass/at_once"
 
 
 class _Prepared(NamedTuple):
-    """The parts of an operation that an execution needs.
+    """What the eager execution of an operation needs to know.
 
     Attributes:
       name: name of the operation's type.
@@ -67,7 +67,7 @@ def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _kept(graph: tf.Graph) -> dict:
-    """Return what is kept with a graph, and goes when it goes."""
+    """Return the dictionary of values that live as long as the graph."""
     kept = graph.get_collection_ref(_KEPT)
     if not kept or kept[0] is not graph:  # a graph within another one copies its collections
         kept[:] = [graph, {}]
@@ -86,7 +86,7 @@ def _prepared(op: tf.Operation) -> _Prepared:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute of a graph as an execution takes it."""
+    """Return a graph's attribute in the form that an eager execution takes."""
     kind = value.WhichOneof("value")
     if kind == "list":
         found = next((each for _, each in value.list.ListFields()), ())
@@ -103,7 +103,7 @@ def _of_kind(value: Any) -> Any:
 def schedule(
     fetches: Sequence[tf.Tensor], known: Mapping[str, Any], needed: Any, assigns: bool
 ) -> list[Entry]:
-    """Return the operations that compute some tensors, in order, made once.
+    """Return the operations that compute `fetches`, in order; found once and then cached.
 
     Args:
       fetches: tensors of one graph.

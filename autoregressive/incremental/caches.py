@@ -7,7 +7,7 @@ from autoregressive.incremental.streams import Keys
 
 
 def written(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Return a cache with the rows of the times from `position` on.
+    """Return a cache in which `rows` are written at the times starting at `position`.
 
     Args:
       cache: [horizon, ...].
@@ -31,7 +31,7 @@ def keyed(
 
     Args:
       cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
-      rows: [..., n, ...] with time at `axis`, of the times from `position` on.
+      rows: [..., n, ...] with time at `axis`; the first row is of time `position`.
       position: int32 scalar.
       keys: the keys that the step's queries read.
       axis: axis of time in `rows`.

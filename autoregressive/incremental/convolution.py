@@ -17,7 +17,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 @rule(*CONVOLUTIONS)
 def convolution(node: Node) -> Part:
-    """Return the part of a convolution along time, and perhaps along one more axis."""
+    """Return how a step runs a convolution along time and at most one more axis."""
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)
@@ -31,7 +31,7 @@ def convolution(node: Node) -> Part:
     front, after = _padding(node, axis, (taps - 1) * dilation)
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
     kind = node.grown(0, stream)
-    # A kernel along time alone is one product of all taps, which is faster than convolutions.
+    # A kernel that extends only along time is one product of all taps: faster than convolutions.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
     return Part([kind], run, {0: delays})
@@ -66,7 +66,7 @@ class Dilated:
 
 
 def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
-    """Return the part of a `Dilated`, with its BatchToSpaceND as the node.
+    """Return how a step runs a dilated convolution, whose BatchToSpaceND is the node.
 
     The inputs of the node are those of the convolution.
     """

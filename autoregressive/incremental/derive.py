@@ -27,7 +27,7 @@ class Incremental:
     returns the rows of `network(x)`, up to rounding.
 
     A network with attention or a table of positions keeps rows for all times up to a horizon, the
-    length that its state was made for, rounded up to a power of two; `lengthened` goes on beyond.
+    length that its state was made for, rounded up to a power of two; `lengthened` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].
@@ -51,7 +51,7 @@ class Incremental:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of times: the network has keys or positions."""
+        """True if a state is made for a limited length: the network has keys or positions."""
         return self.program(1).has_horizon
 
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
@@ -79,16 +79,16 @@ class Incremental:
     def initial_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
     ) -> State:
-        """Return the state before the first time, tensors by name.
+        """Return the state before the first time step, tensors by name.
 
         Args:
           batch: number of rows.
-          length: number of times that will be processed; only used by a network that
+          length: number of time steps that will be processed; only used by a network that
             `has_horizon`.
           fixed: conditions without a time axis, [batch, ...] each.
 
         Raises:
-          ValueError: a layer has fewer positions.
+          ValueError: a layer has a table of fewer positions than `length`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         shapes = tuple(tuple(each.shape) for each in fixed)
@@ -102,13 +102,13 @@ class Incremental:
         return self._starts[key](*fixed)
 
     def horizon(self, length: int) -> int:
-        """Return the number of times that a state for `length` times is made for; 0: any."""
+        """Return the horizon of a state made for `length` time steps; 0: it has no limit."""
         return self._horizon(self.program(1), length)
 
     def first_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
     ) -> State:
-        """Return `initial_state`, computed at once, which is faster for a single one.
+        """Return `initial_state`, computed eagerly, which is faster for a single state.
 
         The arguments are those of `initial_state`.
         """
@@ -158,7 +158,7 @@ class Incremental:
           fixed: the conditions that `initial_state` was given.
 
         Raises:
-          ValueError: a layer has fewer positions.
+          ValueError: a layer has a table of fewer positions than `length`.
         """
         before = horizon_of(state)
         if before >= length or not before:
@@ -170,7 +170,7 @@ class Incremental:
     def step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
     ) -> tuple[tf.Tensor, State]:
-        """Return the parameters [batch, n, parameters] of the next n times, and the state.
+        """Return the parameters [batch, n, parameters] of the next n time steps, and the new state.
 
         Args:
           inputs: [batch, n, ...] with static n.
@@ -178,7 +178,7 @@ class Incremental:
           *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
-          ValueError: the state was made for fewer times; this is only noticed outside of graphs.
+          ValueError: the state was made for fewer time steps; this is only noticed in eager calls.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
@@ -202,7 +202,7 @@ class Incremental:
         return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
-        """Return the shapes of the conditions without a time axis that a state was made for."""
+        """Return the shapes of a state's conditions that have no time axis."""
         count = sum(not is_temporal(spec) for spec in self.specs)
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
@@ -212,12 +212,12 @@ def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
 
 
 def bucket(length: int) -> int:
-    """Return the power of two that is used for a length, at least 64."""
+    """Return the least power of two that is at least `length` and at least 64."""
     return max(64, 1 << (length - 1).bit_length())
 
 
 def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
-    """Return the shape of a condition without a time axis, for the analysis."""
+    """Return the shape that the analysis uses for a condition without a time axis."""
     return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
 
 
@@ -241,7 +241,8 @@ def incremental(
         or float32 [None, None, 1].
       condition: spec of the second argument, or specs by name of the further ones, as `conditions`
         of `Autoregressive`; not needed for a Keras model with several inputs.
-      function: the network as a function of these, where there is one already.
+      function: the network as a function of `inputs` and the conditions, if the caller has one
+        already.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n

@@ -16,7 +16,7 @@ class Execution:
 
     Args:
       analysis: the analysis of the network.
-      horizon: tables and windows for the length that the state was made for.
+      horizon: the tables and windows for the state's horizon.
       arguments: inputs [batch, n, ...], and the conditions with a time axis.
       state: the state before the step.
     """
@@ -80,7 +80,7 @@ class Execution:
         return self._known_keys[root]
 
     def _whole(self, name: str, group: str, delay: int) -> tf.Tensor:
-        """Return the rows of a stream at all keys."""
+        """Return a stream's rows at the times of all keys."""
         key = self._horizon.keys_name(name, self._analysis.groups.root(group))
         if key not in self._read_keys:
             axis = self._analysis.stream(name).axis

@@ -5,7 +5,7 @@ import dataclasses
 from autoregressive.incremental.streams import Mask
 
 
-class Turned(Exception):  # noqa: N818, it is no error: the analysis starts again
+class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
     """A sign that the second of two growing axes is the query's, not the first.
 
     Args:
@@ -59,11 +59,11 @@ class Groups:
         return (second, first) if group in self.turned else (first, second)
 
     def root(self, group: str) -> str:
-        """Return one name for all groups that were joined."""
+        """Return the name that stands for all groups merged with this one."""
         while self._parents[group] != group:
             group = self._parents[group]
         return group
 
     def join(self, first: str, second: str) -> None:
-        """Join two groups whose pairs have the same keys."""
+        """Merge two groups whose pairs have the same keys."""
         self._parents[self.root(second)] = self.root(first)

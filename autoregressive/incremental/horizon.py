@@ -19,7 +19,7 @@ EXTENT = "extent"
 
 
 def horizon_of(state: State) -> int:
-    """Return the number of times that a state was made for; 0: any."""
+    """Return the horizon of a state, in time steps; 0: it has no limit."""
     return state[EXTENT].shape[1] if EXTENT in state else 0
 
 
@@ -46,7 +46,7 @@ class Entry:
 
 
 class Horizon:
-    """The tables that a step reads, the keys that it keeps.
+    """The tables that a step reads, and the number of keys that it keeps.
 
     Args:
       analysis: the analysis of the network.
@@ -54,9 +54,9 @@ class Horizon:
       graph: the network's graph at that length; None: no operation reads a table.
 
     Attributes:
-      windows: number of last keys that a query reads, by group of pairs, for groups where it is at
-        most half the horizon.
-      names: number of rows that are kept as keys, by the stream's name and the state's entry.
+      windows: number of most recent keys that a query reads, by group of pairs, if it is at most
+        half the horizon.
+      names: number of rows kept as keys, by (name of the stream, name of the state's entry).
     """
 
     def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None) -> None:
@@ -121,7 +121,7 @@ class Horizon:
             raise too_long(self._analysis.layer(op), min(sizes), self.length)
 
     def _check_lookups(self, tensor: tf.Tensor) -> None:
-        """Raise ValueError if a table is looked up with positions that another one lacks."""
+        """Raise ValueError if computing a table looks up positions that another table lacks."""
         for op in needed([tensor]):
             size = entries(op)
             if size is not None:
@@ -142,7 +142,7 @@ class Horizon:
 
         Args:
           tensors: tensors of the graph.
-          fixed: values of the arguments without a time axis; zeros where there are none.
+          fixed: values of the arguments without a time axis; empty: zeros are used.
         """
         graph = self._graph
         zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
@@ -174,7 +174,7 @@ class Horizon:
         return int(np.flatnonzero(shown)[-1]) + 1 if shown.any() else 1
 
     def tables(self, fixed: Sequence[tf.Tensor]) -> State:
-        """Return the tables, with those that depend on weights computed from the weights now.
+        """Return the tables; those that depend on weights are computed from the current weights.
 
         Args:
           fixed: the arguments without a time axis.
@@ -186,7 +186,7 @@ class Horizon:
         return state
 
     def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:
-        """Return the keys that queries of the times from `position` on read.
+        """Return the keys that `rows` queries read, the first of which is of time `position`.
 
         Args:
           group: name of the group of pairs.
@@ -207,7 +207,7 @@ class Horizon:
     def read(
         self, op: tf.Operation, index: int, state: State, keys: Callable[[], Keys], rows: int
     ) -> tf.Tensor:
-        """Return the part of a table that an operation reads in a step.
+        """Return the entries of a table that an operation reads in a step.
 
         Args:
           op: the operation.
@@ -233,7 +233,7 @@ class Horizon:
         return _times_back(found, [axis for axis in (read.query, read.key) if axis is not None])
 
     def _diagonals(self, table: tf.Tensor, keys: Keys, rows: int) -> tf.Tensor:
-        """Return the entries [rows, keys, ...] of a table of which the diagonals are kept."""
+        """Return the entries [rows, keys, ...] of a table that is kept as its diagonals."""
         if rows > 1 or keys.is_window:
             at = self.length - 1 - keys.distances  # beyond the table where there was no time yet
             return tf.gather(table, tf.clip_by_value(at, 0, 2 * self.length - 2))
@@ -243,7 +243,7 @@ class Horizon:
 
 
 def too_long(layer: str, positions: int, length: int) -> ValueError:
-    """Return the error of a sequence that is longer than a layer's table of positions.
+    """Return the error for a sequence that is longer than a layer's table of positions.
 
     Args:
       layer: name of the layer.
@@ -260,7 +260,7 @@ def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:
-    """Return an array or tensor with some axes first."""
+    """Return an array or tensor with `axes` moved to the front."""
     order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
     return (
         values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
@@ -268,7 +268,7 @@ def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndar
 
 
 def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return a tensor whose first axes become the given ones."""
+    """Return a tensor with its first axes moved to `axes`."""
     order = [*axes, *(i for i in range(values.shape.rank) if i not in axes)]
     return tf.transpose(values, [order.index(i) for i in range(values.shape.rank)])
 

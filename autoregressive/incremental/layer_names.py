@@ -21,8 +21,8 @@ def layer_of(operation: str, names: frozenset[str]) -> str:
 
     Args:
       operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
-      names: names of the known layers. If the operation's name has none of them, its scope or the
-        operation itself is returned.
+      names: names of the known layers. If the operation's name contains none of them, its scope is
+        returned, or the operation's own name.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):

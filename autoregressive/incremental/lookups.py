@@ -7,10 +7,10 @@ from autoregressive.incremental.sizes import static_value
 
 
 def entries(op: tf.Operation) -> int | None:
-    """Return the number of entries that an operation chooses from; None: it is no lookup.
+    """Return the number of entries that an operation chooses from; None if it is not a lookup.
 
     Args:
-      op: any operation of a graph, also one that reads a variable through its handle.
+      op: any operation of a graph, including one that reads a variable through its handle.
     """
     if op.type == "GatherV2":
         axis = static_value(op.inputs[2])
@@ -23,7 +23,7 @@ def entries(op: tf.Operation) -> int | None:
 
 
 def fits(graph: tf.Graph) -> bool:
-    """Return whether all constant lookups of a graph choose entries that there are."""
+    """Return whether every constant lookup of a graph stays within its table."""
     for op in needed(graph.outputs):
         size = entries(op)
         chosen = None if size is None else static_value(op.inputs[1])

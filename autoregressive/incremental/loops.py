@@ -25,7 +25,7 @@ ADDITIONS = ("Add", "AddV2")
 
 @rule("TensorListFromTensor")
 def list_of_rows(node: Node) -> Part:
-    """Return the part of TensorListFromTensor: a list of the rows of a tensor with time first."""
+    """Return how a step runs TensorListFromTensor, which lists the rows of a time-first tensor."""
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
         raise node.unsupported("time must be the first axis of a tensor that becomes a list")
@@ -34,7 +34,7 @@ def list_of_rows(node: Node) -> Part:
 
 @rule("TensorListStack")
 def stacked_list(node: Node) -> Part:
-    """Return the part of TensorListStack: a tensor of the list that a loop has written."""
+    """Return how a step runs TensorListStack, which stacks the list that a loop has written."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -63,7 +63,7 @@ class Body:
     states: tuple[int, ...]
 
     def key(self, index: int) -> str:
-        """Return the name of a variable in the state of the step."""
+        """Return the name under which the step's state holds a variable."""
         return f"{self.name}:{index}"
 
     def iterate(
@@ -121,7 +121,7 @@ class Body:
 
 @rule(*LOOPS)
 def loop(node: Node) -> Part:
-    """Return the part of a `tf.while_loop` over time (Keras' recurrent layers and `tf.scan`)."""
+    """Return how a step runs a `tf.while_loop` over time (Keras' recurrent layers, `tf.scan`)."""
     body = _body(node)
     streams = [
         kind for i, kind in enumerate(node.kinds) if i in body.reads and isinstance(kind, Stream)
@@ -153,12 +153,12 @@ def loop(node: Node) -> Part:
 
 
 def _start(node: Node, body: Body, offset: int) -> Start:
-    """Return the values that the loop carries before the first time.
+    """Return the values that the loop carries before the first time step.
 
     Args:
       node: the loop's operation.
       body: the loop's body.
-      offset: rows before the first time, which the loop has already read.
+      offset: number of rows before the first time step, which the loop has already read.
     """
 
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:

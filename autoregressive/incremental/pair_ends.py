@@ -13,7 +13,7 @@ from autoregressive.incremental.streams import ENDLESS, Call, Node, Part, Refuse
 
 
 def softmax(node: Node, groups: Groups) -> Part:
-    """Return the part of a softmax, over the keys or over another axis."""
+    """Return how a step runs a softmax over the keys or over another axis."""
     kind = only_pairs(node)
     last = node.op.inputs[0].shape.rank - 1
     if kind.query == last:
@@ -25,7 +25,7 @@ def softmax(node: Node, groups: Groups) -> Part:
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         scores, keys = inputs[0][0], call.keys(kind.group)
-        if keys.is_window:  # rows before the first time are zeros that no mask of the network hides
+        if keys.is_window:  # no mask of the network hides the zero rows before the first time step
             scores = tf.where(keys.times >= 0, scores, tf.constant(scores.dtype.min, scores.dtype))
         return run_op(node.op, [scores])
 
@@ -33,7 +33,7 @@ def softmax(node: Node, groups: Groups) -> Part:
 
 
 def reduction(node: Node, groups: Groups) -> Part:
-    """Return the part of a sum, a maximum and the like, over the keys or over another axis."""
+    """Return how a step runs a sum, maximum or the like over the keys or over another axis."""
     kind = only_pairs(node)
     rank = node.op.inputs[0].shape.rank
     axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
@@ -55,7 +55,7 @@ def reduction(node: Node, groups: Groups) -> Part:
 
 
 def running(node: Node, groups: Groups) -> Part:
-    """Return the part of a running sum over the keys or over another axis."""
+    """Return how a step runs a running sum over the keys or over another axis."""
     kind = only_pairs(node)
     axis = int(node.static(1)) % node.op.inputs[0].shape.rank
     if axis == kind.query:

@@ -1,4 +1,4 @@
-"""The common parts of the rules of pairs of times: their axes, groups and reads."""
+"""What the rules for pairs of times share: their axes, groups and reads."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
 
 
 class Reads:
-    """The inputs of a part, as they are read along the query's and the key's times."""
+    """The way an operation's inputs are read along the times of the queries and of the keys."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -45,7 +45,7 @@ class Reads:
         self.keys: set[int] = set()
 
     def add(self, index: int, query: int | None, key: int | None) -> None:
-        """Note the axis of an input that has the query's times, and the one that has keys."""
+        """Record which axis of an input has the query times, and which has the key times."""
         kind, node = self._node.kinds[index], self._node
         if isinstance(kind, Pairs) or (query is None and key is None):
             return
@@ -57,7 +57,7 @@ class Reads:
                 self.keys.add(index)
 
     def part(self, kinds: list[Kind], run: Run, group: str) -> Part:
-        """Return the part of these reads."""
+        """Return the `Part` of an operation that reads its inputs in this way."""
         return Part(
             kinds, run, self.delays, tables=self.tables, keys=frozenset(self.keys), group=group
         )
@@ -85,7 +85,7 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
 
 
 def turn(node: Node, groups: Groups, group: str) -> Exception:
-    """Return the sign to take a group's other axis as the query's, or an error if it was taken."""
+    """Return `Turned`, to swap a group's axes, or an error if they are swapped already."""
     if group in groups.turned:
         return node.unsupported("it mixes queries with keys")
     return Turned(group)
@@ -95,8 +95,8 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
     """Return the kind of an output, whose axes must grow by an entry per time.
 
     Raises:
-      UnsupportedNetworkError: an axis grows otherwise, like scores of relative positions before
-        their shift.
+      UnsupportedNetworkError: an axis grows in a different way, such as that of scores of relative
+        positions before their shift.
     """
     growth = node.lengths[1] - node.lengths[0]
     tensors = [op.outputs[output] for op in (node.op, node.longer)]

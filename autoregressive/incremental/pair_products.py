@@ -9,7 +9,7 @@ from autoregressive.incremental.streams import ENDLESS, Kind, Node, Pairs, Part,
 
 
 def product(node: Node, groups: Groups) -> Part:
-    """Return the part of a matrix product or an einsum with both times among its axes."""
+    """Return how a step runs a matrix product or einsum that has both times among its axes."""
     sources, target = _labels(node)
     growing = [
         [letters[axis] for axis in growing_axes(kind)]
@@ -53,7 +53,7 @@ def product(node: Node, groups: Groups) -> Part:
 
 
 def _labels(node: Node) -> tuple[list[str], str]:
-    """Return a product's axes as letters, of every input and of the output."""
+    """Return the axes of a product's inputs and of its output as letters."""
     if node.type == "Einsum":
         sources, target = node.op.get_attr("equation").decode().split("->")
         letters = sources.split(",")
@@ -100,7 +100,7 @@ def _letters(
 
 
 def _note_weights(node: Node, groups: Groups, growing: Sequence[list[str]], group: str) -> None:
-    """Note the pairs that values are multiplied with, to be checked for later times."""
+    """Record the pairs that values are multiplied with, whose later keys will be checked."""
     for index, kind in enumerate(node.kinds):
         if len(growing[index]) == 2:
             tensor = node.op.inputs[index].name

@@ -12,7 +12,7 @@ from autoregressive.incremental.streams import Call, Node, Part
 
 
 def transpose(node: Node) -> Part:
-    """Return the part of a transpose."""
+    """Return how a step runs a transpose."""
     kind = only_pairs(node)
     order = [int(axis) for axis in node.static(1)]
     made = kind.moved(order.index(kind.query), order.index(kind.key))
@@ -20,7 +20,7 @@ def transpose(node: Node) -> Part:
 
 
 def reshape(node: Node) -> Part:
-    """Return the part of a reshape, which may merge the query's axis with others and split it."""
+    """Return how a step runs a reshape, which may merge the query axis with others or split it."""
     kind = only_pairs(node)
     query, key = same_order(node, 0, kind)
     before, after = node.op.inputs[0].shape.as_list(), node.op.outputs[0].shape.as_list()
@@ -48,7 +48,7 @@ def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
 
 
 def band_part(node: Node) -> Part:
-    """Return the part of `tf.linalg.band_part` of the two times."""
+    """Return how a step runs `tf.linalg.band_part` over the two axes of time."""
     kind, rank = only_pairs(node), node.op.inputs[0].shape.rank
     is_last = {kind.query, kind.key} == {rank - 2, rank - 1}
     if not is_last or kind.outer * kind.inner != 1:
@@ -67,7 +67,7 @@ def band_part(node: Node) -> Part:
 
 
 def sliced(node: Node) -> Part:
-    """Return the part of a slice along other axes than the two of time."""
+    """Return how a step runs a slice along axes other than the two of time."""
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:
         raise node.unsupported("it reads some of the pairs")

@@ -1,8 +1,9 @@
 """Operations on pairs of times: attention scores, masks, weights and their products with values.
 
 A tensor has pairs where a product or a broadcast brings together two tensors with time at different
-axes. Element-wise operations keep them; a softmax or a sum over the keys, or a product that
-contracts the keys, ends them. A step computes the rows of its own query times, for all keys so far.
+axes. Element-wise operations and a softmax over the keys keep them; a sum over the keys, or a
+product that contracts the keys, ends them. A step computes the rows of its own query times, for all
+keys so far.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ HIDDEN = -1e4
 REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
 SUMS = ("Cumprod", "Cumsum", "CumulativeLogsumexp")
 SHAPED = ("BroadcastTo", "Tile")
-# Operations on other axes than those of time, which stay in order.
+# Operations on axes other than those of time, which keep the order of the two times.
 PLAIN = ("ConcatV2", "ExpandDims", "GatherV2", "Pack", "Split", "SplitV", "Squeeze", "Unpack")
 # Element-wise operations that keep hidden scores hidden.
 KEEPS_HIDDEN = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose")
@@ -46,7 +47,7 @@ def concerns(node: Node) -> bool:
 
 
 def pairs(node: Node, groups: Groups) -> Part:
-    """Return the part of an operation that reads or makes pairs.
+    """Return how a step runs an operation that reads or makes pairs.
 
     Raises:
       Turned: a group's query axis is the second one.
@@ -76,7 +77,7 @@ def pairs(node: Node, groups: Groups) -> Part:
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
-    """Return the part of an operation that keeps both times, in their order."""
+    """Return how a step runs an operation that keeps both axes of time, in their order."""
     moving = node.moving(0)
     if len(moving) != 2:
         raise node.unsupported("it does not keep both times")
@@ -107,7 +108,7 @@ def _elementwise(node: Node, groups: Groups) -> Part:
 
 
 def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
-    """Return the output's axes of an input's times, the query's first for pairs."""
+    """Return the output's axes for the time axes of an input, the query's first for pairs."""
     growing = growing_axes(node.kinds[index])
     if len(growing) == 2:
         return [moving[sorted(growing).index(axis)] for axis in growing]

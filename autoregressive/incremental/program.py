@@ -31,7 +31,7 @@ from autoregressive.incremental.tracing import (
 )
 
 # Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
-# another operation from 1,000 elements on, which may lie between the lengths of the first pair.
+# a different operation from 1,000 elements up, which may lie between the lengths of the first pair.
 # The last ones are for networks with few positions.
 LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
 LONG = 1031  # a length beyond these, for which the operations are compared
@@ -91,7 +91,7 @@ class StepProgram:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of times: there are keys or positions."""
+        """True if a state is made for a limited length: there are keys or positions."""
         parts = self._analysis.parts
         return parts_with_tables(parts) or any(part.keys for _, part in parts)
 
@@ -104,10 +104,10 @@ class StepProgram:
         return 1e-3 if tf.float32 in used else 1e-6
 
     def horizon(self, length: int) -> Horizon:
-        """Return the tables and windows for sequences of `length` times, made once.
+        """Return the tables and windows for sequences of `length` time steps, cached by length.
 
         Raises:
-          ValueError: a layer has a table of fewer positions.
+          ValueError: a layer has a table of fewer positions than `length`.
         """
         if self._none is not None:
             return self._none
@@ -120,10 +120,10 @@ class StepProgram:
         return self._horizons[length]
 
     def check_operations(self, length: int) -> None:
-        """Raise UnsupportedNetworkError if the network has other operations for some length.
+        """Raise UnsupportedNetworkError if the network has different operations for a length.
 
         Args:
-          length: number of times; nothing is checked where the network cannot be traced for it.
+          length: number of time steps; nothing is checked if the network cannot be traced for it.
         """
         try:
             graph = trace(self._function, self._specs, length).graph
@@ -154,7 +154,7 @@ class StepProgram:
         return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
-        """Return the layer that gives weight to keys of later times, or "".
+        """Return the name of a layer that gives weight to keys of later times; "" if there is none.
 
         Args:
           *arguments: arguments of the network, with `lengths[0]` times.
@@ -166,7 +166,7 @@ class StepProgram:
         return ""
 
     def initial_state(self, length: int = 0, fixed: Sequence[tf.Tensor] = ()) -> State:
-        """Return the state before the first time: pads and start values from the weights now.
+        """Return the state before the first time step: pads and start values with current weights.
 
         Args:
           length: largest number of times; only used by a network that `has_horizon`.
@@ -202,7 +202,7 @@ class StepProgram:
         return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
     def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return tensors of a pass over zeros, whose rows before time 0 are constant."""
+        """Return the values of `fetches` in a pass over zeros; rows before time 0 are constant."""
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
         values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
         names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
@@ -227,8 +227,8 @@ class StepProgram:
 
         Args:
           state: a state that was made for the horizon `before`.
-          before: the present horizon, in times.
-          after: the new horizon, in times.
+          before: the present horizon, in time steps.
+          after: the new horizon, in time steps.
           fixed: values of the arguments without a time axis.
         """
         old, new = self.horizon(before), self.horizon(after)
@@ -255,13 +255,13 @@ class StepProgram:
         Args:
           arguments: inputs [batch, n, ...], and the conditions with a time axis.
           state: a state from `initial_state` or a previous step.
-          length: the horizon that the state was made for, in times.
+          length: the horizon that the state was made for, in time steps.
         """
         return Execution(self._analysis, self.horizon(length), arguments, state).run()
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:
-    """Return whether pairs with a later key have a weight."""
+    """Return whether any pair whose key is later than its query has a weight."""
     rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
     later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
     largest = np.abs(rows).max(initial=0.0)

@@ -12,7 +12,7 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 def run_op(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
 ) -> list[tf.Tensor]:
-    """Return the outputs of the same operation on other inputs, in the default graph or at once.
+    """Return the outputs of an operation run on other inputs, in the default graph or eagerly.
 
     Args:
       op: an operation of any graph.
@@ -51,12 +51,12 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
 def needed(
     fetches: Sequence[tf.Tensor], known: Container[str] = (), assigns: bool = False
 ) -> list[tf.Operation]:
-    """Return the operations that compute some tensors, in order.
+    """Return the operations that compute `fetches`, in order.
 
     Args:
       fetches: tensors of one graph.
       known: names of tensors that need not be computed.
-      assigns: whether to return assignments to variables that these operations wait for, too.
+      assigns: whether to return also the assignments to variables that these operations wait for.
     """
     found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
@@ -78,13 +78,13 @@ def run_graph(
 ) -> list[tf.Tensor]:
     """Return the fetched tensors of a graph, with calls of other functions inlined.
 
-    They are made in the default graph, or executed at once.
+    They are added to the default graph, or executed eagerly outside of any graph.
 
     Args:
       values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
       scope: prefix of the names of all new operations; None: their names have no scopes.
-      assigns: whether to run the assignments to variables that come before, too.
+      assigns: whether to run also the assignments to variables that come before.
     """
     known = dict(values)
     if not fetches:
@@ -98,7 +98,7 @@ def run_graph(
             inside = None if scope is None else f"{scope}{op.name}/"
             made = run_graph(inner, body.outputs, inside, assigns)
             outputs = [tensor.name for tensor in op.outputs]
-            made = made[: len(outputs)]  # once there was a gradient, a function returns more
+            made = made[: len(outputs)]  # a function that had a gradient taken returns more
         else:
             made = run_op(op, inputs, scope)
         known.update(zip(outputs, made, strict=True))
@@ -110,14 +110,14 @@ def run_graph(
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Return the outside tensors that a graph reads, by the name of their placeholders."""
+    """Return the outside tensors that a graph reads, by the names of their placeholders."""
     return {inner.name: outer for outer, inner in graph.captures}
 
 
 def inlined(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function as one graph without calls, with all shapes inferred from `specs`."""
+    """Return the function as one graph with calls inlined and all shapes inferred from `specs`."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 

@@ -24,7 +24,7 @@ def delayed(
         return [
             rows if delay == 0 else _row(ring, position + (size - delay), axis) for delay in delays
         ]
-    # Slot `position` modulo the size is that of the oldest row: from there the rows are in order.
+    # Slot `position` modulo the size holds the oldest row: starting there, the rows are in order.
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     whole = tf.concat([past, _time_first(rows, axis)], 0)
     starts = [size - delay for delay in delays]
@@ -32,7 +32,7 @@ def delayed(
 
 
 def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return the ring after the rows of the times from `position` on are written to it."""
+    """Return the ring after `rows` are written to it, the first of which is of time `position`."""
     size, count = ring.shape[0], rows.shape[axis]
     if count == 1:
         slot = tf.math.floormod(position, size)

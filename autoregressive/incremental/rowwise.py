@@ -1,4 +1,4 @@
-"""Operations that treat every time alike: element-wise, products over channels, embeddings."""
+"""Operations that treat all times equally: element-wise, products over channels, embeddings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ ELEMENTWISE = types_of("""
     Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
     StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
 """)
-# Operations whose output keeps the time axis, or `Node.grown` refuses it.
+# Operations whose output must keep the time axis; otherwise `Node.grown` refuses them.
 OVER_CHANNELS = types_of("""
     All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
     LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
@@ -34,7 +34,7 @@ LIKE = ("ZerosLike", "OnesLike")
 
 
 def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
-    """Return offset, end and lookahead of results computed from rows of equal index."""
+    """Return offset, end and lookahead of a result whose row i is computed from rows i."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
         raise node.unsupported("its inputs have their axes merged in different ways")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
@@ -47,7 +47,7 @@ def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tup
 
 
 def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
-    """Return the delay of each input behind the one that is furthest ahead."""
+    """Return the delay of each input relative to the one that is furthest ahead."""
     delays: dict[int, tuple[int, ...]] = {}
     for index, kind in enumerate(node.kinds):
         if isinstance(kind, Stream):
@@ -60,7 +60,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
 
 @rule(*ELEMENTWISE, *OVER_CHANNELS)
 def rowwise(node: Node) -> Part:
-    """Return the part of an operation that computes each row from the rows of the same index."""
+    """Return how a step runs an operation that computes each row from rows of the same index."""
     node.refuse_kinds()
     streams = node.streams()
     if node.type in LAST_AXIS and any(
@@ -91,7 +91,7 @@ def filled(node: Node) -> tf.Tensor:
 
 @rule("GatherV2", "ResourceGather")
 def gather(node: Node) -> Part:
-    """Return the part of an embedding, or of a choice of channels."""
+    """Return how a step runs an embedding, or a choice of channels."""
     table, indices = node.kinds[0], node.kinds[1]
     if isinstance(table, Stream) and indices is None:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
@@ -104,7 +104,7 @@ def gather(node: Node) -> Part:
 
 @rule("Reshape")
 def reshape(node: Node) -> Part:
-    """Return the part of a reshape, which may merge time with adjacent axes and split them."""
+    """Return how a step runs a reshape, which may merge time with adjacent axes or split them."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -131,7 +131,7 @@ def reshape(node: Node) -> Part:
 
 @rule("Squeeze")
 def squeeze(node: Node) -> Part:
-    """Return the part of a squeeze, which keeps a time axis of one row."""
+    """Return how a step runs a squeeze, which keeps a time axis of one row."""
     stream = node.only()
     shape = node.op.inputs[0].shape.as_list()
     listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
@@ -142,7 +142,7 @@ def squeeze(node: Node) -> Part:
 
 @rule("BroadcastTo")
 def broadcast(node: Node) -> Part:
-    """Return the part of a broadcast of a stream to a shape."""
+    """Return how a step runs a broadcast of a stream to a shape."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -157,7 +157,7 @@ def broadcast(node: Node) -> Part:
 
 
 def still(node: Node) -> Part:
-    """Return the part of a tensor that grows with the length without reading the sequence.
+    """Return how a step computes a tensor that grows with the length but ignores the sequence.
 
     All its rows are equal.
     """

@@ -18,15 +18,15 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
     network before it is used, so a wrong rule is found.
 
     Args:
-      *types: names of TensorFlow operations, also of those that were loaded from a library.
+      *types: names of TensorFlow operations, including those loaded from a library.
 
     Returns:
-      A decorator of a function from a `Node`, whose inputs have one axis of time at most, to its
-      `Part`. It raises `node.refused(reason)` for what looks ahead, and `node.unsupported(reason)`
-      for what it does not support.
+      A decorator for a function from a `Node`, whose inputs have at most one axis of time, to its
+      `Part`. The function raises `node.refused(reason)` for what looks ahead, and
+      `node.unsupported(reason)` for what it does not support.
 
     Raises:
-      ValueError: TensorFlow has no operation of a name.
+      ValueError: TensorFlow has no operation of one of the names.
     """
     unknown = [each for each in types if not (isinstance(each, str) and registry.get(each))]
     if unknown or not types:
@@ -43,5 +43,5 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
 
 def types_of(names: str | Iterable[str]) -> frozenset[str]:
-    """Return operations listed in a text, separated by spaces, or in sets."""
+    """Return the names of operations given as a text, separated by spaces, or as an iterable."""
     return frozenset(names.split() if isinstance(names, str) else names)

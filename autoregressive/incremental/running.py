@@ -22,7 +22,7 @@ _EMPTY = {"Cumsum": 0.0, "Cumprod": 1.0, "CumulativeLogsumexp": float("-inf")}
 
 @rule(*_TOTALS)
 def running_total(node: Node) -> Part:
-    """Return the part of a running sum, product or sum of exponentials."""
+    """Return how a step runs a running sum, product or log-sum-exp."""
     stream = node.only()
     axis = int(node.static(1)) % node.op.inputs[0].shape.rank
     kind = node.grown(0, stream)

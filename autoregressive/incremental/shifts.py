@@ -25,7 +25,7 @@ def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
 
 @rule("Pad", "PadV2")
 def pad(node: Node) -> Part:
-    """Return the part of a pad with a constant."""
+    """Return how a step runs a pad with a constant."""
     stream = node.only()
     short, long = (value[stream.axis] for value in node.bounds(1))
     if not np.array_equal(short, long):
@@ -51,7 +51,7 @@ def pad(node: Node) -> Part:
 
 @rule("MirrorPad")
 def mirror_pad(node: Node) -> Part:
-    """Return the part of a pad with mirrored rows, which must not be along time."""
+    """Return how a step runs a mirror pad, which must not be along time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
         raise node.refused("mirrors the start of the sequence, which reads later times")
@@ -60,7 +60,7 @@ def mirror_pad(node: Node) -> Part:
 
 @rule("ConcatV2")
 def concatenation(node: Node) -> Part:
-    """Return the part of a concatenation of channels, or of constant rows before the sequence."""
+    """Return how a step runs a concatenation of channels, or of constant rows before a sequence."""
     axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
     axes = node.moving(0)
     if axes != [axis]:
@@ -78,7 +78,7 @@ def concatenation(node: Node) -> Part:
 
 @rule("Slice")
 def slices(node: Node) -> Part:
-    """Return the part of a `tf.slice`."""
+    """Return how a step runs a `tf.slice`."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
@@ -90,7 +90,7 @@ def slices(node: Node) -> Part:
 
 @rule("StridedSlice")
 def strided_slices(node: Node) -> Part:
-    """Return the part of `x[...]`."""
+    """Return how a step runs `x[...]`, a strided slice."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
@@ -130,7 +130,7 @@ def _sliced(node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], t
 
 
 def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
-    """Return the sizes of a tensor with its time axis marked."""
+    """Return the sizes of a tensor, with None for its time axis."""
     return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
@@ -139,7 +139,7 @@ def entry_of(node: Node, axis: int) -> int | None:
 
     Args:
       node: an operation StridedSlice.
-      axis: axis of the operation's input.
+      axis: an axis of the operation's input.
     """
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))

@@ -56,7 +56,7 @@ def static_value(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def forget(graph: tf.Graph) -> None:
-    """Keep the values of a graph no longer; they are computed again where they are needed."""
+    """Drop the cached values of a graph; they are computed again when needed."""
     _KNOWN.pop(graph, None)
 
 

@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from autoregressive.incremental.sizes import static_value
 
-# Rows after the present of a tensor that is equal at every time.
+# `Stream.end` of a tensor that is equal at every time.
 ENDLESS = 1 << 40
 
 
 class NotCausalError(ValueError):
-    """An error of an output that depends on later inputs, or on the length of the sequence."""
+    """An output depends on later inputs, or on the length of the sequence."""
 
 
 class UnsupportedNetworkError(ValueError):
-    """An error of a network that may be causal, but has an operation without a rule for a step."""
+    """The network may be causal, but one of its operations has no rule for a step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +26,14 @@ class Stream:
     """A tensor that grows with time; row `i` along its time axis is of time `i - offset`.
 
     Attributes:
-      axis: holds `outer * rows * inner` entries, in this order.
-      offset: rows before time 0; negative if the first times have none; None if all rows are equal.
-      end: rows after the present that a longer input would not change; negative if the last
-        rows of the present are missing.
-      outer, inner: sizes of the axes that are merged with time.
+      axis: the time axis, which holds `outer * rows * inner` entries, in this order.
+      offset: number of rows before time 0; negative if rows of the first times are missing; None if
+        all rows are equal.
+      end: number of rows after the present that a longer input would not change; negative if the
+        last rows up to the present are missing.
+      outer, inner: sizes of the axes merged with time, before and after it.
       ahead: layers that looked ahead, one text per layer.
-      merged_by: the layer that merged the axis with another one.
+      merged_by: name of the layer that merged time with another axis, or "".
     """
 
     axis: int
@@ -45,12 +46,12 @@ class Stream:
 
     @property
     def is_merged(self) -> bool:
-        """True if the axis also holds another one, such as [batch * time, channels]."""
+        """True if another axis is merged with time, as in [batch * time, channels]."""
         return self.outer * self.inner != 1
 
     @property
     def rows_per_time(self) -> int:
-        """Entries of the axis per time."""
+        """Number of entries of the axis per time step."""
         return self.outer * self.inner
 
 
@@ -67,7 +68,7 @@ class Refused:
     is_causal: bool = False
 
     def error(self) -> NotCausalError | UnsupportedNetworkError:
-        """Return the error of an output that reads the tensor."""
+        """Return the error to raise for an output that reads the tensor."""
         return (UnsupportedNetworkError if self.is_causal else NotCausalError)(self.reason)
 
 
@@ -88,7 +89,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A table of pairs that sets scores to a number so low that softmax makes it 0.
+    """A table of pairs that makes scores so low that their softmax is 0.
 
     Attributes:
       operation: name of the operation that reads the table.
@@ -127,7 +128,7 @@ class Pairs:
     is_softmax: bool = False
 
     def moved(self, query: int, key: int) -> "Pairs":
-        """Return the same with other axes."""
+        """Return the same pairs with other axes."""
         return dataclasses.replace(self, query=query, key=key)
 
 
@@ -159,7 +160,7 @@ class Node:
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the operation."""
+        """Number of outputs of the operation."""
         return len(self.op.outputs)
 
     @property
@@ -169,7 +170,7 @@ class Node:
 
     @property
     def type(self) -> str:
-        """The TensorFlow operation, such as "Conv2D"."""
+        """Name of the TensorFlow operation, such as "Conv2D"."""
         return self.op.type
 
     def streams(self) -> list[Stream]:
@@ -218,10 +219,11 @@ class Node:
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
     def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
-        """Return the kind of an output with the time of `like`, with the changes.
+        """Return the kind of an output that has the same times as `like`.
 
         Raises:
-          NotCausalError: two axes grow, or time has another rate.
+          NotCausalError: the output has a different number of rows per time step.
+          UnsupportedNetworkError: two axes of the output grow.
         """
         axes = self.moving(output)
         if not axes:
@@ -261,9 +263,9 @@ class Keys:
     """The key times of a group of pairs in one step.
 
     Attributes:
-      times: int32 [count], the time of every entry of the key axis; negative before the first time.
+      times: int32 [count], the time of every key; negative before the first time step.
       distances: int32 [rows, count], query time minus key time.
-      is_window: whether they are the last times only, rather than all times of the horizon.
+      is_window: whether they are only the last times rather than all times of the horizon.
     """
 
     times: tf.Tensor
@@ -272,7 +274,7 @@ class Keys:
 
     @property
     def count(self) -> int:
-        """Entries of the key axis."""
+        """Number of entries of the key axis."""
         return self.times.shape[0]
 
 
@@ -282,7 +284,7 @@ def _no_keys(group: str) -> Keys:
 
 @dataclasses.dataclass
 class Call:
-    """Arguments of an operation in a step: the number of rows, and the state of loops.
+    """What an operation needs of a step besides its inputs, and its changes of the state.
 
     Attributes:
       rows: number of times in this call.
@@ -302,8 +304,8 @@ class TableRead:
     """The rule by which an operation reads a table in a step.
 
     Attributes:
-      query: the axis of which a step takes the rows of its times, or None.
-      key: the axis along which the times are keys, or None.
+      query: the axis along which a step takes the entries of its own times, or None.
+      key: the axis along which a step takes the entries of its keys' times, or None.
       delay: number of steps by which the rows read are earlier than the step's times.
     """
 
@@ -314,12 +316,12 @@ class TableRead:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The state of a running operation before the first time.
+    """The state of a running operation before the first time step.
 
     Attributes:
-      needs: tensors of the graph, whose values for inputs of zeros the state is made of.
-      states: function from these values, and a function that evaluates further tensors, to the
-        state.
+      needs: tensors of the graph from whose values, for inputs of zeros, the state is computed.
+      states: function from these values, and from a function that evaluates further tensors, to
+        the entries of the state by name.
     """
 
     needs: tuple[tf.Tensor, ...]
@@ -331,14 +333,14 @@ Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
 
 @dataclasses.dataclass
 class Part:
-    """The execution of an operation in a step.
+    """How a step runs an operation.
 
     Attributes:
       kinds: kind of each output.
       run: function from the inputs, each as a list with a tensor per delay, to the outputs.
       delays: delays at which every input that is a stream is read, by its index, in steps; by
         default (0,).
-      start: first state of an operation that has one of its own, such as a loop.
+      start: the initial state of an operation that has state of its own, such as a loop.
       is_alias: whether the output's rows are those of the first input, at the same times.
       tables: the rule by which each table among the inputs is read, by index; by default the rows
         of the step's times along the table's only axis.

@@ -14,12 +14,12 @@ from autoregressive.trainable import in_order_of_reads
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
-# Graphs that are kept for the next who asks.
+# Number of graphs that are kept.
 KEPT = 8
 
 
 class Traces:
-    """A network as a function, with its graphs, each traced once for the shapes of its arguments.
+    """A network as a function, with one cached graph for each shape of its arguments.
 
     Args:
       function: the network, a function from tensors to a tensor.
@@ -35,7 +35,7 @@ class Traces:
         return self.function(*arguments)
 
     def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
-        """Return the function traced for arguments of some shapes, without calls of others."""
+        """Return the function traced for `specs`, with the functions that it calls inlined."""
         key = _key(specs)
         if key not in self._graphs:
             if len(self._graphs) >= KEPT:
@@ -46,26 +46,26 @@ class Traces:
         return self._graphs[key]
 
     def variables(self, specs: Sequence[tf.TensorSpec]) -> list[tf.Variable]:
-        """Return the variables that the function reads for arguments of some shapes."""
+        """Return the variables that the function reads for arguments of these specs."""
         self.of(specs)
         return self._variables[_key(specs)]
 
     def has(self, specs: Sequence[tf.TensorSpec]) -> bool:
-        """Return whether there is a graph for arguments of some shapes."""
+        """Return whether there is a cached graph for arguments of these specs."""
         return _key(specs) in self._graphs
 
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return what the graph for such arguments makes of them."""
+        """Return the output for the arguments, computed eagerly from the graph for their shapes."""
         return run_traced(self.of(specs_of(arguments)).graph, arguments)
 
     def forget(self) -> None:
-        """Have every graph traced again, since the network may have changed."""
+        """Drop all graphs, so that they are traced again: the network may have changed."""
         self._graphs, self._variables = {}, {}
 
     def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
-        """Have every graph traced again if the network no longer does what a graph does.
+        """Drop all graphs if the network no longer computes what a graph computes.
 
-        Variables that got other values do not matter, but a layer that was exchanged does.
+        New values of variables do not matter, but an exchanged layer does.
 
         Args:
           specs: specs of the network's arguments, for which one of the graphs was traced.
@@ -120,9 +120,9 @@ def run_traced(
     Args:
       graph: the graph of a network.
       arguments: arguments of the network.
-      outside: values of the captured tensors, by the name of their placeholders; None: those that
+      outside: values of the captured tensors, by the names of their placeholders; None: those that
         the graph has captured.
-      assigns: whether to make the assignments to variables that come before, too.
+      assigns: whether to run also the assignments to variables that come before.
     """
     values = dict(captured(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
@@ -145,7 +145,7 @@ def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
 def trace(
     function: Callable, specs: Sequence[tf.TensorSpec], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function traced for one length, without calls of other functions.
+    """Return the function traced for one length, with the functions that it calls inlined.
 
     Args:
       function: the network, a function from tensors to a tensor.
@@ -158,7 +158,7 @@ def trace(
 def graph_of(
     function: Callable, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function traced for arguments of some shapes, without calls of other functions.
+    """Return the function traced for `specs`, with the functions that it calls inlined.
 
     Args:
       function: the network, a function from tensors to a tensor.
@@ -179,7 +179,10 @@ def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 def first_difference(
     short: Sequence[tf.Operation], long: Sequence[tf.Operation]
 ) -> tf.Operation | None:
-    """Return the first operation for the shorter length that differs from the longer one's."""
+    """Return the first operation for the shorter length whose type differs from the longer one's.
+
+    Where one list is a prefix of the other, that is the last operation that has a counterpart.
+    """
     for op, longer in zip(short, long, strict=False):
         if op.type != longer.type:
             return op
@@ -187,7 +190,7 @@ def first_difference(
 
 
 def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
-    """Return the operations whose values depend on some of the graph's arguments, in order.
+    """Return the operations, in order, whose values depend on given arguments or are random.
 
     Args:
       graph: a graph whose inputs are its arguments, then the tensors that it captures.
@@ -209,9 +212,9 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
 def aligned(
     first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
 ) -> dict[tf.Operation, tf.Operation] | None:
-    """Return the second graph's operation for each of the first that depends on arguments.
+    """Return the second graph's operation for each operation of the first from `dependent`.
 
-    Operations on constants may differ: TensorFlow folds some of them for some sizes only.
+    Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
 
     Args:
       first: the graph of a network.
@@ -219,7 +222,7 @@ def aligned(
       arguments: indices of the arguments with a time axis.
 
     Returns:
-      None if the graphs differ.
+      The second graph's operation by the first graph's; None if the graphs differ.
     """
     pair = dependent(first, arguments), dependent(second, arguments)
     if first_difference(*pair) is not None:

@@ -11,7 +11,7 @@ from autoregressive.incremental.tracing import is_temporal, random_arguments, si
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:
-    """Raise an error unless the steps equal the call, on random numbers.
+    """Raise an error unless the steps give the same outputs as a whole call, on random inputs.
 
     Args:
       stepped: the derived step to verify.
@@ -20,7 +20,7 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
 
     Raises:
       NotCausalError: a layer attends to later times.
-      UnsupportedNetworkError: the steps differ from the call.
+      UnsupportedNetworkError: the outputs of the steps differ from those of the call.
     """
     length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
     arguments = random_arguments(

@@ -14,7 +14,7 @@ OPERANDS = 7  # of these, after the operation: one that is written, then those t
 
 
 class Op(enum.IntEnum):
-    """Operations of the machine; `execute.py` says what each does with its numbers."""
+    """Operations of the machine; `execute.py` and `operations.py` define what each one does."""
 
     PRODUCT = 0
     MAP = 1
@@ -38,7 +38,7 @@ class Op(enum.IntEnum):
 
 @dataclasses.dataclass
 class Place:
-    """A number in a buffer.
+    """The place of a number in a buffer.
 
     Attributes:
       buffer: a buffer of the workspace, or of constants.
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Equal for equal places."""
+        """A key that is equal for equal places."""
         return self.buffer.number, self.start
 
 
@@ -64,9 +64,9 @@ class Instruction:
       reads: place of each argument's first number.
       numbers: sizes, strides and other integers that the operation needs.
       stays: the instruction has an effect besides its result, and must not be dropped.
-      limited: index in `numbers` of a count of rows that is cut to the present position; None: none
-        is.
-      partly: buffers of which only the rows up to the present position are then read.
+      limited: index in `numbers` of a count of rows that is cut to the present position; None: no
+        count is.
+      partly: buffers of which only the rows up to the present position are read after such a cut.
     """
 
     op: Op
@@ -79,11 +79,11 @@ class Instruction:
 
     @property
     def key(self) -> tuple:
-        """Equal for instructions with the same result."""
+        """A key that is equal for instructions with the same result."""
         return self.op, tuple(place.key for place in self.reads), self.numbers
 
     def buffers(self) -> Iterable[Buffer]:
-        """Return every buffer that it reads or writes."""
+        """Return every buffer that the instruction reads or writes."""
         places = [*self.reads] + ([] if self.out is None else [self.out])
         return (place.buffer for place in places)
 
@@ -113,7 +113,7 @@ class Assembly:
         fills: bool = False,
         limited: int | None = None,
     ) -> Value | None:
-        """Add an instruction and return its result, which is an earlier one's if they are equal.
+        """Add an instruction and return its result; that of an equal earlier one, if there is one.
 
         Args:
           op: the operation.
@@ -123,7 +123,7 @@ class Assembly:
           stays: the instruction has an effect besides its result, and must not be dropped.
           fills: the instruction writes a part of a value that others write too.
           limited: index in `numbers` of a count of rows that is cut to the present position; None:
-            none is.
+            no count is.
         """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
@@ -170,12 +170,12 @@ class Assembly:
 
 @dataclasses.dataclass
 class Program:
-    """A program as the machine runs it.
+    """A program in the form that the machine runs.
 
     Attributes:
       rows: instructions, int32 [instructions, WIDTH].
       constants: all constants, float32, from a cache line's start.
-      workspace: workspace of one row before the first step, float32.
+      workspace: the initial workspace of one row, before the first step, float32.
       offsets: first word of each buffer in the workspace.
       position: the workspace's word that holds the position; -1: there is none.
     """
@@ -187,17 +187,17 @@ class Program:
     position: int
 
     def unlimited(self) -> None:
-        """Let all instructions treat all rows of the state, filled or not."""
+        """Make all instructions process all rows of the state, filled or not."""
         self.rows[:, -1] = 0
 
 
 def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
-    """Return the program: needless instructions dropped, every buffer in its place.
+    """Return the program, without unused instructions and with a place for every buffer.
 
     Args:
       assembly: the instructions in order, and their constants.
-      kept: buffers that have a place even if no instruction uses them.
-      counter: the one of these that is the position.
+      kept: buffers that get a place even if no instruction uses them.
+      counter: the buffer among these that holds the position; None: there is none.
     """
     instructions = needed(assembly.instructions)
     constants, fixed = _constants(assembly, instructions)
@@ -218,7 +218,7 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None
 
 
 def _announce(rows: np.ndarray) -> None:
-    """Tell every product where the weights of the next one are, so that it can ask for them."""
+    """Tell every product where the next one's weights are, so that it can prefetch them."""
     first = 1 + OPERANDS
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
@@ -231,7 +231,7 @@ def _announce(rows: np.ndarray) -> None:
 
 
 def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:
-    """Return a word of the workspace, or a word of the constants as a negative number."""
+    """Return a place's word in the workspace, or the complement of its word in the constants."""
     start = place.start * (2 if place.buffer.wide else 1)
     if place.buffer in fixed:
         return ~(fixed[place.buffer] + start)
@@ -272,7 +272,7 @@ def _constants(
 def _placed(
     instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
-    """Return every buffer's first word, and the size; what is no longer read makes room."""
+    """Return each buffer's first word, and the total size; room of unread buffers is reused."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for time, each in enumerate(instructions):

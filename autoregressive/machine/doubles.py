@@ -1,4 +1,4 @@
-"""Functions of doubles, one number at a time: of integers, of draws, and of rare functions."""
+"""Functions of doubles, one number at a time: for integers, draws and rarely used functions."""
 
 import math
 
@@ -173,7 +173,7 @@ def _angle(code: int, x: float) -> float:
 
 @compiled
 def function_of(code: int, a: float, b: float, c: float) -> float:
-    """Return a function of one to three doubles; truth values are 0 and 1."""
+    """Return the function numbered `code` of one to three doubles; truth values are 0 and 1."""
     if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
         return _arithmetic(code, a, b, c)
     if code <= _NOT or code >= _IS_NAN:

@@ -1,4 +1,4 @@
-"""The machine: one compiled loop that knows operations, and no network.
+"""The machine: one compiled loop that knows operations, but no particular network.
 
 An instruction is a row of integers: the operation, the words where its result and its arguments
 begin (a negative number is a word of the constants), and its sizes. Every row of a batch has a
@@ -72,7 +72,7 @@ def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 def _exchange(
     p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
 ) -> None:
-    """Take a row's arguments of one time, or give its results."""
+    """Copy a row's arguments of one time into its workspace, or its results out of it."""
     if p[0] == _INPUT:
         for i in range(p[10]):
             value = given[row, time, p[9] + i]
@@ -104,7 +104,7 @@ def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
 def _past(
     p: np.ndarray, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
 ) -> None:
-    """Run a product with old rows, row of the batch by row."""
+    """Run a product with old rows for each row of the batch in turn."""
     at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
     for _ in range(rows):
         past(p, o, a, b, c, at, sums, end)
@@ -123,16 +123,16 @@ def run(
     first: int,
     rows: int,
 ) -> None:
-    """Run all times of some rows.
+    """Run all times of `rows` rows, starting at row `first`.
 
     Args:
-      program: instructions, int32 [instructions, WIDTH]; those of its numbers that count rows up to
-        the position are overwritten.
+      program: instructions, int32 [instructions, WIDTH]; its counts of rows up to the position are
+        overwritten.
       position: the workspace's word that holds the position; negative: there is none.
       constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; holds the states before and after.
       given: arguments of every time, float64 [all rows, times, channels].
-      drawn: float64 [all rows, times, channels], filled with the results.
+      drawn: filled with the results of every time, float64 [all rows, times, channels].
       first: index of the first row to run.
       rows: number of rows to run.
     """

@@ -1,7 +1,7 @@
-"""The functions of single numbers: their codes, in NumPy, in LLVM for vectors, and for doubles.
+"""The functions of single numbers: their codes, and their forms in NumPy and in LLVM for vectors.
 
-A function has one entry here. Its vector formula, where there is one, is accurate to about 1e-7 of
-its value; the others are computed in doubles, number by number.
+Each function has one entry here. Its vector formula, if it has one, is accurate to about 1e-7 of
+its value; functions without one are computed in doubles, number by number.
 """
 
 import dataclasses
@@ -273,7 +273,7 @@ _define("Softsign", 1, lambda x: x / (1 + np.abs(x)), lambda b, x: b.fdiv(
 _define("Elu", 1, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), _elu)
 _define("Erf", 1, lambda x: _erf_of(x).astype(x.dtype), _erf)
 _define("Gate", 2, lambda a, b: np.tanh(a) / (1 + np.exp(-b)), _gate)
-# From here on, in doubles only.
+# The functions below are computed only in doubles.
 _define("Erfc", 1, lambda x: (1 - _erf_of(x)).astype(x.dtype))
 _define("Lgamma", 1, lambda x: _lgamma_of(x).astype(x.dtype))
 _define("Sin", 1, np.sin)
@@ -301,7 +301,7 @@ VECTORISED = max(f.code for f in FUNCTIONS.values() if f.vector is not None) + 1
 
 
 def folded(name: str, *arrays: np.ndarray) -> np.ndarray:
-    """Return a function of constants."""
+    """Return the value of a function of constants."""
     return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
 
 
@@ -318,9 +318,9 @@ def map_vectors(
     c_step: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Set `vectors` vectors at o to a function of those at a, b and c.
+    """Set `vectors` vectors at o to the function numbered `code` of those at a, b and c.
 
-    A step is the bytes from one vector to the next, or 0 for one number for all lanes.
+    A step is the number of bytes from one vector to the next; 0: one number serves all lanes.
     """
     steps = a_step, b_step, c_step
     starts = [_spread_once(builder, at, step) for at, step in zip((a, b, c), steps, strict=True)]
@@ -345,7 +345,7 @@ def map_vectors(
 
 
 def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:
-    """Return where to read an operand: a lone number is written to all lanes of the stack."""
+    """Return the address of an operand; a single number is first spread over a vector."""
     slot = cgutils.alloca_once(builder, VECTOR)
     slot.align = 4 * LANES
     alone = builder.icmp_signed("==", step, integer(0))

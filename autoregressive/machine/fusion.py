@@ -1,8 +1,8 @@
 """Fewer and larger instructions with the same results.
 
-A product takes the bias that is added to it; products of the same row become one; tanh times
-sigmoid is one function; and the part of a convolution that reads old rows is made for many times at
-once, because these rows are known long before: its weights are read once for all of them.
+A product takes in the bias that is added to it; products of the same row become one; tanh times
+sigmoid becomes one function; and the part of a convolution that reads old rows is computed for many
+times at once, because these rows are known long before, so its weights are read once for all.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ _ADD, _MUL, _TANH, _SIGMOID, _GATE = (
 
 
 class Fusion:
-    """The instructions of a step while they are fused.
+    """The fusion of a step's instructions.
 
     Args:
       assembly: the assembly of the step.
@@ -48,7 +48,7 @@ class Fusion:
         return self.instructions
 
     def _note(self) -> None:
-        """Note the readers and writers of every buffer, as the instructions now are."""
+        """Record the current readers and writers of every buffer."""
         self._readers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._writers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._dropped: set[int] = set()
@@ -65,7 +65,7 @@ class Fusion:
         self._dropped.add(id(each))
 
     def _rename(self, old: Buffer, new: Buffer, shift: int) -> None:
-        """Let all that read a buffer read another one, in which its numbers are shifted."""
+        """Redirect all readers of a buffer to a new one, in which its numbers are shifted."""
         for each in self._readers.pop(old, []):
             each.reads = [
                 Place(new, place.start + shift) if place.buffer is old else place
@@ -74,14 +74,14 @@ class Fusion:
             self._readers[new].append(each)
 
     def _maker(self, place: Place, *ops: Op) -> Instruction | None:
-        """Return the only instruction that writes a buffer, if it is of these operations."""
+        """Return the only instruction that writes a buffer, if it is one of these operations."""
         writers = self._writers[place.buffer]
         if place.buffer.kept or len(writers) != 1 or self._is_dropped(writers[0]):
             return None
         return writers[0] if writers[0].op in ops else None
 
     def _is_read_once(self, buffer: Buffer) -> bool:
-        """Return whether a single instruction reads a buffer, and reads it once."""
+        """Return whether exactly one instruction reads a buffer, and reads it once."""
         readers = self._readers[buffer]
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
@@ -100,7 +100,7 @@ class Fusion:
                     break
 
     def _summand(self, place: Place, count: int) -> Instruction | None:
-        """Return the product that a value is, or that it is the sum of with something else."""
+        """Return the product that a value is, or that it is a sum of with something else."""
         if not self._is_read_once(place.buffer) or place.start:
             return None
         made = self._maker(place, Op.PRODUCT, Op.MAP)
@@ -181,7 +181,7 @@ class Fusion:
                     break
 
     def _makes_gate(self, gate: Instruction, half: Instruction | None, code: int) -> bool:
-        """Return whether a factor is the function `code` of a row that nothing else reads."""
+        """Return whether a factor is the function `code` of a row and only the gate reads it."""
         simple = (1, gate.numbers[2], 1, 1)  # one axis, and every argument as long as it
         return (
             half is not None
@@ -195,7 +195,7 @@ class Fusion:
         )
 
     def _split_pasts(self) -> None:
-        """Split products of joined rows, to multiply past rows for many times at once."""
+        """Split products of concatenated rows, to multiply past rows for many times at once."""
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
@@ -203,7 +203,7 @@ class Fusion:
                     self._split(each, parts)
 
     def _parts(self, product: Instruction) -> list[Instruction]:
-        """Return the copies that fill a product's row, if they are all of it; else none."""
+        """Return the copies that fill a product's row; none if they do not fill all of it."""
         place = product.reads[0]
         copies = self._writers[place.buffer]
         if place.buffer.kept or place.start or place.buffer.size != product.numbers[0]:
@@ -218,7 +218,7 @@ class Fusion:
         return copies if simple and whole == product.numbers[0] else []
 
     def _lag(self, copy: Instruction) -> int:
-        """Return how many times a part is behind the present, 0 if it is none of a ring."""
+        """Return how many steps a part lags behind the present; 0 if it is not a row of a ring."""
         read = self._maker(copy.reads[0], Op.READ)
         if read is None or read.numbers[:2] != (1, 1) or copy.numbers[3] != read.numbers[2]:
             return 0
@@ -236,12 +236,12 @@ class Fusion:
         return size - add
 
     def _split(self, product: Instruction, parts: list[Instruction]) -> None:
-        """Replace a product of joined rows by products of each of them."""
+        """Replace a product of concatenated rows by a product of each of them."""
         assembly, out = self._assembly, product.out
         matrix = assembly.matrices[product.reads[1].buffer]
         vectors = product.numbers[1]
         made: list[Instruction] = []
-        # Past rows first: the product of the present row adds to sums that are there already.
+        # Past rows come first: the product of the present row adds to the sums that they leave.
         for copy in sorted(parts, key=lambda each: self._lag(each) == 0):
             start, count, lag = copy.out.start, copy.numbers[3], self._lag(copy)  # type: ignore[union-attr]
             weights = Place(assembly.packed_matrix(matrix[start : start + count]), 0)
@@ -263,7 +263,7 @@ class Fusion:
         self._drop(product)
 
     def _placed(self) -> None:
-        """Let what makes a part of a joined row write it there."""
+        """Have each part of a concatenated row written directly to its place in the row."""
         # These write exactly their numbers; others may write whole vectors, beyond their part.
         exact = (Op.READ, Op.ROWS, Op.GATHER, Op.INPUT)
         for copy in self.instructions:

@@ -2,8 +2,8 @@
 
 Numba vectorises plain loops but spills a matrix product's running sums to memory at every step;
 here they stay in registers. All kernels take the addresses of float32 rows, padded to whole vectors
-of `LANES` channels, and the sums of every output are made in one order whatever the number of rows:
-a row comes out the same, to the last bit, in any batch.
+of `LANES` channels. The terms of every output are summed in the same order for any number of rows,
+so a row is the same, to the last bit, in any batch.
 
 A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel
 [inputs, vectors * LANES], so that every product reads its weights from the first to the last.
@@ -54,12 +54,12 @@ compiled = numba.njit(**_OPTIONS)
 
 
 def entry(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled, and cached on disk where that is writable."""
+    """Return `function` compiled; the code is cached on disk if its folder is writable."""
     try:
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         return compiled(function)
-    # Numba looks only at the file of `function`, and would run old code of what it calls.
+    # Numba checks only the file of `function`, and would run stale code of what it calls.
     made._cache._cache_file._source_stamp = _stamp(function)
     for name in ("load_overload", "save_overload"):  # on a full disk, or in a sandbox
         setattr(made._cache, name, functools.partial(_unless_refused, getattr(made._cache, name)))
@@ -67,7 +67,7 @@ def entry(function: Callable[..., Any]) -> Any:
 
 
 def _stamp(function: Callable[..., Any]) -> tuple:
-    """Return the times and sizes of all files that compiled code may come from."""
+    """Return modification times and sizes of all files that compiled code may come from."""
     folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)
@@ -123,7 +123,7 @@ def _each_vector(
 def _emit_panel(
     builder: ir.IRBuilder, rows: int, panels: int, vectors: int, arguments: Sequence[ir.Value]
 ) -> None:
-    """Add `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
+    """Add `rows` rows of x times adjacent panels to rows of y, with all sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
     panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
     panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
@@ -194,7 +194,7 @@ def multiply(
         left = vectors - done
         width = 4 if left >= 4 else (2 if left >= 2 else 1)
         if rows == 1 and left >= 8:
-            width = 8  # one row has too few sums to hide a multiplication's delay
+            width = 8  # one row has too few sums to hide the latency of a multiplication
         row = 0
         while row < rows:
             group = _ROWS[-1]

@@ -28,15 +28,14 @@ FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
 
 def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes a function for compiled code of one that emits LLVM's.
+    """Return a decorator that turns a function that emits LLVM code into one for compiled code.
 
     Args:
       result: the type of what the function returns.
       *arguments: the types of its arguments.
 
     Returns:
-      A decorator of a function from a builder and the arguments' values to the result, if there is
-      one.
+      A decorator for a function from a builder and the arguments' values to the result, if any.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -54,12 +53,12 @@ def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..
 
 
 def integer(value: int) -> ir.Value:
-    """Return the 64-bit constant."""
+    """Return a 64-bit integer constant."""
     return ir.Constant(INT, value)
 
 
 def number(value: float) -> ir.Value:
-    """Return the vector whose every lane is this constant."""
+    """Return the vector of floats whose every lane is this constant."""
     return ir.Constant(VECTOR, [value] * LANES)
 
 

@@ -1,4 +1,4 @@
-"""From the graph of one step to instructions."""
+"""The translation of one step's graph into instructions."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a function that lowers the operations of these names, from inputs to outputs."""
+    """Register a function that lowers the operations of these types, from inputs to outputs."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -42,14 +42,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A variable, by its handle."""
+    """A variable that operations read through its handle."""
 
     handle: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An integer that the machine reads: the number at a place, plus `add`, modulo `modulo`.
+    """An integer that the machine computes: the number at a place plus `add`, modulo `modulo`.
 
     Attributes:
       place: a scalar, stored as a double.
@@ -63,7 +63,7 @@ class Slot:
 
 
 class Lowering:
-    """The instructions of a step, while its operations are visited."""
+    """The lowering of a step: visits its operations and collects its instructions."""
 
     def __init__(self) -> None:
         self.assembly = Assembly()
@@ -77,7 +77,7 @@ class Lowering:
     def graph(
         self, graph: tf.Graph, fetches: Sequence[tf.Tensor], known: dict[str, Any]
     ) -> list[Any]:
-        """Lower the operations that some tensors need, and return these.
+        """Lower the operations that `fetches` need, and return the lowered fetches.
 
         Args:
           graph: the graph of one step.
@@ -85,7 +85,7 @@ class Lowering:
           known: values of the graph's placeholders, by tensor name.
 
         Raises:
-          Unlowerable: an operation has no rule, or not for these arguments.
+          Unlowerable: an operation has no rule, or no rule for these arguments.
         """
         values = dict(known)
         for op in needed(fetches, values):
@@ -93,7 +93,7 @@ class Lowering:
             try:
                 outputs = self._outputs(op, inputs)
             except Unlowerable as error:
-                if error.args[1:]:  # it is named already
+                if error.args[1:]:  # the operation is named already
                     raise
                 message = f"{op.type} of {origin(op)}: {error.args[0]}"
                 raise Unlowerable(message, op.type) from None
@@ -121,20 +121,20 @@ class Lowering:
         return array
 
     def value(self, given: Any_Value) -> Value:
-        """Return a constant as a value in memory, and a value as it is."""
+        """Return a constant as a value in memory; a value is returned as it is."""
         if given.size == 0:
             raise Unlowerable("a tensor without entries")
         return given if isinstance(given, Value) else self.assembly.value_of(given)
 
     def materialised(self, value: Value) -> Value:
-        """Return a value whose entries follow each other."""
+        """Return a contiguous copy of a value; a contiguous one is returned as it is."""
         if value.contiguous:
             return value
         out = contiguous(value.shape, value.dtype)
         return self.copied(out, value)
 
     def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
-        """Return `out` after an instruction that writes the entries of a value to it."""
+        """Add an instruction that writes the entries of a value to `out`, and return `out`."""
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
@@ -144,14 +144,14 @@ class Lowering:
                 raise Unlowerable("a copy along more than three axes")
         axes = [(1, 0, 0)] * (3 - len(axes)) + axes
         sizes, outs, ins = zip(*axes, strict=True)
-        inner = sizes[2] == 1  # a lone number
+        inner = sizes[2] == 1  # a single number
         outs, ins = (*outs[:2], 1 if inner else outs[2]), (*ins[:2], 1 if inner else ins[2])
         numbers = [2 if out.wide else 1, *sizes, *outs, *ins]
         made = self.assembly.add(Op.COPY, out, [value], numbers, stays, fills)
         return out if made is None else made
 
     def gathered(self, value: Value, places: np.ndarray) -> Value:
-        """Return the entries at places of a value's buffer."""
+        """Return the entries at given places of a value's buffer."""
         out = contiguous(places.shape, value.dtype)
         table = Value(self.assembly.stored_indices(places), 0, (1,), (1,), np.dtype(np.int32))
         base = dataclasses.replace(value, start=0)
@@ -171,17 +171,17 @@ class Lowering:
         return out if found is None else found
 
     def arranged(self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]) -> Any_Value:
-        """Return what a function that only chooses and orders entries makes of a value."""
+        """Return a value changed by a function that only selects and reorders its entries."""
         if isinstance(given, Constant):
             return Constant(function(given.array))
         made = rearranged(given, function)
         return made if isinstance(made, Value) else self.gathered(given, made)
 
     def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
-        """Return a function of numbers, entry by entry, by its name in `formulas`.
+        """Return an elementwise function of values.
 
         Args:
-          name: name of the function.
+          name: name of the function in `formulas`.
           *given: the function's arguments, which are broadcast.
           dtype: type of the result; by default that of the last argument, or bool for a truth
             value.
@@ -255,7 +255,7 @@ class Lowering:
         return self.made(op, out, [value], [outer, inner, outer_step, step, flag])
 
     def product(self, given: Value, matrix: np.ndarray) -> Value:
-        """Return [rows, outputs] of [rows, inputs] times a constant matrix."""
+        """Return a value [rows, inputs] times a constant matrix, [rows, outputs]."""
         rows, inputs = given.shape
         outputs = matrix.shape[1]
         if inputs > 1 and given.strides[1] != 1:
@@ -272,18 +272,18 @@ class Lowering:
         return self.made(Op.PRODUCT, out, reads, numbers)
 
     def slot(self, value: Value) -> Slot:
-        """Return a scalar whole number as the machine reads it."""
+        """Return the `Slot` by which the machine reads a scalar integer."""
         key = (value.buffer.number, value.start)
         return self._slots.get(key, Slot(self.doubles(value)))
 
     def counts(self, buffer: Buffer) -> bool:
-        """Return whether a state is the position, by which rows are written."""
+        """Return whether a state is the position of written rows; the first one asked for is."""
         if self.counter is None and buffer in self.candidates:
             self.counter = buffer
         return self.counter is buffer
 
     def _remember_slot(self, name: str, given: Sequence[Any_Value], made: Value) -> None:
-        """Note that a whole number is another one plus a constant, or modulo a constant."""
+        """Record that an integer is another one plus a constant, or modulo a constant."""
         if made.size != 1 or not np.issubdtype(made.dtype, np.integer) or len(given) != 2:
             return
         first, second = given
@@ -304,7 +304,7 @@ class Lowering:
 
 
 def origin(op: tf.Operation) -> str:
-    """Return the name of the operation in the user's network."""
+    """Return the name that the operation has in the user's network."""
     try:
         return op.get_attr("_origin").decode()
     except ValueError:
@@ -312,7 +312,7 @@ def origin(op: tf.Operation) -> str:
 
 
 def _evaluated(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
-    """Return the outputs of an operation on constants, by TensorFlow."""
+    """Return the outputs of an operation on constants, computed by TensorFlow."""
     with tf.init_scope():
         tensors = [
             tf.constant(each.array, tensor.dtype)

@@ -31,17 +31,18 @@ Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
 
 
 class StepMachine:
-    """A step of one row, as a program of the machine; any number of rows run it.
+    """The step of one row as a program of the machine, which any number of rows can run.
 
     Args:
       step: function from the arguments of one time, the settings and the states to the results and
         the new states.
-      arguments: specs of what every time has of its own, such as noise.
-      settings: specs of what is the same at all times of a call, such as a temperature.
-      state: the states before the first step, of one row; those of all rows are equal.
+      arguments: specs of the arguments that differ at every time, such as noise.
+      settings: specs of the arguments that are the same at all times of a call, such as a
+        temperature.
+      state: the states of one row before the first step; they are equal for all rows.
 
     Raises:
-      Unlowerable: an operation that the machine does not know.
+      Unlowerable: the machine does not know an operation of the step.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class StepMachine:
             self.program.unlimited()
 
     def _lowered(self) -> Program:
-        """Return the program with the present weights."""
+        """Return the program with the current weights."""
         lowering, graph = Lowering(), self.traced.graph
         known: dict[str, Any] = {}
         column, kept = 0, []
@@ -94,7 +95,7 @@ class StepMachine:
         return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
-        """Return whether the rows after the present position do not matter, by a few steps."""
+        """Return whether a few steps show that rows after the present position do not matter."""
         if not self.program.rows[:, -1].any():
             return True
         generator, found = np.random.default_rng(0), []
@@ -121,7 +122,7 @@ class StepMachine:
 
     @property
     def multiplications(self) -> float:
-        """Mean number of multiplications of an instruction, for one row."""
+        """Mean number of multiplications per instruction, for one row."""
         rows, first = self.program.rows, 1 + OPERANDS
         numbers = rows[:, first : first + 4].astype(np.int64)
         products = numbers[:, 0] * numbers[:, 1] * LANES * (rows[:, 0] != Op.DOT)
@@ -131,7 +132,7 @@ class StepMachine:
         return float(each[counted].sum()) / len(rows)
 
     def refresh(self) -> bool:
-        """Read the weights again; return whether they have changed, and the program with them."""
+        """Read the weights again, and update the program; return whether they have changed."""
         with tf.init_scope():
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
@@ -149,22 +150,22 @@ class StepMachine:
         Args:
           batch: number of rows.
           settings: each setting, the same for all rows or with a first axis of rows.
-          state: the states of one row, which all rows begin with.
+          state: the states, the same for all rows or with a first axis of rows.
         """
         workspaces = np.tile(self.program.workspace, [batch, 1])
         self.put(workspaces, [*settings, *state])
         return workspaces
 
     def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
-        """Set the settings and, if there are more arrays, the states of all rows.
+        """Set the settings of all rows and, if they are given, the states.
 
         Args:
           workspaces: workspaces of all rows, float32 [rows, words], changed in place.
-          given: the settings and then the states, each the same for all rows or with a first axis
-            of rows.
+          given: the settings, then the states; each the same for all rows or with a first axis of
+            rows.
         """
         for value, each in zip(self._kept, given, strict=False):
-            if not value.size:  # of which only the shape counts
+            if not value.size:  # an empty state, of which only the shape matters
                 continue
             at = self.program.offsets[value.buffer]
             kind = np.float64 if is_wide(value.dtype) else np.float32
@@ -183,7 +184,7 @@ class StepMachine:
         return found
 
     def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Return the results of all times, [rows, times, ...] each; the workspaces advance.
+        """Return the results of all times, [rows, times, ...] each; the workspaces are updated.
 
         Args:
           workspaces: workspaces from `begin`, or after an earlier `run`.
@@ -218,7 +219,7 @@ def _address(array: np.ndarray) -> int:
 
 
 def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
-    """Return first row and number of rows for each thread; rows never wait for each other.
+    """Return the first row and number of rows for each thread; rows never wait for each other.
 
     Args:
       rows: number of rows of the batch.
@@ -235,14 +236,14 @@ def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
-    """Return the machine of a network's step, whose result is the parameters, and its first state.
+    """Return a machine whose result is the parameters of a network's step, and the first state.
 
     Args:
       stepped: a network with `initial_state` and `step`.
       specs: specs of the network's inputs and conditions, [None, ...].
 
     Raises:
-      Unlowerable: an operation that the machine does not know.
+      Unlowerable: the machine does not know an operation of the step.
     """
     has_horizon = getattr(stepped, "has_horizon", False)
     given: dict[str, Any] = {"length": 1} if has_horizon else {}
@@ -264,7 +265,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
-    """Return the operation of a step that the machine does not know, "" if it knows all.
+    """Return an operation of a step that the machine does not know; "" if it knows all.
 
     Args:
       stepped: a network with `initial_state` and `step`.

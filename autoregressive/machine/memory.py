@@ -1,4 +1,4 @@
-"""Numbers at addresses, for compiled code."""
+"""Functions of numbers at memory addresses, for compiled code."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 @contextlib.contextmanager
 def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
-    """Yield the distance in bytes to every one of a number of vectors, in a loop."""
+    """Yield the offset in bytes of each of a number of vectors, in a loop of the emitted code."""
     with cgutils.for_range(builder, vectors) as loop:
         yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
@@ -58,7 +58,7 @@ word_at = _loader(_WORD, types.int32)
 
 @emitted(types.void, types.int64)
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for the cache line at an address, which will be read soon."""
+    """Prefetch the cache line at an address, which will be read soon."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
@@ -80,7 +80,7 @@ def add_scaled(
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
-    """Return a function of a and b and a number of vectors: combine over all, lane by lane."""
+    """Return a function that reduces the vectors at a and b with `combine`, lane by lane."""
 
     @emitted(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
@@ -133,7 +133,7 @@ _max_vectors = _reduction(_largest, float("-inf"))
 
 @compiled
 def dot(a: int, b: int, count: int) -> float:
-    """Return the sum of products of floats."""
+    """Return the dot product of `count` floats at a and at b."""
     vectors = count // LANES
     total = _dot_vectors(a, b, vectors)
     for i in range(vectors * LANES, count):
@@ -151,7 +151,7 @@ def dots(
     vectors: ir.Value,
     count: ir.Value,
 ) -> None:
-    """Set `count` floats at y to the products of the vectors at x and at w, w + w_step, ..."""
+    """Set `count` floats at y to the dot products of x with the rows at w, w + w_step, ..."""
     kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
     name = f"llvm.vector.reduce.fadd.v{LANES}f32"
     reduce = cgutils.get_or_insert_function(builder.module, kind, name)
@@ -168,7 +168,7 @@ def dots(
 
 @compiled
 def sum_of(a: int, count: int) -> float:
-    """Return the sum of floats."""
+    """Return the sum of `count` floats at a."""
     vectors = count // LANES
     total = _sum_vectors(a, a, vectors)
     for i in range(vectors * LANES, count):
@@ -178,7 +178,7 @@ def sum_of(a: int, count: int) -> float:
 
 @compiled
 def max_of(a: int, count: int) -> float:
-    """Return the largest of floats."""
+    """Return the largest of `count` floats at a."""
     vectors = count // LANES
     total = _max_vectors(a, a, vectors)
     for i in range(vectors * LANES, count):

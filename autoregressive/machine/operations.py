@@ -1,7 +1,7 @@
 """The operations of the machine, each for one row of a batch except products.
 
-`p` is an instruction: the operation, the words of its operands, and from `p[8]` on its numbers.
-Operands are addresses. Sizes and strides are in numbers, of four or of eight bytes.
+`p` is an instruction: the operation, the words of its operands and, starting at `p[8]`, its
+numbers. Operands are addresses. Sizes and strides count numbers of four or eight bytes.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 def _mapped(
     code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
 ) -> None:
-    """Run a function of vectors; as a function of its own, it is compiled once."""
+    """Run `map_vectors`; a separate function, so that its code is compiled only once."""
     map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
 
 
@@ -39,7 +39,7 @@ def _mapped(
 def product(
     p: np.ndarray, o: int, a: int, w: int, bias: int, o_step: int, a_step: int, rows: int
 ) -> None:
-    """Set rows at o to rows at a times a packed matrix, plus a bias, or add to those at o."""
+    """Set rows at o to rows at a times a packed matrix plus a bias, or add the product to them."""
     inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
     if o != bias:
         for row in range(rows):
@@ -55,7 +55,7 @@ def product(
 
 @compiled
 def ask(p: np.ndarray, fixed: int) -> None:
-    """Ask for the first lines of what the next product reads."""
+    """Prefetch the first cache lines of the weights that the next product reads."""
     for panel in range(p[14]):
         at = fixed + 4 * (p[13] + panel * p[15])
         for line in range(16):
@@ -64,15 +64,15 @@ def ask(p: np.ndarray, fixed: int) -> None:
 
 @compiled
 def past(p: np.ndarray, o: int, ring: int, w: int, bias: int, at: int, sums: int, end: int) -> None:
-    """Set or add the product of the row `lag` times ago, made for `block` times at once.
+    """Set or add the product of the row `lag` steps ago, computed for `block` steps at once.
 
-    The rows that a ring keeps are known before they are read, so that one pass over the weights
-    serves several times. `end` is the first time that has not been made.
+    The rows that a ring keeps are known before they are read, so one pass over the weights serves
+    several steps. `end` is the address of the first time whose product is not computed yet.
     """
     inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
     now, made = np.int64(double_at(at)), np.int64(double_at(end))
     pitch = np.int64(vectors * 4 * LANES)
-    # Sums of `block` times are kept; at any other time, those from now on are made.
+    # The sums of `block` steps are kept; at any other time, they are computed starting from now.
     if not made - block <= now < made:
         made = now + block
         set_double(end, np.float64(made))
@@ -121,7 +121,7 @@ def map_floats(
     c_step: int,
     rows: int,
 ) -> None:
-    """Set floats to a function of up to three others, along two axes, for all rows."""
+    """Set floats to a function of up to three operands, along two axes, for all rows."""
     code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
     full = np.int64(4 * LANES)
     for _ in range(rows):
@@ -138,7 +138,7 @@ def map_floats(
 
 @compiled
 def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
-    """Set doubles to a function of up to three others, along two axes."""
+    """Set doubles to a function of up to three operands, along two axes."""
     for i in range(p[9]):
         for j in range(p[10]):
             made = function_of(
@@ -152,7 +152,7 @@ def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 
 @compiled
 def to_doubles(p: np.ndarray, o: int, a: int) -> None:
-    """Set doubles to floats, perhaps without their fractions."""
+    """Convert floats to doubles, truncated to whole numbers if asked for."""
     for i in range(p[8]):
         for j in range(p[9]):
             value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
@@ -161,7 +161,7 @@ def to_doubles(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def to_floats(p: np.ndarray, o: int, a: int) -> None:
-    """Set floats to doubles, or to whether they are not zero."""
+    """Convert doubles to floats, or to truth values of whether they are not zero."""
     for i in range(p[8]):
         for j in range(p[9]):
             value = double_at(a + 8 * (i * p[10] + j * p[11]))
@@ -174,7 +174,7 @@ def to_floats(p: np.ndarray, o: int, a: int) -> None:
 def _move(
     o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
 ) -> None:
-    """Copy `count` numbers; steps are in numbers."""
+    """Copy `count` numbers of `words` words each; steps count numbers."""
     if o_step == 1 and a_step == 1:
         o_step, a_step, count = np.int64(1), np.int64(1), count * words
         whole = count // LANES
@@ -202,7 +202,7 @@ def copy_axes(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
-    """Copy the numbers at the places of a table."""
+    """Copy the numbers at the places that a table lists."""
     words = p[8]
     for i in range(p[9]):
         source = a + 4 * words * word_at(table + 4 * i)
@@ -212,7 +212,7 @@ def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
 
 @compiled
 def _slot(p: np.ndarray, at: int) -> int:
-    """Return the row that a number in the workspace means: plus, modulo and at most given ones."""
+    """Return the row that a number means: plus p[13], modulo p[14], limited to [0, p[15]]."""
     slot = np.int64(double_at(at)) + p[13]
     if p[14] > 0:
         slot = slot % p[14]
@@ -221,7 +221,7 @@ def _slot(p: np.ndarray, at: int) -> int:
 
 @compiled
 def read(p: np.ndarray, o: int, a: int, at: int) -> None:
-    """Copy the rows of an axis from a place on that changes from step to step."""
+    """Copy rows of an axis, starting at a place that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     source = a + 4 * words * p[12] * _slot(p, at)
     for i in range(p[9]):
@@ -231,7 +231,7 @@ def read(p: np.ndarray, o: int, a: int, at: int) -> None:
 
 @compiled
 def write(p: np.ndarray, o: int, a: int, at: int) -> None:
-    """Write rows of an axis from a place on that changes from step to step."""
+    """Write rows of an axis, starting at a place that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     target = o + 4 * words * p[12] * _slot(p, at)
     for i in range(p[9]):
@@ -262,7 +262,7 @@ def _joined(code: int, total: float, value: float) -> float:
 
 @compiled
 def _reduced(code: int, a: int, step: int, count: int) -> float:
-    """Return a reduction of floats."""
+    """Return the reduction numbered `code` of `count` floats."""
     if step == 1 and code <= _MEAN:
         return sum_of(a, count)
     if step == 1 and code == _LARGEST:
@@ -294,7 +294,7 @@ def reduce(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def argmax(p: np.ndarray, o: int, a: int) -> None:
-    """Set doubles to the places of the largest or least numbers of rows."""
+    """Set doubles to the index of the largest or least number of each row."""
     for i in range(p[9]):
         best, at = -np.inf, 0
         for j in range(p[10]):
@@ -308,7 +308,7 @@ def argmax(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def cumulate(p: np.ndarray, o: int, a: int) -> None:
-    """Set running sums, products or maxima of the last axis, also backwards or without itself."""
+    """Set running sums, products or maxima along the last axis, also reversed or exclusive."""
     code, count, excluded, backward = p[13], p[10], p[14], p[15]
     for i in range(p[9]):
         total = 1.0 if code == _PRODUCT_OF else 0.0
@@ -337,7 +337,7 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # one number after the row
         set_float(largest, max_of(x, count))
-        # Less the largest, so that no exponential overflows.
+        # The largest is subtracted, so that no exponential overflows.
         _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
         _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
@@ -346,7 +346,7 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def products(p: np.ndarray, o: int, a: int, b: int) -> None:
-    """Set [groups, rows, columns] to the products of two values that both change."""
+    """Set [groups, rows, columns] to the matrix products of two values, neither a constant."""
     groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
     for g in range(groups):
         for m in range(rows):

@@ -1,4 +1,4 @@
-"""Rules of operations that treat every entry alike."""
+"""Rules of elementwise operations."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from autoregressive.machine.formulas import FUNCTIONS
 from autoregressive.machine.lowering import Lowering, rule
 from autoregressive.machine.values import KNOWN, Any_Value, Constant, Unlowerable, is_wide
 
-# Operations by the name of their function in `formulas`, where it differs.
+# Names in `formulas` of the functions of operations, where the two names differ.
 _OTHER_NAMES = {
     "AddV2": "Add", "BiasAdd": "Add", "Div": "RealDiv", "Mod": "FloorMod", "Inv": "Reciprocal",
     "Round": "Rint", "SelectV2": "Select",
@@ -32,7 +32,7 @@ def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 
 def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
-    """Return a power made of functions of vectors (GELU by tanh has a cube), or None."""
+    """Return a power by vector functions (GELU by tanh has a cube), or None if none computes it."""
     by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
     if exponent == 3.0:
         return lowering.map("Mul", lowering.map("Square", base), base)
@@ -76,7 +76,7 @@ def _cast(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 
 
 def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
-    """Return a value in another type."""
+    """Return a value converted to a dtype."""
     if isinstance(given, Constant):
         return Constant(given.array.astype(dtype))
     whole = np.issubdtype(dtype, np.integer) and np.issubdtype(given.dtype, np.floating)

@@ -23,7 +23,7 @@ MOST_WRITES = 16  # rows of one update
 
 
 def components(lowering: Lowering, given: Any_Value) -> list[Any_Value]:
-    """Return the numbers of a small vector, known or not."""
+    """Return the numbers of a small vector, each a constant or a value."""
     if isinstance(given, Constant):
         return [Constant(each) for each in given.array]
     if given.buffer in lowering.packed and given.start == 0:
@@ -88,7 +88,7 @@ def _slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 
 def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) -> Value:
-    """Return `count` rows of an axis from a place on."""
+    """Return `count` rows of an axis, starting at a slot."""
     given, (outer, outer_step), inner = _around(lowering, given, axis)
     size, step = given.shape[axis], given.strides[axis]
     shape = [*given.shape[:axis], count, *given.shape[axis + 1 :]]
@@ -101,7 +101,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
-    """Return a value, its merged axes before an axis, and the numbers of one row of the axis."""
+    """Return a value, its axes before `axis` merged (size, stride), and the size of one row."""
     for _ in range(2):
         before = axes_of(given.shape[:axis], given.strides[:axis]) or [(1, 0)]
         after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]
@@ -185,9 +185,9 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
 
 
 def written(lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int) -> Value:
-    """Return a value with some rows of an axis replaced from a place on.
+    """Return a value in which `update` replaces rows of an axis, starting at a place.
 
-    Whether it is changed in place is decided when all readers are known.
+    Whether it is changed in place is decided later, when all its readers are known.
     """
     update = lowering.materialised(update)
     at = lowering.value(place)

@@ -1,4 +1,4 @@
-"""Rules of products: of matrices, of a constant matrix, and convolutions over other axes."""
+"""Rules of products: matrix products, also with a constant matrix, and convolutions."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ def _einsum(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
 
 
 def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the terms with letters of their own for an ellipsis."""
+    """Return the terms and the result with unused letters in place of an ellipsis."""
     most = max(rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True))
     free = [letter for letter in "zyxwvutsrq" if letter not in "".join([*terms, result])]
     letters = "".join(free[:most])
@@ -66,7 +66,7 @@ def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str]
 
 
 def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str) -> Any_Value:
-    """Return the sum of products that the letters of Einstein's notation mean."""
+    """Return the sum of products that terms in Einstein's notation describe."""
     if all(isinstance(each, Constant) for each in inputs):
         arrays = [each.array for each in inputs if isinstance(each, Constant)]
         return Constant(np.einsum(",".join(terms) + "->" + result, *arrays))
@@ -118,7 +118,7 @@ def _product(
     sized: dict[str, int],
     is_batched: bool,
 ) -> Any_Value:
-    """Return [batch, a, c] of inputs [batch, a, b] and [batch, b, c], as some of their letters."""
+    """Return the product [batch, a, c] of two inputs whose axes are given by letters."""
     both, (left, right), inner = letters
     groups = (both, left, inner), (both, inner, right)
     arranged = []
@@ -143,7 +143,7 @@ def _product(
 
 
 def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
-    """Return [groups, rows, columns] of two values that change from step to step."""
+    """Return the product [groups, rows, columns] of two values that change from step to step."""
     if first.wide or second.wide:
         raise Unlowerable("a product of doubles or whole numbers")
     groups, rows, inner = first.shape
@@ -186,7 +186,7 @@ def _depthwise(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) ->
 def _patches(
     lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
 ) -> tuple[Value, np.ndarray, list[int]]:
-    """Return [height, width, taps, taps, channels], the kernel, and the height and width."""
+    """Return patches [height, width, taps, taps, channels], the kernel, and height and width."""
     given, kernel = lowering.value(inputs[0]), inputs[1]
     if op.get_attr("data_format") != b"NHWC" or given.shape[0] != 1 or given.wide:
         raise Unlowerable("channels are not last")

@@ -38,7 +38,7 @@ def _reduction(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) ->
 def reduced(
     lowering: Lowering, name: str, given: Any_Value, axes: Sequence[int], keep: bool
 ) -> Any_Value:
-    """Return a sum, mean, largest or least entry, or product over axes."""
+    """Return the named reduction over axes: a sum, mean, maximum, minimum or product."""
     rank = len(given.shape)
     axes = sorted({axis % rank for axis in axes}) if rank else []
     if isinstance(given, Constant):
@@ -67,7 +67,7 @@ def reduced(
 
 
 def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tuple[Any, ...] | None:
-    """Return (size, stride) of two axes that stay and of the one that goes, or None."""
+    """Return (size, stride) of two kept axes and of the reduced one; None if there are more."""
     stay, go = (
         axes_of([value.shape[i] for i in part], [value.strides[i] for i in part])
         for part in (others, axes)
@@ -79,7 +79,7 @@ def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tup
 
 
 def _last(lowering: Lowering, given: Value, axis: int) -> tuple[Value, list[tuple[int, ...]]]:
-    """Return a value with an axis last, and the merged axes before it (at most one)."""
+    """Return a value with `axis` moved last, and the axes before it merged into one at most."""
     turned = lowering.value(lowering.arranged(given, lambda x: np.moveaxis(x, axis, -1)))
     before = axes_of(turned.shape[:-1], turned.strides[:-1])
     if len(before) > 1:

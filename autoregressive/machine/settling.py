@@ -1,4 +1,4 @@
-"""The end of a step: its results, and the states in their places for the next one."""
+"""The end of a step: gives its results, and puts the states in their places for the next one."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,13 +14,12 @@ from autoregressive.machine.values import Any_Value, Buffer, Value, contiguous
 def settle(
     lowering: Lowering, states: Sequence[tuple[Value, Any_Value]], results: Sequence[Any_Value]
 ) -> None:
-    """Add what gives the results, and what puts every new state where the old one is.
+    """Add the instructions that give the results and put every new state where the old one is.
 
-    Rows that are written to a state are written in place where no instruction reads the old state
-    afterwards.
+    Rows are written to a state in place if no instruction reads the old state afterwards.
 
     Args:
-      lowering: the lowering of the step, which has all its instructions.
+      lowering: the lowering of the step, with all other instructions.
       states: old and new value of each state.
       results: the results of the step, in order.
     """
@@ -72,7 +71,7 @@ def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> li
 
 
 def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any_Value]]) -> Value:
-    """Return a new state, copied if it lies in an old one, which may be overwritten before it."""
+    """Return a new state, copied if it lies in an old one that may be overwritten first."""
     value = lowering.value(new)
     if any(value.buffer is old.buffer for old, _ in states):
         return lowering.copied(contiguous(value.shape, value.dtype), value, fills=True)
@@ -82,7 +81,7 @@ def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any
 def _write_in_place(
     lowering: Lowering, states: Sequence[tuple[Value, Any_Value]], last: list[Instruction]
 ) -> None:
-    """Decide for every write whether it changes the old value, or a copy of it."""
+    """Decide for every write whether it changes the old value itself or a copy of it."""
     assembly = lowering.assembly
     kept = {old.buffer for old, _ in states}
     instructions = needed([*assembly.instructions, *last])
@@ -127,7 +126,7 @@ def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> 
 
 
 def _limit(instructions: Sequence[Instruction], is_counted: bool) -> None:
-    """Leave only those limits after which nobody reads what was not made."""
+    """Keep only those limits after which no instruction reads rows that were left out."""
     readers: dict[Buffer, list[Instruction]] = {}
     for each in instructions:
         for place in each.reads:

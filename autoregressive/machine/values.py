@@ -16,17 +16,17 @@ KNOWN = tuple(
 )
 
 
-class Unlowerable(Exception):  # noqa: N818  (it is no fault of the network)
-    """An operation that the machine does not know; the message names it and its layer."""
+class Unlowerable(Exception):  # noqa: N818  (not an error of the network)
+    """The machine does not know an operation; the message names it and its layer."""
 
 
 class Buffer:
-    """Room for numbers of one type in the workspace of a row.
+    """Memory for numbers of one type in the workspace of a row.
 
     Args:
       size: number of numbers.
-      wide: the numbers are doubles, two words each.
-      kept: the buffer outlives a step.
+      wide: whether the numbers are doubles, of two words each.
+      kept: whether the buffer outlives a step.
     """
 
     def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
@@ -35,7 +35,7 @@ class Buffer:
 
     @property
     def words(self) -> int:
-        """Words of four bytes."""
+        """Number of words of four bytes."""
         return self.size * (2 if self.wide else 1)
 
 
@@ -47,10 +47,10 @@ class Value:
       buffer: the buffer that holds the value.
       start: index of the value's first number in the buffer.
       shape: sizes of the value's axes.
-      strides: distance of neighbouring entries along each axis, in numbers.
+      strides: spacing of adjacent entries along each axis, in numbers.
       dtype: type of the TensorFlow tensor that the value stands for.
-      filled: axis of which only the first rows, up to the present position, matter; None: all rows
-        of all axes do.
+      filled: the axis of which only the first rows, up to the present position, matter; None: all
+        rows of all axes matter.
     """
 
     buffer: Buffer
@@ -80,7 +80,7 @@ class Constant:
     """A value that is known before the first step.
 
     Args:
-      array: the value, in the dtype of TensorFlow's tensor.
+      array: the value, in the dtype of the TensorFlow tensor.
     """
 
     def __init__(self, array: Any) -> None:
@@ -113,12 +113,12 @@ def is_wide(dtype: np.dtype) -> bool:
 def contiguous(
     shape: Sequence[int], dtype: Any, kept: bool = False, pitch: int | None = None
 ) -> Value:
-    """Return a new value in a buffer of its own.
+    """Return a new contiguous value in a buffer of its own.
 
     Args:
       shape: sizes of the value's axes.
       dtype: type of the value's entries.
-      kept: the buffer outlives a step.
+      kept: whether the buffer outlives a step.
       pitch: numbers from one row of the last axis to the next; by default that axis' size.
     """
     shape = tuple(int(size) for size in shape)
@@ -138,7 +138,7 @@ def contiguous(
 def axes_of(
     shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return the axes, (size, stride of each operand), with neighbours merged where they can be.
+    """Return axes as (size, stride of each operand), with adjacent ones merged where possible.
 
     Args:
       shape: sizes of the axes.
@@ -162,7 +162,7 @@ def axes_of(
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """Return the view of a value that NumPy's rules of broadcasting give."""
+    """Return the view of a value broadcast to a shape by NumPy's rules."""
     missing = len(shape) - len(value.shape)
     strides = [0] * missing + [
         0 if size == 1 and want != 1 else stride
@@ -175,7 +175,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
 
 
 def indices(value: Value) -> np.ndarray:
-    """Return the place of every entry in its buffer, as a view of a range."""
+    """Return the index of every entry in its buffer, as a view of a range."""
     base = np.arange(max(value.buffer.size, 1))
     return np.lib.stride_tricks.as_strided(
         base[value.start :], value.shape, [8 * stride for stride in value.strides], writeable=False
@@ -183,11 +183,14 @@ def indices(value: Value) -> np.ndarray:
 
 
 def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Value | np.ndarray:
-    """Return the view that a function of arrays gives, or the places of its entries if it is none.
+    """Return a value rearranged, as a view or, where strides cannot describe it, as indices.
 
     Args:
-      value: the argument.
-      function: function of a NumPy array that only chooses and orders entries.
+      value: the value to rearrange.
+      function: function of a NumPy array that only selects and reorders entries.
+
+    Returns:
+      The view, or the index in the buffer of each entry of the result.
     """
     places = indices(value)
     made = np.asarray(function(places))
@@ -205,7 +208,7 @@ def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Va
 
 
 def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> int | None:
-    """Return the axis of another view that is a value's filled axis."""
+    """Return the axis of a rearranged view that is the value's filled axis, or None."""
     if value.filled is None:
         return None
     wanted = value.shape[value.filled], value.strides[value.filled]
@@ -214,7 +217,7 @@ def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> in
 
 
 def _regular(places: np.ndarray) -> tuple[int, ...] | None:
-    """Return the strides of places that are evenly spaced along every axis, or None."""
+    """Return the strides of indices that are evenly spaced along every axis, else None."""
     steps = []
     for axis, size in enumerate(places.shape):
         if size == 1:

@@ -1,4 +1,4 @@
-"""Counters by which two threads wait for each other, for compiled code."""
+"""Counters through which two threads of compiled code wait for each other."""
 
 import os
 
@@ -9,8 +9,8 @@ from numba import types
 from autoregressive.machine.kernels import compiled
 from autoregressive.machine.llvm import INT, emitted, pointer_at
 
-# Looks at a counter, about half a microsecond in all, before the core is offered to others: with
-# more patience, threads that share a core wait for each other to be interrupted.
+# How often a counter is read, in about half a microsecond, before the core is yielded: with more
+# patience, threads that share a core would wait for each other to be interrupted.
 _PATIENCE = 2000
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())

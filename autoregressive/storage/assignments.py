@@ -1,8 +1,8 @@
-"""Networks that assign to their variables in a call, written as programs that assign nothing.
+"""Networks that assign to their variables in a call, rewritten as programs that assign nothing.
 
-A masked convolution may assign its kernel times a mask to the kernel, as Keras' PixelCNN example
-has it. A stored program must not change its weights: what is read after an assignment is the value
-that was assigned.
+A masked convolution may assign its kernel times a mask to the kernel, as in Keras' PixelCNN
+example. A stored program must not change its weights: a read after an assignment gets the assigned
+value instead.
 """
 
 import copy
@@ -34,7 +34,7 @@ def without_assignments(
     graph, names = traced.graph, [x.name for x in traced.graph.inputs[: len(specs)]]
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
-        for variable in traced.variables:  # a trace lists what is read from Python alone
+        for variable in traced.variables:  # a trace lists only variables that are read from Python
             variable.read_value()
         values = captured(graph) | dict(zip(names, arguments, strict=True))
         return _run(values, graph.outputs, {})[0]
@@ -71,10 +71,12 @@ def _run(
 
 
 def assigning_nothing(model: Any) -> Any:
-    """Return a model of images with a network as of `without_assignments`, or the model itself.
+    """Return a copy of an image model whose network assigns nothing, or the model itself.
+
+    Models that need no change, and those of sequences, are returned as they are.
 
     Args:
-      model: any model of arrays, with its weights, which are shared.
+      model: any model of arrays; the result shares its weights.
     """
     network: Any = getattr(model, "symbol_network", None)
     if model.order != "raster" or not hasattr(network, "call"):

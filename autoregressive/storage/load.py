@@ -1,4 +1,4 @@
-"""`load`: a stored model, without the code that defined it."""
+"""`load`: read a stored model without the code that defined it."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ class StoredNetwork:
         self._program, self._listed = program, listed
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
-        """Return [batch, time, parameters]."""
+        """Return the parameters, [batch, time, parameters]."""
         return self._program.call(inputs, *conditions)
 
 
@@ -50,13 +50,13 @@ class SteppedStoredNetwork(StoredNetwork):
         self._most = max(step_rows)
 
     def initial_state(self, batch: int) -> Any:
-        """Return the state before the first time."""
+        """Return the state before the first time step."""
         if batch in self._stored:
             return self._stored[batch][0]()
         return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
 
     def step(self, inputs: tf.Tensor, state: Any, *conditions: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next times, and the new state."""
+        """Return the parameters of the next time steps, and the new state."""
         outputs = []
         for time in range(inputs.shape[1]):
             now = [x[:, time : time + 1] for x in (inputs, *conditions) if x is not None]
@@ -65,7 +65,7 @@ class SteppedStoredNetwork(StoredNetwork):
         return tf.concat(outputs, 1), state
 
     def _one(self, arguments: list[tf.Tensor], state: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of one time, and the new state; arguments: [batch, 1, ...]."""
+        """Return the parameters of one step, for arguments [batch, 1, ...], and the new state."""
         batch = arguments[0].shape[0]
         if batch in self._stored:
             inputs, *condition = arguments
@@ -93,7 +93,7 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
-        # Before version 0.3 it was not stored: then two words of a seed are a draw by `sample`.
+        # It was not stored before version 0.3: then two words of a seed are a draw by `sample`.
         by_sample = self.name == "FromTFP" and self.noise_channels == 2
         self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
@@ -113,7 +113,7 @@ class StoredDistribution:
         heat = tf.cast(temperature, tf.float32)
         if not heat.shape.rank:
             return self._program.draw(parameters, noise, heat)
-        each = tf.reshape(heat, [-1])  # one for each row, of which the program knows one
+        each = tf.reshape(heat, [-1])  # one per row; the stored program takes only one for all
         rows = [slice(row, row + 1) for row in range(heat.shape[0])]
         return tf.concat(
             [self._program.draw(parameters[n], noise[n], each[n.start]) for n in rows], 0
@@ -182,7 +182,7 @@ class StoredCodec:
         return self._ranked(self._program.scale, symbols)
 
     def _ranked(self, function: Any, values: Any) -> tf.Tensor:
-        """Call a function of tensors of one rank on a tensor of lower rank."""
+        """Call a function of tensors of a fixed rank on a tensor of at most that rank."""
         spec = function.concrete_functions[0].inputs[0]
         values = tf.cast(values, spec.dtype)
         ones = [1] * (spec.shape.rank - values.shape.rank)
@@ -193,7 +193,7 @@ class StoredCodec:
 def load(folder: str | Path) -> Autoregressive:
     """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
 
-    Its program gets the rights of this process; `onepass.load` scans it before.
+    Its program runs with the rights of this process; `onepass.load` scans it first.
 
     Args:
       folder: the folder that `save` wrote.
@@ -217,7 +217,7 @@ def load(folder: str | Path) -> Autoregressive:
         order=spec["order"],
         inputs=_spec(spec["inputs"]),
         conditions={name: _spec(each) for name, each in named.items()},
-        start=spec.get("start"),  # neither was stored before version 0.3: the defaults
+        start=spec.get("start"),  # neither was stored before version 0.3: then the defaults hold
         input_scale=spec.get("input_scale"),
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")

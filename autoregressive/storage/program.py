@@ -32,8 +32,8 @@ class Program(tf.Module):
     """All functions of a model: network, step, distribution and codec.
 
     Args:
-      model: the model, whose functions are traced here, once each.
-      with_step: store the step, too.
+      model: the model, each of whose functions is traced once here.
+      with_step: whether to store the step, too.
     """
 
     def __init__(self, model: Autoregressive, with_step: bool) -> None:
@@ -83,10 +83,10 @@ class Program(tf.Module):
             self.table = function_of(table, [parameters])
 
     def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
-        """Add what a teacher needs, differentiable: `log_density` and `normal`."""
+        """Add the differentiable functions that a teacher needs: `log_density` and `normal`."""
         parameters = tf.TensorSpec([None, None, distribution.num_parameters], parameters_dtype)
         continuous = with_density(distribution)
-        if continuous is not None:  # of values [batch, time], and of several for each
+        if continuous is not None:  # for values [batch, time], and for several draws of each
             values = [tf.TensorSpec([None] * axes) for axes in DENSITY_AXES]
             self.log_densities = [
                 function_of(continuous.log_density, [parameters, each]) for each in values
@@ -98,7 +98,7 @@ class Program(tf.Module):
 
 
 def _implemented(function: Any) -> Any:
-    """Return a `tf.function`, or None if a distribution does not implement what it calls."""
+    """Return a `tf.function`, or None if the distribution does not implement what it calls."""
     try:
         function.get_concrete_function()
     except (AttributeError, NotImplementedError):
@@ -107,7 +107,7 @@ def _implemented(function: Any) -> Any:
 
 
 def add_codec(program: Any, codec: Codec, rank: int) -> None:
-    """Add `encode`, `decode` and `scale` to a program, for elements of so many axes."""
+    """Add `encode`, `decode` and `scale` to a program, for elements with `rank` axes."""
     axes = [None] * rank
     symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
     elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
@@ -117,7 +117,7 @@ def add_codec(program: Any, codec: Codec, rank: int) -> None:
 
 
 def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
-    """Return the variables that concrete functions read; a SavedModel must be able to find them."""
+    """Return the variables that concrete functions read, so that a SavedModel can track them."""
     return list({v.ref(): v for function in functions for v in function.variables}.values())
 
 

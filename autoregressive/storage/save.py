@@ -1,4 +1,4 @@
-"""`save`: a model's programs and their specification in a folder."""
+"""`save`: write a model's programs and their specification to a folder."""
 
 import contextlib
 import json
@@ -49,10 +49,11 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
-      ValueError: the sample rate is below 1, or the model generates images.
+      ValueError: the sample rate is not an integer of at least 1, or the model generates images or
+        integers.
     """
     network = model.symbol_network
-    # A state for a number of symbols, or of conditions, is derived when the network is sampled.
+    # A step whose state depends on a length or on conditions is derived when it is needed.
     fixed = [each for each in model.conditions.values() if not is_at_rate(each)]
     with_step = network.has_step and not getattr(network, "has_horizon", False) and not fixed
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
@@ -67,7 +68,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
       sample_rate_hz: the rate to store; None: the model's.
 
     Raises:
-      ValueError: the rate is no integer of at least 1, or the model generates images or integers.
+      ValueError: the rate is not an integer of at least 1, or the model generates images or
+        integers.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
     if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
@@ -86,7 +88,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
     """Write a program and its specification to a folder, and return it.
 
     Args:
-      make: traces the program, which has `weights`.
+      make: function that traces and returns the program, which has `weights`.
       model: the model that the program computes, whose layers may have frozen some of the weights.
       spec: the values of `autoregressive.json`.
       folder: created if missing.
@@ -99,7 +101,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
         _check_python(program)
         with named_for_tensorflow(make_folder(folder / PROGRAM_FOLDER)) as name:
             tf.saved_model.save(program, name)
-    frozen = frozen_among(program.weights, model)  # by their places: of their own they have no flag
+    frozen = frozen_among(program.weights, model)  # as indices: the variables have no such flag
     spec = spec | ({"frozen": frozen} if frozen else {})
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
     return folder
@@ -107,7 +109,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
 @contextlib.contextmanager
 def named_reasons(verb: str) -> Iterator[None]:
-    """Raise UserError, with one line, for an error of TensorFlow in saving a program."""
+    """Turn an error of TensorFlow in saving a program into a one-line UserError."""
     try:
         yield
     except UserError:
@@ -147,7 +149,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
 
 
 def _density(distribution: Distribution) -> str:
-    """Return which functions of a density `Program` stores."""
+    """Return which functions of a density are stored: "none", "any" or "normal"."""
     if with_density(distribution) is None:
         return "none"
     return "normal" if is_normal(distribution) else "any"

@@ -23,7 +23,7 @@ NAMED = "condition/"  # before the names of conditions, in the flat batches that
 
 
 def nested(batch: Batch) -> dict[str, Any]:
-    """Return a flat batch as it was given, with conditions by name as a dict in `condition`."""
+    """Return a flat batch in its original form, with named conditions as a dict in `condition`."""
     named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
     if not named:
         return dict(batch)
@@ -32,7 +32,7 @@ def nested(batch: Batch) -> dict[str, Any]:
 
 
 def _flat(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch whose dict of conditions is spread over the keys of the batch."""
+    """Return a batch with the entries of its dict of conditions as keys of the batch itself."""
     named = batch.get("condition")
     if not isinstance(named, dict):
         return batch
@@ -41,10 +41,10 @@ def _flat(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class Batches:
-    """Batches from any step on, reproducible at every call.
+    """Reproducible batches that can start at any step.
 
-    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws. One
-    with `lengths` also has `mean_length`, that of the rows before training splits a batch.
+    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws. A
+    batch with `lengths` also has `mean_length`, the mean over its rows before training splits it.
 
     Args:
       source: an array of elements [num, ...], from which every batch draws random rows; a list of
@@ -58,11 +58,11 @@ class Batches:
       rows: number of rows drawn from arrays for a batch.
       seed: seed of the draw of rows.
       name: name of the caller's argument, for error messages.
-      takes: whether the network takes sequences of a length.
+      takes: function that says whether the network takes sequences of a length.
 
     Raises:
-      ValueError: no data; elements or a condition with NaN; elements that are out of range or
-        of another rank; arrays with different numbers of rows.
+      ValueError: there is no data, elements or a condition contain NaN, elements are out of range
+        or have a wrong rank, or arrays have different numbers of rows.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Batches:
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
-        """Return the endless batches from a step on."""
+        """Return endless batches, starting with that of a step."""
         if self._arrays is not None:
             free = () if self._one_length else self._arrays.ragged
             return as_dataset(self._drawn, step, rows=self._rows, free=free)
@@ -117,9 +117,9 @@ class Batches:
         return self.starting_at(step)
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
-        """Return part `index` of `count` equal parts of the rows of the batches from a step on."""
+        """Return part `index` of `count` equal parts of each batch's rows, starting at a step."""
         self._one_length = True  # all devices have one shape
-        example = self.example()  # first, because an iterator is another one afterwards
+        example = self.example()  # first, because it replaces the source if that is an iterator
         batches = self.starting_at(step)
         if not isinstance(batches, tf.data.Dataset):
             spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in example.items()}
@@ -152,9 +152,9 @@ class Batches:
             raise self._error from None
 
     def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
-        """Return an iterator over the batches that never ends: after an error it raises it again.
+        """Return an iterator over the batches that raises an error again at every later call.
 
-        Otherwise only one device would read the error, and the others wait for it forever.
+        Otherwise only one device would see the error, and the others would wait for it forever.
         """
         iterator = iter(batches)
 
@@ -184,7 +184,7 @@ class Batches:
         return _addressed(self._sized(batch.taken(rows)).arrays, step)
 
     def _sized(self, batch: Padded) -> Padded:
-        """Return a batch padded to one of few lengths, or to one where devices share it."""
+        """Return a batch padded to one of few lengths; unchanged if devices need one shape."""
         if self._arrays is not None and self._one_length:
             return batch
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)

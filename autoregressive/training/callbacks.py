@@ -1,4 +1,4 @@
-"""Callbacks of Keras that read the figures of `fit` and may end it."""
+"""Keras callbacks that read the metrics of `fit` and may end it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ CALLED = (
     *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
     *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
 )
-# What needs more of Keras' own `fit` than figures, and what does the same here.
+# Callbacks that need more of Keras' own `fit` than metrics, and what does the same here.
 INSTEAD = {
     "BackupAndRestore": "`workdir` resumes a run exactly",
     "LearningRateScheduler": "pass `schedule`, or an optimiser of Keras that has one",
@@ -24,17 +24,17 @@ OF_TENSORBOARD = ("histogram_freq", "embeddings_freq", "write_images", "write_st
 
 
 class KerasCallbacks(Listener):
-    """A `Listener` that calls callbacks of Keras.
+    """A `Listener` that calls Keras callbacks.
 
-    An epoch is `every` updates, or what is left of them at the end. The logs are the metrics of the
-    last update, as the run's log has them; `on_epoch_end` also has the score as "val_loss".
+    An epoch is `every` updates, or fewer at the end. The logs are the metrics of the last update,
+    as in the run's log; those of `on_epoch_end` also have the score as "val_loss".
 
     Args:
       callbacks: Keras callbacks, in the order of their calls.
       every: number of updates between two scores.
 
     Raises:
-      UserError: a callback needs more than figures; the message names it and what to use.
+      UserError: a callback needs more than metrics; the message names it and what to use instead.
     """
 
     def __init__(self, callbacks: Sequence[Any], every: int) -> None:
@@ -59,7 +59,7 @@ class KerasCallbacks(Listener):
         self._call("on_train_begin")
 
     def updating(self, step: int) -> None:
-        """Call `on_train_batch_begin`, and before it `on_epoch_begin` where an epoch begins."""
+        """Call `on_train_batch_begin`, preceded by `on_epoch_begin` if an epoch begins."""
         if not self._open:
             self._open = True
             self._call("on_epoch_begin", self._epoch(step))
@@ -91,11 +91,11 @@ class KerasCallbacks(Listener):
 
 
 class _NotThereError(UserError, AttributeError):
-    """An error of a callback that reads more of its model than there is."""
+    """A callback reads an attribute that its `model` does not have here."""
 
 
 class _Model:
-    """The `model` of a callback: a place to ask for an end of training, without an optimiser."""
+    """The `model` of a callback, which can only ask for an end of training."""
 
     def __init__(self) -> None:
         self.stop_training = False
@@ -111,7 +111,7 @@ class _Model:
 
 
 def _check(callback: Any, kind: type) -> None:
-    """Raise UserError, naming the callback, if it needs more than figures."""
+    """Raise UserError, which names the callback, if it needs more than metrics."""
     name = type(callback).__name__
     if not isinstance(callback, kind):
         raise UserError(f"`callbacks` must be a list of Keras callbacks, got {name} in it.")

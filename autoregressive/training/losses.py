@@ -1,4 +1,4 @@
-"""A caller's loss, checked when it is traced, and the score of an evaluation."""
+"""The caller's loss, checked when it is traced, and the score of an evaluation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,7 +44,7 @@ def checked(loss: Loss, model: Any) -> LossFn:
 
 
 class _OfGlobalBatch:
-    """A loss that reads figures of the global batch, a `GlobalBatchLoss`."""
+    """A loss that reads values of the global batch, a `GlobalBatchLoss`."""
 
     def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
         self._loss_fn, self.global_inputs = loss_fn, global_inputs
@@ -57,7 +57,7 @@ def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     """Raise ValueError if a loss is not a mean over rows.
 
     Replicas and microbatches compute the loss of their share; the update is that of the mean. Two
-    shares a and b are compared by batches of equal size, since only these round alike:
+    shares a and b are compared by batches of equal size, since only these round in the same way:
     loss(a, b) = (loss(a, a) + loss(b, b)) / 2. A sum is recognised by loss(a, a) = loss(a), for
     which a rough comparison suffices.
 
@@ -106,7 +106,7 @@ class Score:
     Args:
       score: function that computes the score; lower is better.
       state: the training state, whose averaged weights the model uses during the call.
-      then: function that is called when the score is in the log; None: nothing is called.
+      then: function that is called once the score is in the log; None: nothing is called.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean, with each part weighted by its rows, or by their lengths.
+        """Return the mean, with each batch weighted by its number of rows or by their lengths.
 
         Raises:
           ValueError: there is no batch.

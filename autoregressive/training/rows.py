@@ -19,7 +19,7 @@ class Padded(NamedTuple):
     Attributes:
       arrays: [rows, ...] each; `lengths`, int32 [rows], if rows may end before the array does.
       ragged: names of the arrays that were given row by row, and may be padded to any length.
-      fill: element after the end of a row.
+      fill: the element that stands after the end of a row.
     """
 
     arrays: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class Padded(NamedTuple):
         return int(self.arrays[LENGTHS].max()) if LENGTHS in self.arrays else 0
 
     def of_length(self, length: int) -> "Padded":
-        """Return the batch with its ragged arrays padded, or cut, to a length."""
+        """Return the batch with its ragged arrays padded or cut to a length."""
         arrays = dict(self.arrays)
         for name in self.ragged:
             array, fill = arrays[name], self.fill if name == ELEMENTS else 0
@@ -46,17 +46,17 @@ class Padded(NamedTuple):
 
 
 def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
-    """Return the arrays of a batch, those of different lengths padded to the longest.
+    """Return the arrays of a batch, with rows of different lengths padded to the longest.
 
     Args:
-      batch: arrays by name. `elements` may be rows of different lengths, as may others that have as
-        many entries for each row.
+      batch: arrays by name. `elements` may be rows of different lengths, and so may other arrays
+        that have as many entries in each row.
       codec: the codec that will encode the elements.
       rank: number of axes of the elements.
 
     Raises:
       ValueError: an array has rows of different lengths that are not those of the elements, or the
-        lengths are no integers from 0 to time.
+        lengths are not integers from 0 to time.
     """
     fill = filler(codec)
     rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
@@ -85,9 +85,9 @@ def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> 
     """Return a batch padded to one of few lengths.
 
     Args:
-      batch: rows of different lengths; another is returned as it is.
+      batch: the batch; one without rows of different lengths is returned as it is.
       most: the longest row of all batches; None: unknown.
-      takes: whether the network takes sequences of a length.
+      takes: function that says whether the network takes sequences of a length.
     """
     if not batch.ragged:
         return batch
@@ -97,10 +97,13 @@ def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> 
 
 
 def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the mean length of a batch's rows for every row, float32 [rows], if they have lengths.
+    """Return the mean length of a batch's rows, repeated for every row, if they have lengths.
 
-    The sum over a row divided by it has, as its mean over rows, the mean over real elements; so
+    If the sum over each row is divided by it, the mean over rows is the mean over real elements; so
     replicas that have only some of the rows need not know the others.
+
+    Returns:
+      A dict with one array, float32 [rows]; empty if the rows have no lengths.
     """
     if LENGTHS not in arrays:
         return {}

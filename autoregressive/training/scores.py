@@ -1,4 +1,4 @@
-"""The scores of `fit`: on held-out data or by a function, and the picture of them."""
+"""The scores of `fit`, on held-out data or by a function, and the plot of the losses."""
 
 import functools
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def held_out_score(
       evaluate: a function from model to score, or held-out data.
 
     Raises:
-      UserError: both are given; `validation` is a function or has bad data.
+      UserError: both are given, or `validation` is a function or has invalid data.
     """
     if validation is not None and evaluate is not None:
         raise UserError("`validation` and `evaluate` are two ways to a score; pass one of them.")
@@ -49,7 +49,7 @@ def _is_function(given: Any) -> bool:
 
 
 def drawing(workdir: str | Path | None, score: Any) -> Callable[[], None] | None:
-    """Return a function that draws a run's losses; None if it has no directory."""
+    """Return a function that plots a run's losses; None if the run has no directory."""
     if not workdir:
         return None
     from foundation.loss_plot import write_loss_plot  # which imports matplotlib

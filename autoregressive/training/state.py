@@ -1,4 +1,4 @@
-"""The state of training with an optimiser of Keras."""
+"""The state of training with a Keras optimiser."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class WeightsModule(tf.Module):
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """All of them, also those that TensorFlow would not train: a layer decides."""
+        """All variables, even those that TensorFlow would not train: the layers decide."""
         return tuple(self.weights)
 
 
@@ -39,7 +39,7 @@ class KerasState(TrainState):
         optimizer.build(self.weights)
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Return every variable by its name in checkpoints: step, weights, the optimiser's."""
+        """Return every variable by its name in checkpoints: step, weights, optimiser state."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         slots |= {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
         own = [getattr(variable, "value", variable) for variable in self._keras.variables]
@@ -57,7 +57,7 @@ class KerasState(TrainState):
         with tf.control_dependencies(before):
             self._keras.apply(gradients, self.weights)
         values = [self.step + 1, *(tf.identity(variable) for variable in variables[1:])]
-        # Restored, as only `skip_nonfinite` decides whether the update is applied.
+        # Restored, because only `skip_nonfinite` decides whether the update is applied.
         with tf.control_dependencies(values):
             for variable, value in zip(variables[1:], before[1:], strict=True):
                 variable.assign(value)

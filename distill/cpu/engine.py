@@ -1,6 +1,6 @@
-"""A student's flows on a CPU: every layer a blocked matrix product, compiled by Numba.
+"""A student's flows on a CPU: every layer is a blocked matrix product, compiled by Numba.
 
-The arithmetic is float32 whatever the flows' `compute_dtype`. Each sample is the same, to the last
+The arithmetic is float32, whatever the flows' `compute_dtype`. Each sample is the same, to the last
 bit, in any batch, in any chunks and with any number of threads.
 """
 
@@ -23,7 +23,7 @@ from wavenet.samplers.numba import as_compiled, check_shape
 
 @dataclasses.dataclass
 class FlowState:
-    """All that the next sample depends on besides noise and condition; a chunk consumes it."""
+    """Everything that the next sample depends on besides noise and condition; used only once."""
 
     fronts: np.ndarray
     """The past noise that each flow's front reads, float32 [batch, flows, front_width]."""
@@ -50,7 +50,7 @@ class FlowState:
         return FlowState(self.fronts.copy(), windows, self.used.copy())
 
     def check_fresh(self) -> None:
-        """Raise ValueError if the state is consumed."""
+        """Raise ValueError if the state has been used."""
         if self.used_up:
             raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
 
@@ -58,12 +58,12 @@ class FlowState:
 class FlowEngine:
     """An engine that turns noise into sound, with the flows' weights at its creation.
 
-    Several threads of the caller may `run` it at the same time, each with its own state. Its own
-    threads are kept for the next run, and end with it.
+    Several threads may call `run` at the same time, each with its own state. The engine's own
+    threads are kept for the next run, and end with the engine.
 
     Args:
       flows: the flows of one student, first to last.
-      threads: processor cores to use; by default all that this process may run on.
+      threads: number of processor cores to use; by default all that this process may run on.
     """
 
     def __init__(self, flows: list[Flow], threads: int | None = None) -> None:
@@ -94,19 +94,19 @@ class FlowEngine:
     ) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
-        The state is consumed.
+        The given state cannot be used again.
 
         Args:
           state: the state from `initial_state`, or from the call for the time before.
-          noise: float32 [batch, time]; the time is whole bunches, and whole rows where there are
-            any, unless it is the last.
+          noise: float32 [batch, time]; except in the last call, the time is whole bunches, and
+            whole rows if there are rows.
           condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
             channels], or None.
           held: the first `held_inputs` condition channels, which stay constant over `row_samples`
             samples, float32 [batch, rows, held_inputs], or None.
 
         Raises:
-          ValueError: a shape that does not fit the flows or the state, or a consumed state.
+          ValueError: a shape does not fit the flows or the state, or the state has been used.
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)
@@ -188,7 +188,7 @@ class FlowEngine:
 def compile_kernels() -> None:
     """Compile the kernels, or load them from disk, for this process and its later forks.
 
-    They are the same for every student, so that none is needed: there is no flow and no sound.
+    The kernels are the same for every student, so they are run here without flows or sounds.
     """
     none = np.zeros([1, 1, 0], np.float32)
     flows, layers = np.zeros(0, FLOW), np.zeros(0, LAYER)
@@ -202,7 +202,7 @@ def compile_kernels() -> None:
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
-    """Return tiles of nearly equal length, as many for every thread."""
+    """Return tiles of nearly equal length, with the same number for every thread."""
     tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads

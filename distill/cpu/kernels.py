@@ -1,9 +1,9 @@
-"""Matrix products over several time steps at once, their sums in registers to the end.
+"""Matrix products over several time steps at once, with their sums in registers to the end.
 
-All kernels make `ROWS` rows, consecutive time steps, and read float32 rows by their addresses;
+All kernels compute `ROWS` rows, consecutive time steps, and read float32 rows by their addresses;
 strides, from one row to the next, are in bytes. The operation after the product, a gate or a
-residual, is applied to the sums before they are stored. The sums of every output are made in one
-order, so that a row does not depend on the group of rows that it is in.
+residual, is applied to the sums before they are stored. The terms of every output are summed in the
+same order, so a row does not depend on the group of rows that it is in.
 
 A matrix [inputs, outputs] is stored as panels, each [inputs, vectors * LANES], read from the first
 weight to the last. In a gate's panels every filter vector is followed by its gate vector.
@@ -39,7 +39,7 @@ ROWS = 6  # with the vectors of a panel, as many sums as leave registers for the
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
 GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filters
 
-# What `pack_gates` multiplies filters and gates by: 2^x is easier than e^x.
+# Factors of `pack_gates` for filters and gates: 2^x is easier to compute than e^x.
 FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)
 _FILTER_LIMIT = 10 * FILTER_UNIT  # tanh(10) rounds to 1
 _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
@@ -57,7 +57,7 @@ def pack_gates(matrix: np.ndarray) -> np.ndarray:
 
 
 def _vectors(matrix: np.ndarray) -> np.ndarray:
-    """Return [inputs, vectors, LANES], the outputs padded with zeros."""
+    """Return a matrix [inputs, outputs] as [inputs, vectors, LANES], padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
     return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
@@ -126,7 +126,7 @@ def _store_rows(
 
 
 def _series() -> list[float]:
-    """Return coefficients of (2^r - 1) / r, |r| <= 1/2, highest first, to less than 1e-8."""
+    """Return coefficients of (2^r - 1) / r, highest first, with errors below 1e-8; |r| <= 1/2."""
     fit = np.polynomial.Chebyshev.interpolate(
         lambda r: np.expm1(r * math.log(2)) / r, 5, domain=[-0.5, 0.5]
     )
@@ -134,7 +134,7 @@ def _series() -> list[float]:
 
 
 def _power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return 2^n and 2^r - 1 of x = n + r, |r| <= 1/2, |x| < 126."""
+    """Return 2^n and 2^r - 1 for x = n + r, |r| <= 1/2, |x| < 126."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     shifted = builder.fadd(x, to_whole)
     r = builder.fsub(x, builder.fsub(shifted, to_whole))
@@ -268,7 +268,7 @@ def gate_rows(
     c_inputs: int,
     vectors: int,
 ) -> None:
-    """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
+    """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b), for sums a, b over all taps and c.
 
     The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
     biases, or `product_rows` of a condition that several rows share. Tap j reads the rows at
@@ -276,17 +276,17 @@ def gate_rows(
 
     Args:
       units: address of the output.
-      weights: address of `pack_gates` of all taps' and the condition's inputs.
+      weights: address of the result of `pack_gates` for the inputs of all taps and the condition.
       base: address of the numbers that sums start from.
-      offsets: address of int64 [ROWS], distances in bytes from `base`.
+      offsets: address of int64 [ROWS], offsets in bytes from `base`.
       x: address of the newest tap's rows.
-      x_stride: distance from a row of x to the next, in bytes.
-      lag: distance from a tap to the one before, in bytes.
+      x_stride: number of bytes from a row of x to the next.
+      lag: number of bytes from a tap back to the one before.
       taps: number of taps.
-      inputs: channels of x.
+      inputs: number of channels of x.
       c: address of the condition [ROWS, c_inputs].
-      c_inputs: channels of the condition.
-      vectors: vectors of units in a row.
+      c_inputs: number of channels of the condition.
+      vectors: number of vectors of units in a row.
     """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
@@ -318,15 +318,15 @@ def product_rows(
 
     Args:
       y: address of the output.
-      weights: address of `pack_outputs` of W [inputs, vectors * LANES].
+      weights: address of the result of `pack_outputs` for W [inputs, vectors * LANES].
       bias: address of the bias.
       base: address of the base's rows.
-      base_stride: distance from a row of the base to the next, in bytes; 0: they are the same.
+      base_stride: number of bytes from a row of the base to the next; 0: all rows are the same.
       x: address of x [ROWS, inputs].
-      x_stride: distance from a row of x to the next, in bytes.
-      inputs: channels of x.
-      floor: least value of the output; -inf for none.
-      vectors: vectors of outputs in a row.
+      x_stride: number of bytes from a row of x to the next.
+      inputs: number of channels of x.
+      floor: least value of the output; -inf for no limit.
+      vectors: number of vectors of outputs in a row.
     """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
@@ -343,7 +343,7 @@ def product_rows(
 
 @compiled
 def _widest(widths: tuple[int, ...], most: int) -> int:
-    """Return the first of `widths`, in falling order, that is at most `most`."""
+    """Return the first of `widths`, which are in falling order, that is at most `most`; else 1."""
     for width in widths:
         if width <= most:
             return width

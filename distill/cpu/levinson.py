@@ -1,4 +1,4 @@
-"""Levinson's recursion for many frames at once, compiled: what `levinson` computes, to the bit.
+"""Levinson's recursion for many frames at once, compiled, with the bits of the TensorFlow version.
 
 TensorFlow's loop takes half of the time that a student spends outside its flows.
 """
@@ -13,7 +13,7 @@ _SUMS = 4  # in which TensorFlow adds the terms of a step, every fourth term to 
 
 
 def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what `wavenet.linear_prediction.levinson` does, on the host and without gradients.
+    """Return what `wavenet.linear_prediction.levinson` returns, on the host, without gradients.
 
     Args:
       correlation: float64 [..., K + 1], positive definite.

@@ -20,7 +20,7 @@ def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) 
       length: number of positions.
 
     Raises:
-      ValueError: a seed out of range.
+      ValueError: the seed is out of range.
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
@@ -43,7 +43,7 @@ def _fill(key: np.ndarray, rows: np.ndarray, start: np.uint32, made: np.ndarray)
 def _cipher(
     key0: np.uint32, key1: np.uint32, left: np.uint32, right: np.uint32
 ) -> tuple[np.uint32, np.uint32]:
-    """Return Threefry-2x32 of a counter, 20 rounds: `likelihoods.noise.threefry2x32`, compiled."""
+    """Return Threefry-2x32 of a counter after 20 rounds, as `likelihoods.noise.threefry2x32`."""
     key2 = key0 ^ key1 ^ _PARITY
     left, right = np.uint32(left + key0), np.uint32(right + key1)
     left, right = _odd_rounds(left, right)

@@ -1,4 +1,4 @@
-"""The compiled recursion from residual to wave on a CPU: `residual.synthesise`, step by step."""
+"""The recursion from residual to wave, compiled for a CPU: `residual.synthesise` step by step."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from wavenet.samplers.numba import as_compiled
 def wave(
     residual: np.ndarray, prediction: Prediction, tail: np.ndarray, row_samples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wave float32 [batch, time], and its last K samples; equal in any batch and chunks.
+    """Return the wave float32 [batch, time], and its last K samples; the same in any chunks.
 
     Args:
       residual: the prediction's errors in units of the gain, float32 [batch, time].
@@ -48,10 +48,10 @@ def _run(
 
 @compiled
 def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
-    """Add to `count` samples after the first `order` what they are predicted to be.
+    """Add their predicted values to the `count` samples after the first `order`.
 
-    A finished sample is added to all that it predicts, by vectors, where a sum for each sample
-    would wait for every addition. What lies after the samples is of no meaning.
+    Each finished sample is added, by vectors, to all samples that it predicts; a sum for each
+    sample would have to wait for every addition. The numbers after the samples have no meaning.
     """
     for t in range(order):
         _add(now[order : order + t + 1], coefficients[order - t - 1 :], now[t])

@@ -1,12 +1,12 @@
-"""Sound after sound, tile after tile, layer after layer through the flows, compiled.
+"""Compiled loops over sounds, tiles of time and layers of the flows.
 
-A tile is a stretch of time that passes through all layers before the next one of its thread.
+A tile is a stretch of time that passes through all layers before the next tile of its thread.
 Threads take turns at the tiles, each two layers behind the thread before it: a layer's inputs are
-then written and read by one thread at a time, and no thread waits except for the one before it.
+then written and read by one thread at a time, and a thread waits only for the one before it.
 
 Each layer's inputs are in a window of rows, the past before the present, so that a tap is read at a
-fixed distance; when a window is full, the past that is still needed moves to its beginning. A tile
-whose rows are no whole groups makes rows beyond its end, which the next tile overwrites.
+fixed offset; when a window is full, the past that is still needed moves to its beginning. A tile
+whose rows are not whole groups writes rows beyond its end, which the next tile overwrites.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ _LINE = 16  # int64 numbers in two cache lines, which processors fetch together
 
 
 class Chunk(NamedTuple):
-    """A chunk: the arrays that are read and filled for each sound."""
+    """The arrays of a chunk of time, which are read and filled for each sound."""
 
     noises: np.ndarray
     """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and then the noise
@@ -56,9 +56,9 @@ class TileSchedule(NamedTuple):
     """The distribution of tiles over threads."""
 
     tile_rows: int
-    """Bunches per tile."""
+    """Number of bunches per tile."""
     tiles: int
-    """Tiles per sound."""
+    """Number of tiles per sound."""
     threads: int
     progress: np.ndarray
     """Layers that each thread has finished, over all tiles: int64 [threads, _LINE]."""
@@ -79,7 +79,7 @@ class Scratch(NamedTuple):
 
     condition: np.ndarray
     held: np.ndarray
-    """[rows, 2 gate channels]: what a row's condition and the bias add to a layer's gates."""
+    """[rows, 2 gate channels]: what each row's condition and the bias add to a layer's gates."""
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
@@ -93,7 +93,7 @@ class Scratch(NamedTuple):
 
 
 def new_progress(threads: int) -> np.ndarray:
-    """Return the progress of threads that have not started."""
+    """Return progress counters for threads that have not started."""
     return np.zeros([threads, _LINE], np.int64)
 
 
@@ -104,7 +104,7 @@ def _address(array: np.ndarray) -> int:
 
 @compiled
 def _reserve_rows(packed: PackedFlows, chunk: Chunk, tile: Tile, place: int) -> int:
-    """Return the address of a window's rows for a tile, which are filled from now on."""
+    """Return the address of the rows of a window that a tile fills, and mark them as filled."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
@@ -141,7 +141,7 @@ def _row_of(sizes: Any, bunch: int) -> int:
 
 @compiled
 def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
-    """Fill the offsets of the bunches of a tile."""
+    """Fill in the offsets of a tile's bunches."""
     first, gate_bytes = _row_of(sizes, tile.start), 2 * sizes.gate_vectors * VECTOR_BYTES
     for row in range(-(-tile.rows // ROWS) * ROWS):
         last = min(row, tile.rows - 1)
@@ -169,7 +169,7 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
 
 @compiled
 def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
-    """Compute the next layer's input, or after the last one `hidden`, rectified."""
+    """Compute the next layer's input or, after the last layer, `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
     base = _hold(packed, chunk, scratch, tile, place)
     offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
@@ -245,7 +245,7 @@ def _gates_of_bunch(
 def _compose(
     sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
 ) -> None:
-    """Compute the flow's output, and location and scale of all flows so far."""
+    """Compute a flow's output, and the location and log-scale of all flows so far."""
     lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
     start = tile.start * bunch + member
     for row in range(tile.rows):
@@ -270,7 +270,7 @@ def run_tiles(
       packed: the weights.
       chunk: the sounds' arrays, which are read and filled.
       schedule: the distribution of tiles over threads, and their progress.
-      scratch: memory of this thread alone.
+      scratch: this thread's own memory.
       thread: index of this thread.
     """
     sizes, layers = packed.sizes, len(packed.layers)

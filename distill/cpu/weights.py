@@ -1,4 +1,4 @@
-"""The weights of flows as the compiled kernels read them: one block of memory, and tables of it."""
+"""The weights of flows for the compiled kernels: one block of memory, and tables that index it."""
 
 import math
 import zlib
@@ -19,8 +19,8 @@ TILE_ROWS = 80 * ROWS
 """Largest number of bunches per tile: its activations and one layer's weights fit a core's
 cache."""
 
-# Numba's cache looks at one file only. The name of this field, a part of every compiled function's
-# signature, has it look at the kernels as well.
+# Numba's cache checks only one file. The name of this field, part of every compiled function's
+# signature, makes it depend on the kernels as well.
 _SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in (kernels, flow_kernels))
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
@@ -59,7 +59,7 @@ LAYER = np.dtype(
 
 
 class PackedFlows(NamedTuple):
-    """All that is the same for every sound."""
+    """The weights and sizes that all sounds share."""
 
     memory: np.ndarray
     """float32, every weight."""
@@ -72,7 +72,7 @@ class PackedFlows(NamedTuple):
 
 
 def pack(flows: list[Flow]) -> PackedFlows:
-    """Return a copy of the present weights of the flows; later training does not change it."""
+    """Return a copy of the flows' current weights; later training does not change it."""
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
@@ -97,7 +97,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Append the arrays, in whole cache lines, and record in the entry where each begins."""
+    """Append the arrays, padded to whole cache lines, and record in `entry` where each begins."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -147,7 +147,7 @@ def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
-    """Return the weights that gate each sample of a bunch, one sample after the other."""
+    """Return the weights of the gates of a bunch's samples, sample by sample."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)

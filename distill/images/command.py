@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
 
 
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
-    """Return the options of a preset."""
+    """Return the class of a preset's options."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 

@@ -1,4 +1,4 @@
-"""Configurations of image distillations, every field settable on the command line."""
+"""Configurations of image distillations; every field can be set on the command line."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -24,7 +24,7 @@ class GuidedTargets:
     """Weight of the likelihood of the images themselves."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -37,7 +37,7 @@ class GuidedTargets:
 
 @dataclasses.dataclass(frozen=True)
 class FlowTargets:
-    """The terms of a flow's loss and their weights; 0 switches a term off. Each is logged alone."""
+    """The terms of a flow's loss and their weights; 0 switches a term off. Each is logged."""
 
     kl: float = 1.0
     """Weight of KL(student || teacher), in nats per dimension."""
@@ -51,14 +51,14 @@ class FlowTargets:
     guidance: float = 0.0
     """Guidance of the teacher as it draws images for `forward`; 0: its own distribution."""
     spectrum: float = 0.0
-    """Weight of the distance of the power spectrum, averaged over a batch (that of a device), from
-    that of the images."""
+    """Weight of the difference between the power spectra of drawn and real images, each averaged
+    over a device's batch."""
     features: float = 0.0
-    """Weight of the distance of the features of a small classifier of the classes, averaged over a
-    batch (that of a device), from those of the images. It is trained first, and kept in the run."""
+    """Weight of the difference between a small classifier's features of drawn and real images, each
+    averaged over a device's batch. The classifier is trained first, and kept in the run."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
@@ -85,7 +85,7 @@ class ImageDistillConfig:
     """Seed of new weights, the order of the images, noise, crops and dropout."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         at_least(self, 1, "batch_size")
 
     @property
@@ -105,7 +105,7 @@ class GuidedConfig(ImageDistillConfig):
     evenly spaced rows and columns are, from a random corner. 0: all are."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         super().__post_init__()
         at_least(self, 0, "table_side")
 
@@ -122,7 +122,7 @@ class FlowConfig(ImageDistillConfig):
     """Channels of each of a flow's two stacks."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, which names the field, if a number is out of range."""
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
         at_least(self, 1, "units")

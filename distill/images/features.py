@@ -1,8 +1,8 @@
 """A term of a flow's loss: the features of a small classifier in samples and in images.
 
 Feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier instead of
-a discriminator. It is none of those that measure samples: its weights start from another seed, and
-it reads images at the size that the flow draws.
+a discriminator. It is not one of the classifiers that measure samples: its weights start from a
+different seed, and it reads images at the size that the flow draws.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ LEAST = 1e-6  # least mean square to divide by
 
 
 def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
-    """Return the classifier in a file, trained first on the training images if there is none.
+    """Return the classifier in a file; if there is none, train one on the training images first.
 
-    It reads images sub-sampled to `size` pixels.
+    The classifier reads images sub-sampled to `size` pixels.
 
     Raises:
       UserError: the images have no classes.
@@ -41,25 +41,25 @@ def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
 
 
 class Features:
-    """The layers of a classifier as operations on constants: any program or replica holds them."""
+    """The layers of a classifier as operations on constants, which any program can hold."""
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
         self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, FEATURES] of images [batch, height, width, channels]."""
+        """Return the features [batch, FEATURES] of images [batch, height, width, channels]."""
         for number, (kernel, bias) in enumerate(self._layers):
             stride = 1 + number % 2
             values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)
         return tf.reduce_mean(values, [1, 2])
 
     def distance(self, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-        """Return the `features_apart` of two batches of images, []."""
+        """Return `features_apart` for the statistics of two batches of images, []."""
         return features_apart(self.statistics(drawn, images))
 
     def statistics(self, drawn: tf.Tensor, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the means for `features_apart` of batches of images, float32 in [-1, 1]."""
+        """Return the means that `features_apart` reads, of batches of images float32 in [-1, 1]."""
         found, wanted = self(drawn), tf.stop_gradient(self(images))
         return {
             "features": tf.reduce_mean(found, 0),
@@ -86,9 +86,9 @@ def folded(
     Args:
       kernel: the convolution's kernel, [height, width, inputs, outputs].
       scale: the normalisation's factors, [outputs].
-      offset: the numbers that it adds, [outputs].
+      offset: the normalisation's offsets, [outputs].
       mean: the mean of the convolution's outputs, [outputs].
-      variance: their variance, [outputs].
+      variance: the variance of the convolution's outputs, [outputs].
     """
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

@@ -2,15 +2,15 @@
 
 The student draws whole images from noise and knows its density; one pass of the teacher on them
 gives the distribution of every number given the numbers before it: `losses.kl_divergence`, as for
-sound. The teacher reads values within the levels, so numbers beyond the outer levels reach it
-clipped; its density there still extends, because that of the numbers is the one that levels are
-rounded from. That density is the teacher's own, smoothed over a bin
+sound. The teacher reads values within the range of the levels, so numbers beyond the outer levels
+reach it clipped; its density still extends there, because it is the density of the numbers before
+they are rounded to levels. That density is the teacher's own, smoothed over a bin
 (`LogisticMixture.log_density`): the divergence of the numbers bounds that of the levels from a
-teacher so smoothed, which is nearly the teacher where its scales are as wide as a bin.
+teacher smoothed in this way, which is nearly the teacher where its scales are as wide as a bin.
 
-Reverse KL leaves out modes that a flow of one logistic per number cannot reach. The likelihood of
-images, a bound, does not: of real ones, or of images that the teacher draws, of which there is no
-limit; that is forward KL.
+Reverse KL leaves out modes that a flow of one logistic per number cannot reach. A bound of the
+likelihood of images does not: of real images, or of images that the teacher draws without limit,
+which is forward KL.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
 from replicator import Replicator
 
 LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
-# Folded into an example's seed for the image, the draws and the teacher's image.
+# Numbers folded into an example's seed for the image, the draws and the teacher's image.
 IMAGE, DRAWS, TEACHER = 0, 1, 2
 
 
@@ -47,7 +47,7 @@ class PixelConditionals:
     """The distribution of every number of images given the numbers before it.
 
     Attributes:
-      likelihood: the mixture that the parameters are of.
+      likelihood: the mixture that `parameters` describe.
       parameters: the mixture's parameters at each pixel, [batch, height, width, parameters].
       before: the images, float32 in [-1, 1].
     """
@@ -57,12 +57,12 @@ class PixelConditionals:
     before: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return nats per unit of other values, float32 [..., batch, height, width, channels]."""
+        """Return the log-density of values [..., batch, height, width, channels], nats per unit."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
 def conditionals(teacher: PixelCNN, values: tf.Tensor, condition: Condition) -> PixelConditionals:
-    """Return the conditionals of a PixelCNN with a mixture of logistics on real images."""
+    """Return the conditionals of a PixelCNN with a mixture of logistics, on real-valued images."""
     before = tf.clip_by_value(values, -1.0, 1.0)
     parameters = teacher.output.parameters(teacher(before, condition))
     return PixelConditionals(teacher.output.likelihood, parameters, before)
@@ -75,8 +75,8 @@ class FlowLoss(ImageLoss):
       student: a multiscale model whose base is a flow. Its other parts do not change.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
       targets: the weights of the terms.
-      features: the layers of a classifier of images of the base's size; needed where `targets` has
-        their term.
+      features: the layers of a classifier of images of the base's size; needed if `targets` has
+        the term that reads them.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class FlowLoss(ImageLoss):
         if targets.forward:
             apart = tf.reduce_mean(self._forward_divergence(batch, condition, mode))
             terms["forward"] = Weighted(targets.forward, apart / math.prod(levels.shape[1:]))
-        # A state wants a gradient of every weight, and the other parts' is nothing.
+        # The training state needs a gradient for every weight; those of the other parts are zero.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
         loss, values = weighed(terms)
         return tf.add_n([loss, *nothing]), values
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return those of `ImageLoss.global_inputs`, and the means over the whole batch.
+        """Return the values of `ImageLoss.global_inputs`, and means over the whole batch.
 
-        Spectra and features are compared between means over the batch: those of a share would be
-        compared with more scatter. The student draws its batch here once more for the means.
+        Spectra and features are compared as means over the whole batch, because those over a share
+        scatter more. The student draws its batch here once more to compute them.
         """
         known = super().global_inputs(batch, replicator)
         targets = self.targets
@@ -142,7 +142,7 @@ class FlowLoss(ImageLoss):
         return known
 
     def _statistics(self, drawn: tf.Tensor, levels: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the means over a batch in which the batch-comparing terms are not linear."""
+        """Return the means over a batch that the terms on spectra and features compare."""
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
@@ -152,9 +152,9 @@ class FlowLoss(ImageLoss):
         return means
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return the divergence of the base, an estimate by one image each, float32 [batch], nats.
+        """Return an estimate of the base's divergence from one image each, float32 [batch], nats.
 
-        It is KL(P_S || P_T), or a bound of KL(P_T || P_S) where the loss has it alone.
+        It is KL(P_S || P_T), or a bound of KL(P_T || P_S) if the loss has only that.
         """
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
@@ -164,14 +164,15 @@ class FlowLoss(ImageLoss):
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
-        """Return a bound of log P_T - log P_S of an image that P_T draws, float32 [batch], nats."""
+        """Return a bound of log P_T - log P_S for images that P_T draws, float32 [batch], nats."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images int32 [batch, height, width, channels] of the teacher, and their nats.
+        """Return images that the teacher draws, int32 [batch, height, width, channels], and nats.
 
-        They are guided if asked; the nats are float32 [batch].
+        The images are guided if `targets.guidance` is set; the nats are their log-probabilities,
+        float32 [batch].
         """
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
@@ -205,7 +206,7 @@ class FlowLoss(ImageLoss):
     def _divergence(
         self, drawn: FlowOutput, seeds: tf.Tensor, condition: Condition
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return KL per number [batch], and the means of its cross-entropy and entropy."""
+        """Return the KL per number [batch], and the means of its cross-entropy and entropy."""
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
         names = tf.zeros_like(seeds[:, 0])  # every image has a seed of its own
@@ -219,10 +220,10 @@ class FlowLoss(ImageLoss):
 
 
 def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
-    """Return a share's means with the values of the whole batch's and the gradients of its own.
+    """Return a share's means with the whole batch's values and the share's own gradients.
 
-    Functions of these have the value of the whole in every share, and the mean over shares has its
-    gradient.
+    In every share, functions of them have the value for the whole batch, and the mean over shares
+    has its gradient.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
@@ -231,7 +232,7 @@ def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
 
 
 def spectral_distance(drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Return `spectra_apart` of two batches float32 [batch, height, width, channels]."""
+    """Return `spectra_apart` for two batches float32 [batch, height, width, channels]."""
     return spectra_apart({"power": _power(drawn), "wanted_power": _power(images)})
 
 
@@ -246,6 +247,6 @@ def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _power(images: tf.Tensor) -> tf.Tensor:
-    """Return the power of each frequency [channels, rows, columns], a mean over the images."""
+    """Return the mean power of each frequency over the images, [channels, rows, columns]."""
     spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
     return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -1,4 +1,4 @@
-"""Guidance distilled by forward KL: the student gives in one pass what guidance takes two for.
+"""Guidance distilled by forward KL: the student does in one pass what guidance does in two.
 
 Every pixel of a real image is a table of 256 levels per channel, given the true pixels before it
 (teacher forcing): q, the teacher's moved away from its null condition (`outputs.guided_nats`), and
@@ -29,7 +29,7 @@ class GuidedLoss(ImageLoss):
       teacher: the density to learn from.
       targets: the weights of the terms, and the guidance.
       table_side: side, in pixels, of the largest groups whose pixels are all compared in training;
-        of larger ones only evenly spaced rows and columns are. 0: all are.
+        in larger groups only evenly spaced rows and columns are. 0: all pixels are compared.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class GuidedLoss(ImageLoss):
 
 
 def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
-    """Return some evenly spaced rows and columns that together stand for the whole.
+    """Return evenly spaced rows and columns that together stand for the whole.
 
     Args:
       whole: the conditionals of all pixels.
-      side: number of rows, and of columns, to keep, where there are twice as many.
+      side: number of rows, and of columns, to keep if there are at least twice as many.
       seed: int32 [2], chooses the first row and column.
     """
     size = whole.levels.shape[1:3]
@@ -105,7 +105,7 @@ def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
     if distance < 2:
         return whole
     corner = tf.unstack(tf.math.floormod(seed, distance))
-    # Gathered: XLA slices from places that it knows beforehand.
+    # By a gather, because XLA can slice only at places that are known when it compiles.
     rows, columns = (
         first + distance * tf.range(pixels // distance)
         for first, pixels in zip(corner, size, strict=True)

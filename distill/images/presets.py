@@ -1,4 +1,4 @@
-"""Presets of distilled image models, each with the figure it should reach and its cost."""
+"""Presets of distilled image models, each with the measure it should reach and its cost."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 _ADAM = OptimizerConfig(
     learning_rate=1e-3, warmup_steps=20, decay="cosine", average_decay=0.99, clip_norm=1.0
 )
-# Adam's first updates are nearly as large in every weight, which a trained network does not bear.
+# Adam's first updates have nearly the same size for every weight, which harms a trained network.
 _GENTLE_ADAM = dataclasses.replace(_ADAM, learning_rate=1.5e-4)
 _FEW_STEPS = LoopConfig(num_steps=4, evaluate_every_steps=4)
 

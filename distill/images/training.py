@@ -41,7 +41,7 @@ features of a classifier where the loss compares them, else None. Another kind i
 
 
 class ImageStudentRecipe(Recipe):
-    """Distillation of an image model, whose run is that of an ordinary image model."""
+    """Distillation of an image model; the run is that of an ordinary image model."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -49,11 +49,11 @@ class ImageStudentRecipe(Recipe):
 
     @property
     def rows(self) -> int:
-        """Number of images of a batch."""
+        """Number of images in a batch."""
         return self.config.batch_size
 
     def prepare(self, run: TrainingRun) -> tuple[ImageDataset, Features | None]:
-        """Return the images and the features of the loss, after claiming the run."""
+        """Claim the run, and return the images and the features for the loss."""
         dataset = dataset_for(self.config, self.teacher, self.data)
         facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
         facts["targets"] = to_json(self.config.targets)
@@ -84,7 +84,7 @@ class ImageStudentRecipe(Recipe):
 def student_and_teacher(
     config: AnyTrainConfig, teacher: ImageModel
 ) -> tuple[ImageDensity, ImageDensity]:
-    """Return an untrained student, and a copy of its teacher that no tape watches."""
+    """Return an untrained student, and a copy of its teacher without gradients."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
@@ -114,7 +114,7 @@ def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | st
     """Return the images, with the configuration of the student.
 
     Raises:
-      UserError: the teacher does not fit, or the images have other classes.
+      UserError: the teacher does not fit, or the images' classes are not the teacher's.
     """
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))

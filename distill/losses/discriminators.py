@@ -2,9 +2,9 @@
 
 A mean of log magnitudes does not reward the fine structure of harmonics; a discriminator does.
 Yamamoto et al. 2019, "Probability density distillation with generative adversarial networks" (arXiv
-1904.04472), adds one to the KL. Discriminators of spectrograms are those of Jang et al. 2021,
-"UnivNet" (2106.07889), those of periods of Kong et al. 2020, "HiFi-GAN" (2010.05646), both
-narrower; the losses are least squares (Mao et al. 2016, 1611.04076) and feature matching.
+1904.04472), adds one to the KL. The discriminators of spectrograms follow Jang et al. 2021,
+"UnivNet" (2106.07889), and those of periods Kong et al. 2020, "HiFi-GAN" (2010.05646), both with
+fewer channels; the losses are least squares (Mao et al. 2016, 1611.04076) and feature matching.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, of on
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Scores, near 1 for a recording and 0 for a student, and the hidden features."""
+    """A discriminator's scores, near 1 for recordings and 0 for students, and hidden features."""
 
     scores: tf.Tensor
     features: tuple[tf.Tensor, ...]
@@ -37,9 +37,9 @@ class Convolutions(tf.Module):
 
     Args:
       shapes: height and width of each kernel, and its strides [down, across].
-      channels: hidden channels.
-      initial: makes the variables.
-      name: the module's name, with which those of its variables begin.
+      channels: number of hidden channels.
+      initial: the factory that creates the variables.
+      name: the module's name, with which the variables' names begin.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Convolutions(tf.Module):
         ]
 
     def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
-        """Return the verdict on float32 [batch, height, width, 1].
+        """Return the verdict on an image.
 
         Args:
-          image: the input.
-          frozen: whether the weights get no gradient, so that it flows to the image alone.
+          image: the input, float32 [batch, height, width, 1].
+          frozen: whether the weights get no gradient, so that it flows only to the image.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -80,12 +80,12 @@ class Convolutions(tf.Module):
 
 
 class SpectrogramDiscriminator(tf.Module):
-    """A discriminator of log magnitudes below `top_share` of the band, at one FFT size.
+    """A discriminator of log-magnitude spectrograms at one FFT size.
 
     Args:
       fft_size: length of the transform, in samples.
-      config: the share of the band, and the hidden channels.
-      initial: makes the variables.
+      config: the number of hidden channels, and the share of the band, from 0 Hz up, that is read.
+      initial: the factory that creates the variables.
     """
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
@@ -103,12 +103,12 @@ class SpectrogramDiscriminator(tf.Module):
 
 
 class PeriodDiscriminator(tf.Module):
-    """A discriminator of every `period`-th sample, each phase by itself.
+    """A discriminator of every `period`-th sample, for each phase by itself.
 
     Args:
-      period: distance of the samples.
-      config: the hidden channels.
-      initial: makes the variables.
+      period: spacing of the samples.
+      config: the number of hidden channels.
+      initial: the factory that creates the variables.
     """
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:
@@ -146,9 +146,9 @@ class Discriminators(tf.Module):
             discriminator = mean (D(recorded) - 1)^2 + mean D(sound)^2
 
         where F are hidden features, and means are over discriminators too. The first two give the
-        weights of the discriminators no gradient, the third gives none to the sound, so that the
-        gradient of the sum by all weights is each player's own. A mean of equal shares of a batch
-        is that of the batch.
+        discriminators' weights no gradient, the third gives none to the sound, so that in the
+        gradient of the sum each player's weights get the gradient of that player's own losses. The
+        mean over equal shares of a batch is the value for the batch.
 
         Args:
           sound: the student's sound, float32 [batch, time].
@@ -172,12 +172,12 @@ class Discriminators(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Opposition:
-    """The terms of both players: the student's two, which count later, and the discriminators'.
+    """The losses of both players: the student's two, which start later, and the discriminators'.
 
     Attributes:
-      discriminators: rate the sound.
-      config: weights of the student's terms, and the updates before they count.
-      step: int32 [], the updates so far.
+      discriminators: the student's opponents, which rate the sound.
+      config: the weights of the student's terms, and the number of updates before they count.
+      step: int32 [], the number of updates so far.
     """
 
     discriminators: Discriminators

@@ -1,4 +1,4 @@
-"""The terms that ask the teacher: the divergence from it, and the repulsion by another row's."""
+"""The terms that read the teacher: divergence from it, and repulsion by that of another row."""
 
 import dataclasses
 from typing import Any
@@ -54,8 +54,8 @@ class KL:
 class Contrastive:
     """The negative divergence from the teacher under the condition of another row.
 
-    A student that ignores its condition is as near to the teacher of another one (van den Oord et
-    al. 2017, section 3.3).
+    It penalises a student that ignores its condition, which is just as close to the teacher under
+    another one (van den Oord et al. 2017, section 3.3).
 
     Attributes:
       weight: factor on the divergence, which is subtracted.
@@ -66,16 +66,17 @@ class Contrastive:
     draws: int = 16
 
     def __call__(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the divergence; nothing where there is no condition."""
+        """Return the divergence and its weight, by name; {} if there is no condition."""
         other = draw.teach(True)
         if other is None:
             return {}
         return {"contrastive": Weighted(-self.weight, measured(draw, other, self.draws).kl)}
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """Return "frames_before" and "speaker_before" of the row before the first of a share.
+        """Return the frames and speaker of the row before a share's first row.
 
-        The last row of the whole batch precedes its first.
+        The names are "frames_before" and "speaker_before". The row before the first of the whole
+        batch is its last.
         """
         last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
         before = (replicator.replica_id - 1) % replicator.num_replicas
@@ -84,13 +85,13 @@ class Contrastive:
 
 
 def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Return the teacher's means and log-scales where both distributions are normal, else None."""
+    """Return the teacher's means and log-scales if both distributions are normal, else None."""
     normal: tuple[tf.Tensor, tf.Tensor] | None = getattr(given, "normal", None)
     return normal if draw.noise_kind == "normal" else None
 
 
 def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
-    """Return the divergence from conditionals: in closed form between normals, else from draws."""
+    """Return the divergence from conditionals: in closed form for normals, else from draws."""
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)

@@ -22,19 +22,19 @@ import tensorflow as tf
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 
-# Entropy of the noise that a student starts from, in nats an element.
+# Entropy of the noise that a student starts from, in nats per element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
 class ElementDensities(Protocol):
-    """The distribution of every element given the elements before it, differentiable in those."""
+    """The distribution of each element given those before it, in which it is differentiable."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return nats per unit of other values there, float32 [..., batch, elements...]."""
+        """Return the log-density of values, nats per unit, float32 [..., batch, elements...]."""
 
 
 class Divergence(NamedTuple):
-    """Nats per element, []: kl = cross_entropy - entropy."""
+    """A divergence and its parts in nats per element, []: kl = cross_entropy - entropy."""
 
     kl: tf.Tensor
     cross_entropy: tf.Tensor
@@ -103,10 +103,10 @@ def standard_draws(
       kind: "logistic" or "normal".
       seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
       batch: number of rows.
-      length: elements per row.
-      count: draws per element.
-      rows: int32 [batch], numbers of the rows under their seed; None: their indices. A share of a
-        larger batch numbers them as the whole does; rows with their own seeds need one number.
+      length: number of elements per row.
+      count: number of draws per element.
+      rows: int32 [batch], the number of each row under its seed; None: their indices. A share of a
+        larger batch keeps the whole batch's numbers; rows with their own seeds may share a number.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":
@@ -114,7 +114,7 @@ def standard_draws(
         return tf.stack([lane[..., 0] for lane in lanes])
     within = counter_noise.uniform(seed, rows, 0, length)[..., 0]
     strata = tf.reshape(tf.range(count, dtype=tf.float32), [count, 1, 1])
-    # An end of the unit interval is a float32 away from u, and infinite: it is kept off.
+    # u may round to an end of the unit interval, whose quantile is infinite, so it is clipped.
     u = tf.clip_by_value((strata + within) / count, 1e-7, 1.0 - 1e-7)
     return tf.math.log(u) - tf.math.log1p(-u)
 
@@ -136,9 +136,9 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
 
 
 def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
-    """Return ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
+    """Return ClariNet's regularisation, (ln sp - ln sq)^2, [batch, elements...].
 
-    It is added lambda times to the divergence (equation 7).
+    It is multiplied by lambda and added to `gaussian_divergence` (equation 7).
 
     Args:
       drawn: the student's output, [batch, elements...].
@@ -155,8 +155,8 @@ def mean_of(
     Args:
       values: [batch, elements...].
       mask: 1 for each element that counts, of the same shape; None: all count.
-      counted: the divisor, for a share of a batch the mean number over all shares; None: the mask's
-        own sum.
+      counted: the divisor: for a share of a batch, the mean number over all shares; None: the sum
+        of the mask.
     """
     if mask is None:
         return tf.reduce_mean(values)

@@ -1,7 +1,7 @@
-"""The loss of a distillation of sound: the list of terms whose weights are not 0.
+"""The loss of a distillation of sound: a list of the terms whose weights are not 0.
 
-A term is one file and one entry of `TERMS`; a term of another package is registered by `register`
-and takes its weight from `LossConfig.others`.
+A term is one file and one entry of `TERMS`; `register` adds a term of another package, whose weight
+is in `LossConfig.others`.
 """
 
 import functools
@@ -32,10 +32,10 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Parts(NamedTuple):
-    """The parts that terms are made of besides their weights.
+    """What the factories of terms need besides the weights.
 
     Attributes:
-      step: int32 [], the updates so far.
+      step: int32 [], the number of updates so far.
       classifier: a classifier of speech units; None: there is none.
       mel: the convention of the frames that it reads.
       discriminators: the student's opponents; None: there are none.
@@ -65,7 +65,7 @@ def _opposition(config: LossConfig, parts: Parts) -> Term:
     return Opposition(parts.discriminators, config, parts.step)
 
 
-# In the order in which they are summed, by the names for `LossConfig.weight`.
+# The terms by the names that `LossConfig.weight` takes, in the order in which they are summed.
 TERMS: dict[str, Factory] = {
     "kl": lambda config, parts: KL(config.kl, config.draws, config.regularisation).parts,
     "contrastive": lambda config, parts: Contrastive(config.contrastive * config.kl, config.draws),
@@ -79,13 +79,13 @@ TERMS: dict[str, Factory] = {
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Register a term of a loss of sound; `LossConfig.others` has its weight.
+    """Register a term of the loss; `LossConfig.others` has its weight.
 
     Args:
-      name: the name of the term and of its weight, by which a scalar that it returns is logged.
+      name: the name of the term and of its weight; a scalar that it returns is logged under it.
 
     Returns:
-      A decorator of a function from `LossConfig` and `Parts` to the term.
+      A decorator for a function from `LossConfig` and `Parts` to the term.
     """
 
     def add(factory: Factory) -> Factory:
@@ -99,7 +99,8 @@ def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
     """Return the terms whose weights are not 0.
 
     Raises:
-      UserError: `config.others` names no term, or something is missing for a term.
+      UserError: `config.others` has a name that is not a term's, or a part that a term needs is
+        missing.
     """
     if unknown := sorted({name for name, _ in config.other_weights} - TERMS.keys()):
         raise UserError(f"`loss.others` must be of {', '.join(TERMS)}, got {unknown[0]}.")
@@ -118,7 +119,7 @@ class Objective:
       teacher: the density to learn from.
       config: the weights of the terms.
       seed: the seed of all noise, an integer in [0, 2^64).
-      step: int32 [], the number of updates so far, with which the noise differs.
+      step: int32 [], the number of updates so far; the noise is different for each.
       classifier: a classifier of speech units, for the perceptual terms.
       mel: the convention of the frames that it reads.
       discriminators: the student's opponents, for the adversarial terms.
@@ -150,7 +151,7 @@ class Objective:
         return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
 
     def draw(self, batch: dict[str, tf.Tensor]) -> Draw:
-        """Return what the student draws for a batch, which the terms read."""
+        """Return the `Draw` of a batch, which the terms read."""
         seed = counter_noise.fold_in(self._seed, self._step)
         rows = tf.range(_shape(batch)[0]) + batch.get("first_row", 0)
         output = self._drawn(batch, seed, rows)
@@ -160,12 +161,12 @@ class Objective:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the inputs of a share that depend on the whole batch, as `GlobalBatchLoss` asks.
+        """Return the inputs of a share that depend on the whole batch, for `GlobalBatchLoss`.
 
         Returns:
-          "first_row" int32 [], which addresses noise; the mean over all shares of the number
-          "counted" of samples outside padding; and the inputs of the terms.
-          "level_db" is not included: it is the mean of the levels of the shares.
+          "first_row" int32 [], which addresses noise; "counted", the number of samples outside
+          padding, as a mean over all shares; and the inputs of the terms. "level_db" is not
+          included: it is the mean of the shares' levels.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]
@@ -181,7 +182,7 @@ class Objective:
 
     def _drawn(self, batch: dict[str, tf.Tensor], seed: tf.Tensor, rows: tf.Tensor) -> FlowOutput:
         samples = _shape(batch)[1]
-        # The absolute phase of the voice carries no information, so it is drawn anew each step.
+        # The absolute phase of the voice carries no information, so each step draws a new one.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), rows, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
             self.frames(batch),
@@ -213,14 +214,14 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Neighbouring frames on either side of every clip, those of `training.clip_context`."""
+        """Return the number of neighbouring frames on either side of every clip."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         return batch["speaker"] if self.student.config.speakers else None
 
     def _previous_condition(self, condition: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the teacher's condition of the row before each row of the whole batch."""
+        """Return the teacher's condition of the row before each row, within the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
         before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}

@@ -1,9 +1,10 @@
-"""Perceptual losses: distances between the features of a classifier of speech units.
+"""Perceptual losses: differences between the features that a speech-unit classifier computes.
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a student should have
-the features that a classifier of speech sounds computes of a recording, either frame by frame or in
-their correlations (the feature reconstruction and the style loss of Johnson et al. 2016,
-"Perceptual Losses for Real-Time Style Transfer", equations 2 and 4, the latter after Gatys et al.).
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a classifier of speech
+sounds should compute the same features for the student's sound as for the recording, either frame
+by frame or in their correlations (the feature reconstruction and the style loss of Johnson et al.
+2016, "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4, the latter after Gatys et
+al.).
 """
 
 import dataclasses
@@ -25,19 +26,19 @@ LEAST = 1e-6  # least mean square to divide by
 class PerceptualLoss:
     """The mean squared difference of the hidden features of a sound and a recording, float32 [].
 
-    Each layer's difference is divided by the mean square of the recorded features, so that layers
-    weigh alike, and layers are averaged: 0 for the same sound, and for unrelated features f 2 (1 -
-    mean(f)^2 / mean(f^2)), which is below 2, since rectified ones have no mean of 0. The gradient
-    reaches the sound alone.
+    Each layer's difference is divided by the mean square of the recorded features, so that all
+    layers have equal weight, and the layers are averaged. The loss is 0 for equal sounds; for
+    unrelated features f it is 2 (1 - mean(f)^2 / mean(f^2)), which is below 2, since rectified
+    features have a mean above 0. The gradient reaches only the sound.
 
     Attributes:
       classifier: the network whose hidden features are compared.
       convention: the convention of the sounds' frames, which must be the classifier's.
-      compared: a function of a layer's features: themselves, or their `gram`, by which sounds may
-        differ in length.
+      compared: function from a layer's features to what is compared: the features themselves, or
+        their `gram`, for which sounds may differ in length.
 
     Raises:
-      UserError: another convention.
+      UserError: `convention` is not the classifier's.
     """
 
     classifier: UnitClassifier
@@ -45,7 +46,7 @@ class PerceptualLoss:
     compared: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
     def __post_init__(self) -> None:
-        """Raise UserError for another convention than the classifier's."""
+        """Raise UserError unless the convention is the classifier's."""
         expected = self.classifier.config.convention
         if self.convention.to_dict() != expected.to_dict():
             raise UserError(
@@ -60,8 +61,8 @@ class PerceptualLoss:
         Args:
           sound: the student's sounds.
           recorded: the recordings, of the same shape.
-          energies: for a share of a batch, the `energies` of the whole, float32 [layers]; None:
-            those of `recorded`.
+          energies: for a share of a batch, the `energies` of the whole batch, float32 [layers];
+            None: those of `recorded`.
         """
         targets = [tf.stop_gradient(target) for target in self._features(recorded)]
         parts = [
@@ -78,7 +79,7 @@ class PerceptualLoss:
     def energies(self, recorded: tf.Tensor) -> tf.Tensor:
         """Return the mean square of each layer's compared features, float32 [layers].
 
-        The energies of a batch are the mean over its equal shares.
+        The energies of a batch are the mean of those of its equal shares.
         """
         return _energies(self._features(recorded))
 
@@ -90,7 +91,7 @@ class PerceptualLoss:
 
 @dataclasses.dataclass(frozen=True)
 class Perceived:
-    """A perceptual loss as a term, with the energies of the whole batch.
+    """A perceptual loss as a term, relative to the energies of the whole batch.
 
     Attributes:
       name: name of the term.
@@ -116,7 +117,7 @@ def gram(features: tf.Tensor) -> tf.Tensor:
 
         G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
 
-    does not depend on the time in the clip at which something is heard.
+    does not depend on when in the clip something is heard.
     """
     _, frames, channels = features.shape
     return tf.matmul(features, features, transpose_a=True) / (channels * frames)

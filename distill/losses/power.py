@@ -1,11 +1,11 @@
 """Power losses: a student's sound must have the spectrum of the recording, whatever its phase.
 
 van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
-windows are Hann windows: without one, its side lobes leave high-frequency noise unpunished. Every
-form is relative to the recording, except for `SILENT`, which is added to its energy: clips of far
-more energy weigh alike, and others count less the quieter they are. `squared_loss` takes the energy
-of averaged power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at -30 dB is
-not (80); `magnitude_loss` and `multi_loss` sum over frames, and both are loud there.
+windows are Hann windows: without one, side lobes would leave high-frequency noise unpunished. Every
+loss is relative to the energy of the recording plus `SILENT`: clips of far more energy have equal
+weight, and the others count less the quieter they are. `squared_loss` takes the energy of averaged
+power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at -30 dB is not (80);
+`magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ SILENT = 1.0  # energy below which a recording counts as this loud: it has nothi
 
 
 def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the distance of the power spectrum, averaged over time, from the recording's, [].
+    """Return the relative squared error of the power spectrum averaged over time, [].
 
-    || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
-    the level.
+    It is || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the loss of the paper, which
+    mostly measures the level.
 
     Args:
       sound: the student's sound, float32 [batch, time], of at least 1024 samples.
@@ -36,9 +36,9 @@ def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 
 def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the distance of the magnitudes from the recording's by frame, []; Ping et al. 2018.
+    """Return the relative squared error of the magnitudes of all frames, [] (Ping et al. 2018).
 
-    || |S| - |S'| ||^2 / || |S| ||^2.
+    It is || |S| - |S'| ||^2 / || |S| ||^2.
 
     Args:
       sound: the student's sound, float32 [batch, time], of at least 1024 samples.
@@ -49,7 +49,10 @@ def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 
 def multi_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return spectral convergence and log magnitudes at three resolutions (Yamamoto et al.), []."""
+    """Return spectral convergence plus log-magnitude error, a mean over three resolutions, [].
+
+    Source: Yamamoto et al. 2020, arXiv 1910.11480.
+    """
     return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
 
 
@@ -65,7 +68,7 @@ def _relative(drawn: tf.Tensor, target: tf.Tensor, axes: list[int]) -> tf.Tensor
 def _resolution(
     sound: tf.Tensor, recorded: tf.Tensor, fft_size: int, hop_samples: int, window_samples: int
 ) -> tf.Tensor:
-    """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|, S the recording's magnitudes."""
+    """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|; S is the recording's."""
     drawn, target = (
         magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded)
     )

@@ -1,4 +1,4 @@
-"""An objective is a list of terms: what a term reads, what it returns, and their sum."""
+"""The terms of an objective: what a term reads, what it returns, and the sum of terms."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ class Draw:
       output: what the student drew, float32 [batch, time].
       recorded: the data as its codec scales it, float32 [batch, time].
       noise_kind: the student's noise, "logistic" or "normal".
-      seed: uint32 [2] of this step.
-      rows: int32 [batch], which address noise under the seed.
-      teach: returns the teacher's conditionals given the output: under the condition of each row
-        for False, under that of the row before it for True, or None where that is not known.
+      seed: the seed of this step, uint32 [2].
+      rows: int32 [batch], the number of each row under the seed.
+      teach: function that returns the teacher's conditionals given the output: under each row's
+        own condition for False; under that of the row before for True, or None if there is none.
       batch: the batch itself.
     """
 
@@ -47,17 +47,17 @@ class Draw:
 
     @property
     def counted(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """The mask of the elements that count and their number, as `kl_divergence.mean_of` has."""
+        """The mask of the elements that count, and their number, for `kl_divergence.mean_of`."""
         return self.batch.get("mask"), self.batch.get("counted")
 
 
-# A function of what was drawn: a scalar, or several with their weights by name. It may have
-# `global_inputs(batch, replicator)`: what it must know of the whole batch, by name.
+# A function from a `Draw` to a scalar, or to several values with their weights, by name. It may
+# have `global_inputs(batch, replicator)`, which returns what it needs of the whole batch, by name.
 Term = Callable[[Any], tf.Tensor | dict[str, Weighted]]
 
 
 class Listed(NamedTuple):
-    """A term of an objective, with name and weight for one that returns a scalar."""
+    """A term of an objective; name and weight are used if it returns a scalar."""
 
     name: str
     weight: float
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
 
 
 def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the weighted sum of the terms, [], and the value of each by its name."""
+    """Return the weighted sum of the terms, [], and the value of each by name."""
     found: dict[str, Weighted] = {}
     for name, weight, term in terms:
         value = term(draw)
@@ -74,7 +74,7 @@ def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.
 
 
 def weighed(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the weighted sum of values, [], and the values."""
+    """Return the weighted sum of the values, [], and the values by name, without weights."""
     loss = tf.add_n([weight * value for weight, value in found.values()])
     return loss, {name: value for name, (_, value) in found.items()}
 
@@ -87,10 +87,10 @@ def name_of(term: Term) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A distance between the student's samples and the data, such as a distance of spectra.
+    """A comparison of the student's samples with the data, such as an error of spectra.
 
     Attributes:
-      function: from samples and data, float32 [batch, time] each, to a scalar or [batch].
+      function: function from samples and data, float32 [batch, time] each, to [] or [batch].
       weight: factor on the term.
     """
 

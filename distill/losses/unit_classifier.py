@@ -1,9 +1,9 @@
 """Speech units found in a corpus without transcripts, and a small network that recognises them.
 
-The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3): the
-features inside a network that distinguishes speech sounds are what matters. They are k-means
+The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3), because
+only the features inside a network that distinguishes speech sounds matter. Units are k-means
 clusters of cepstra and their deltas, and the network sees partly masked frames, so that it must
-learn how sounds follow one another (both as the first round of HuBERT, Hsu et al. 2021).
+learn how sounds follow one another (both as in the first round of HuBERT, Hsu et al. 2021).
 Transcripts are not used even where they exist: they do not give the time of each sound.
 """
 
@@ -51,7 +51,7 @@ class UnitConfig:
     widths: tuple[int, ...] = (5, 3, 3)
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a size out of range."""
+        """Raise UserError, which names the field, if a size is out of range."""
         if self.num_units < 2:
             raise UserError(f"`num_units` must be at least 2, got {self.num_units}.")
         if self.channels < 1:
@@ -63,10 +63,11 @@ class UnitConfig:
 class UnitClassifier(tf.Module):
     """Convolutions over frames, `above_silence`, that give the unit of each frame.
 
-    Statistics of a corpus, float32 numpy arrays: band_mean [bands] and frame_scale [], which bring
-    frames near mean 0 and variance 1 (one scale, so that a band that is nearly constant is not
-    amplified); mean and scale [2 * cepstra], the same for `cepstra`; centres [units, 2 * cepstra]
-    of the units.
+    Attributes:
+      band_mean, frame_scale: statistics of a corpus, float32 [bands] and [], that bring frames near
+        mean 0 and variance 1; one scale for all, so that a nearly constant band is not amplified.
+      mean, scale: the same for `cepstra`, float32 [2 * cepstra] each.
+      centres: centres of the units, float32 [units, 2 * cepstra].
     """
 
     def __init__(self, config: UnitConfig, seed: int = 0) -> None:
@@ -100,7 +101,7 @@ class UnitClassifier(tf.Module):
         return self._hidden(mel, weights)
 
     def units(self, mel: np.ndarray) -> np.ndarray:
-        """Return the unit of each frame of a recording, int32 [frames]: the nearest centre."""
+        """Return the unit with the nearest centre for each frame of a recording, int32 [frames]."""
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
     def named(self) -> dict[str, tf.Variable]:
@@ -147,7 +148,7 @@ def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
     """Set the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
 
-    Every cepstrum counts the same, whatever its spread, and its delta half of that.
+    All cepstra have equal weight, whatever their spread, and the deltas half of it.
     """
     num_units, half = classifier.config.num_units, points.shape[1] // 2
     if len(points) < num_units:
@@ -158,7 +159,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
     scale[half:] /= DELTA_WEIGHT
     classifier.scale = scale
     with warnings.catch_warnings():
-        # Of an empty cluster: a unit that no frame has does no harm.
+        # A cluster may be empty: a unit that no frame has does no harm.
         warnings.simplefilter("ignore", UserWarning)
         classifier.centres, _ = scipy.cluster.vq.kmeans2(
             (points - classifier.mean) / scale, num_units, KMEANS_ROUNDS, minit="++", rng=rng
@@ -166,9 +167,9 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
 
 
 def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the clips as the network trains on them: at another level, noisier, and with gaps.
+    """Return clips changed for training: at other levels, with noise and with gaps.
 
-    Each clip is raised or lowered as a whole and each of its values by itself; two spans of frames
+    The level of each clip is changed, and each of its values by a little noise; two spans of frames
     and one of bands are silenced (SpecAugment, Park et al. 2019).
     """
     batch, frames, bands = mel.shape
@@ -181,7 +182,7 @@ def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a span of 0 to `longest` trues in each row, bool [batch, length]."""
+    """Return rows with one span of 0 to `longest` true values each, bool [batch, length]."""
     spans = rng.integers(0, longest + 1, [batch, 1])
     starts = rng.integers(0, length - spans + 1)
     places = np.arange(length)
@@ -191,7 +192,7 @@ def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> n
 def _batch(
     mel: np.ndarray, units: np.ndarray, seed: int, step: int, shape: tuple[int, int]
 ) -> dict[str, tf.Tensor]:
-    """Return batch `step`: masked clips of all the frames [frames, bands] and their units."""
+    """Return batch `step`: masked clips of the frames [frames, bands], and their units."""
     rng = np.random.default_rng([seed, step])
     clips, frames = shape[0], min(shape[1], len(mel))
     starts = rng.integers(0, len(mel) - frames + 1, clips)
@@ -211,23 +212,23 @@ def train_units(
     seed: int = 0,
     log: Callable[[str], None] = print,
 ) -> UnitClassifier:
-    """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
+    """Find the units of a corpus, train a `UnitClassifier` on them, and return it.
 
-    1,500 steps take about a minute of one core.
+    1,500 steps take about a minute on one core.
 
     Args:
       corpus: recordings with mel frames.
       split: the recordings to train on.
       num_units: number of units, the clusters of k-means.
-      channels: channels of the network's layers.
+      channels: number of channels of the network's layers.
       steps: number of updates.
-      batch_size: clips per batch.
-      clip_frames: frames per clip.
+      batch_size: number of clips per batch.
+      clip_frames: number of frames per clip.
       seed: the seed of clusters, weights and clips.
       log: called with progress messages.
 
     Raises:
-      UserError: the corpus has no mel, or fewer frames than units.
+      UserError: the corpus has no mel frames, or fewer frames than units.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -280,7 +281,7 @@ def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> t
 
 
 def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
-    """Return the shares of a split's frames that are recognised, and of its most frequent unit."""
+    """Return the share of a split's frames that is recognised, and that of its commonest unit."""
     found, right = np.zeros(classifier.config.num_units, np.int64), 0
     for recording in recordings_of(corpus, split):
         mel = frames_of(corpus, recording, ["mel"])
@@ -307,7 +308,7 @@ def load(path: str | os.PathLike[str]) -> UnitClassifier:
     """Load the classifier that `save` wrote.
 
     Raises:
-      UserError: naming the file and what is wrong.
+      UserError: the file cannot be read or is invalid; the message names it and gives the reason.
     """
     arrays = read_npz(Path(path))
     classifier = UnitClassifier(_config(arrays, Path(path)))

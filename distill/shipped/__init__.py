@@ -12,11 +12,11 @@ FOLDERS = {
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped student, a model folder that `distill.model.load` reads."""
+    """Return the model folder of a shipped student, which `distill.model.load` reads."""
     return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
 def model_folder(path: Path) -> Path:
-    """Return the path, or a shipped student's folder for its name where no folder has it."""
+    """Return the path; for a shipped student's name that is not a path here, its folder."""
     path = Path(path)
     return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path

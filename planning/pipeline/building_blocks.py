@@ -1,13 +1,13 @@
 """Schedules from building blocks: the passes of one microbatch, repeated at an interval.
 
 A block gives the slots of F, B and W of microbatch 0 on each stage; microbatch j runs j intervals
-later. Repeated without a collision it is a schedule, which is squeezed (Qi et al. 2024, arXiv
-2405.15362, sections 2 and 3). An activation of one microbatch that lives for l slots is held l / T
-times, T being the interval, so that offsets between the stages determine the memory. With d
+later. Repeated without collisions it is a schedule, which is squeezed (Qi et al. 2024, arXiv
+2405.15362, sections 2 and 3). If an activation lives for l slots, those of l / T microbatches are
+live at once, where T is the interval, so the offsets between stages determine the memory. With d
 devices:
 
-    1f1b         one stage per device; F 1 slot after F of the previous stage, fused backward 2
-    after
+    1f1b         one stage per device; F 1 slot after the previous stage's, fused backward 2 slots
+                 after it
     interleaved  stages s, s + d, ... on device s; groups of d microbatches take turns
     v-*          stages s and 2d - 1 - s on device s, T = 6: the lifetimes of the two have the same
                  sum on every device, and d s / 6 microbatches of a device's share are live at once,
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """Return the block of 1F1B: one stage per device; the first of d devices holds d microbatches.
+    """Return the block of 1F1B: one stage per device, and d live microbatches on the first of d.
 
     Harlap et al. 2018, PipeDream (arXiv 1806.03377).
     """
@@ -63,7 +63,7 @@ def interleaved(devices: int, chunks: int = 2) -> Block:
 
     Args:
       devices: number of devices.
-      chunks: stages per device.
+      chunks: number of stages per device.
     """
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}

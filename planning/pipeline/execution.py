@@ -1,4 +1,4 @@
-"""Execution of a network's exported stages on the devices of JAX, by a schedule.
+"""Execution of a network's exported stages on JAX devices, by a schedule.
 
 JAX dispatches asynchronously: the passes are dispatched in the order of their slots, and each runs
 when its device is free and its inputs have arrived.

@@ -81,7 +81,7 @@ def split(
 
 
 def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
-    """Return the part of a traced graph from some tensors to others."""
+    """Return the function of a traced graph from the tensors `takes` to the tensors `gives`."""
     # Shapes are static: as constants they save a part from keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
@@ -114,7 +114,7 @@ def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
 
 
 def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.GraphDef:
-    """Return some operations of a graph without control dependencies."""
+    """Return the given operations of a graph, without control dependencies."""
     whole, names = graph.as_graph_def(), {operation.name for operation in operations}
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
     for node in whole.node:
@@ -167,7 +167,7 @@ def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.O
 
 
 def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
-    """Return references to all tensors that depend on some of these."""
+    """Return references to all tensors that depend on any of these."""
     found, waiting = set(), list(tensors)
     while waiting:
         tensor = waiting.pop()

@@ -52,12 +52,12 @@ class Schedule:
 
     @property
     def num_chunks(self) -> int:
-        """Stages per device."""
+        """Number of stages per device."""
         return len(self.devices) // self.num_devices
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches per step."""
+        """Number of microbatches per step."""
         return 1 + max(each.microbatch for each in self.slots)
 
     def needs(self, each: Pass) -> Iterator[Pass]:
@@ -91,7 +91,7 @@ class Schedule:
         return peaks
 
     def check(self) -> None:
-        """Raise ValueError unless every pass runs once, alone on its device, after its needs."""
+        """Raise ValueError unless every pass runs once, after its needs, in a slot of its own."""
         counts = range(len(self.devices)), range(self.num_microbatches)
         missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
         if missing:

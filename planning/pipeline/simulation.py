@@ -102,7 +102,7 @@ def compare(
     """Return simulations of every kind of schedule of one network, 1F1B first.
 
     Raises:
-      UserError: fewer than one device or microbatch.
+      UserError: the number of devices or microbatches is below 1.
     """
     names = list(BLOCKS)
     return [simulate(schedule_of(name, devices, microbatches), durations) for name in names]

@@ -23,7 +23,7 @@ LIVING = "temporaries"  # the compiler's term for memory that lives within a ste
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """The natural stages of a network, as a manifest's "pipeline" has them.
+    """The natural stages of a network, as in a manifest's "pipeline".
 
     Attributes:
       work: amount of work of each stage, in any unit.
@@ -34,9 +34,9 @@ class Stages:
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Return the work of `count` runs of consecutive stages, the largest as small as possible.
+        """Return the work of `count` groups of consecutive stages, with the least possible maximum.
 
-        Among equally good solutions, the earlier runs are shorter.
+        Among equally good solutions, the earlier groups are shorter.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
@@ -44,7 +44,7 @@ class Stages:
 
         @functools.cache
         def largest(first: int, runs: int) -> float:
-            """Return the largest run when the stages from `first` on are joined into `runs`."""
+            """Return the largest work when the stages starting at `first` form `runs` groups."""
             if runs == 1:
                 return ends[-1] - ends[first]
             lasts = range(first + 1, total - runs + 2)

@@ -22,7 +22,7 @@ _OTHER_SHAPES = (
 
 
 class CollectiveOrderError(UserError):
-    """An error of replicas, or workers, that call different collectives."""
+    """Replicas, or workers, call different collectives."""
 
 
 def call_text(primitive: str, tensors: Iterable[tf.Tensor]) -> str:
@@ -51,7 +51,7 @@ class CollectiveRecord:
             self._calls[replica] = []
 
     def note(self, replica: int, call: str) -> None:
-        """Append a call; raise CollectiveOrderError if another replica made another one here."""
+        """Append a call; raise CollectiveOrderError if another replica's call here differs."""
         with self._lock:
             calls = self._calls[replica]
             calls.append(call)

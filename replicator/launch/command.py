@@ -79,7 +79,7 @@ def _shape(given: LaunchArguments) -> Shape:
 
 
 def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
-    """Return the command line for each of the machines, HOST:PORT."""
+    """Return the command lines for the machines at these addresses, HOST:PORT."""
     lines = []
     for task in shape.tasks(addresses):
         lines += [f"# on {task.address}: {task.name}"]

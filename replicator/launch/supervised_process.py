@@ -54,7 +54,7 @@ class SupervisedProcess:
         return SupervisedProcess(self.task, *self._settings)
 
     def fileno(self) -> int:
-        """Return the file descriptor of its output, for `select`."""
+        """Return the file descriptor of the process's output, for `select`."""
         return self._reaper.stdout.fileno()  # type: ignore[union-attr]
 
     @property
@@ -63,7 +63,7 @@ class SupervisedProcess:
         return self.status is None
 
     def has_ended(self) -> bool:
-        """Return whether it has ended since the last call, and set `status`."""
+        """Return whether the process has ended since the last call, and set `status`."""
         if self.is_running and self._reaper.poll() is not None:
             self.status = self._reaper.returncode
             return True

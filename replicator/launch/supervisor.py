@@ -23,9 +23,13 @@ SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 class _ClusterRun:
     """The state of one start of the cluster, with a process per task.
 
-    The task `failed` was the first to end unexpectedly; those in `killed` did not end in time. The
-    others get SIGTERM and SIGKILL at `term_at` and `kill_at`, on the monotonic clock. Servers have
-    been sent SIGTERM, because nothing needs them, if `is_ending_servers`.
+    Attributes:
+      processes: the processes of all tasks.
+      failed: the first task that ended unexpectedly.
+      killed: the tasks that did not end in time.
+      signal_name: name of the signal that was forwarded.
+      term_at, kill_at: times on the monotonic clock at which running tasks get SIGTERM and SIGKILL.
+      is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
     """
 
     processes: list[SupervisedProcess]
@@ -100,7 +104,7 @@ class Supervisor:
         for process in ready:
             self._write(process.lines())
         ended = [p for p in run.processes if p.has_ended()]
-        # Causes first: those that a signal ended, and servers last.
+        # Causes come first: tasks that a signal ended first, servers last.
         for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
             self._write(process.lines(is_last=True))
             self._note(run, process)

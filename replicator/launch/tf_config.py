@@ -214,7 +214,7 @@ def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that a new program could use, by their names in CUDA_VISIBLE_DEVICES."""
+    """Return the names, as in CUDA_VISIBLE_DEVICES, of the GPUs that a new program could use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]

@@ -17,11 +17,11 @@ def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     """Copy the newest checkpoint that run.py trained in `folder` to `workdir`, and return its step.
 
     A missing run directory is created with the exported configuration. Newer lines of metrics are
-    copied too, and the files named in `keeps` that the run has not.
+    copied too, and those of the files in `keeps` that the run lacks.
 
     Raises:
-      UserError: the checkpoint is damaged or does not fit, or the run has another configuration,
-        has the same step or a later one, or is in use.
+      UserError: the checkpoint is damaged or does not fit, or the run's configuration differs, or
+        the run is at the same step or a later one, or is in use.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:

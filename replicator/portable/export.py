@@ -50,7 +50,7 @@ def export_function(
       inputs: static shape and dtype of each input, in call order.
       folder: folder to write to, created if missing; other functions in its manifest are kept.
       name: name of the function in the manifest and of its files.
-      variables: variables that `fn` may read, by their names in the weights file.
+      variables: variables that `fn` may read, by name in the weights file.
       state: variables that `fn` may read and that are not written; the caller passes their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.
@@ -170,7 +170,7 @@ def next_command(folder: Path, state: TrainState) -> str:
 
 
 def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
-    """Return every trainable variable by its name in checkpoints without `weights/`."""
+    """Return every trainable variable by name, as in checkpoints but without `weights/`."""
     return dict(zip(variable_names(network), network.trainable_variables, strict=True))
 
 

@@ -16,8 +16,8 @@ class ExportedRun(TrainingRun):
     """A run whose step is exported: its directory, if it has one, is only read.
 
     Args:
-      folder: the folder to write; the run's files are kept in it.
-      workdir: the run directory; None, or one without a run: a new run.
+      folder: the folder to write, to which the run's files are copied.
+      workdir: the run directory; None, or a directory without a run: a new run.
       log: called with progress messages.
     """
 
@@ -33,12 +33,12 @@ class ExportedRun(TrainingRun):
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Make the configuration that of the folder, after `check`."""
+        """Store the configuration as the folder's, after `check`."""
         self.check(config, changeable, defaults)
         self.config = config
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if it has it."""
+        """Return the path of a file in the folder, copied from the run directory if that has it."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)
@@ -68,11 +68,11 @@ def export_portable(
     Args:
       recipe: everything that decides the outcome of training.
       folder: new, or without checkpoints.
-      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
-        checkpoints, they are those of the first step.
+      workdir: run directory whose newest checkpoint gives the weights; if it is None or has no
+        checkpoints, they are initial weights.
       log: called with progress messages.
-      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if it suits the family.
-        With linear prediction the loss was not finite after 20 steps on an H100.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: as suits the
+        family. With linear prediction the loss was not finite after 20 steps on an H100.
 
     Raises:
       UserError, DataError, AudioError: the run cannot be exported; the message is one line that

@@ -117,7 +117,7 @@ def averages(folder: Path | str) -> dict[str, np.ndarray]:
 
 
 def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
-    """Return the function that returns the batch of a step, made by batches.py from settings."""
+    """Return a function from a step to its batch, created by batches.py from settings."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
@@ -186,9 +186,9 @@ class Training:
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
-        """Dispatch one more step, and return its metrics on the device.
+        """Dispatch one more step, and return its metrics, which stay on the device.
 
-        After a loss or gradient that is not finite, no further step changes the state.
+        Once a loss or gradient is not finite, no further step changes the state.
         """
         arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
         self.state, self.alive, metrics = self._advance(*arguments)
@@ -335,7 +335,7 @@ def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[
 
 
 def catch_stop_signals() -> list[str]:
-    """Return a list to which the first SIGINT or SIGTERM appends its name; a second one ends."""
+    """Return a list to which the first SIGINT or SIGTERM appends its name; a second one kills."""
     caught: list[str] = []
 
     def catch(number: int, _: types.FrameType | None) -> None:
@@ -385,7 +385,7 @@ def parsed(arguments: list[str] | None) -> Options:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return 0, 2 after a user's mistake, or 1 after another error of the system."""
+    """Train, and return 0, or 2 after a user's mistake, or 1 after an error of the system."""
     options = parsed(arguments)
     try:
         with processes.together(options):

@@ -41,7 +41,7 @@ class Lowered:
     Attributes:
       artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
       captures: resources and constants that the function reads, in order.
-      outputs: shape and dtype of each output by its name, in order.
+      outputs: shape and dtype of each output by name, in order.
     """
 
     artifact: bytes
@@ -109,7 +109,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
 
 
 def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
-    """Return a compiled function of the tensors among the specs, and its result's structure."""
+    """Return a function compiled for the tensors among the specs, and its result's structure."""
     flat = tf.nest.flatten(specs)
     made: list[Any] = []
     inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}

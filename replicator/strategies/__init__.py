@@ -1,4 +1,4 @@
-"""Strategies of running a step: one device, several, workers, parameter servers, a mesh, a TPU."""
+"""Ways to run a step: on one device, several, workers, parameter servers, a mesh or a TPU."""
 
 from replicator.strategies.base import Replicator
 from replicator.strategies.factory import (

@@ -144,11 +144,11 @@ class AsynchronousStep:
         """Return the outputs of an update that has finished.
 
         If its worker was killed between the update and the return of its outputs, they are those of
-        the previous update. With `max_pending` no more than so many updates are scheduled,
-        including the returned one, so that a run can end at its last step; None: one per worker.
+        the previous update. At most `max_pending` updates are scheduled, including the returned
+        one, so that a run can end at its last step; None: one per worker.
 
         Raises:
-          tf.errors.OutOfRangeError: there is no batch left and no update pending.
+          tf.errors.OutOfRangeError: no batch is left and no update is pending.
           UserError: a parameter server has ended, or processes have not answered for too long.
         """
         for made in range(self._steps_per_call):
@@ -244,7 +244,7 @@ class _Answers:
         self.begin()
 
     def begin(self) -> None:
-        """Start a wait; silence is measured from now."""
+        """Start a wait: silence is measured from this time."""
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:

@@ -258,7 +258,7 @@ class Replicator(abc.ABC):
         return replica
 
     def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
-        """Apply `function` to the tensors of a nest, leaving None alone, and record the call."""
+        """Apply `function` to the tensors of a nest, but not to None, and record the call."""
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]

@@ -104,7 +104,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def connected(address: str, seconds: float) -> socket.socket:
-    """Return a connection to HOST:PORT; raise OSError if none is accepted in so many seconds."""
+    """Return a connection to HOST:PORT; raise OSError if none is accepted within `seconds`."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
 

@@ -36,7 +36,7 @@ _COMMUNICATION = re.compile(
 
 
 class PeerLostError(UserError):
-    """An error of another process that has ended, or did not answer in time."""
+    """Another process has ended, or did not answer in time."""
 
     exit_status = FAILURE
 
@@ -107,9 +107,9 @@ def barrier(replicator: Replicator) -> None:
 
 @contextlib.contextmanager
 def chief_first(replicator: Replicator) -> Iterator[None]:
-    """Run the block in the chief first, then in the others; all leave it together.
+    """Run the block in the chief first, then in the others; all processes leave it together.
 
-    Files that the chief writes in it exist for the others, if they share the disk.
+    If the processes share a disk, the others find the files that the chief wrote in the block.
     """
     if not replicator.is_chief:
         barrier(replicator)
@@ -177,12 +177,13 @@ def of_chief(replicator: Replicator, number: int) -> int:
 class SharedStopRequest:
     """A request of any process to stop, after which all stop after the same step.
 
-    The request is a float variable of each process, in `metric_variables` (empty if one process
-    runs alone). Its mean over replicas is computed with the metrics of the next step, in the same
+    The request is a float variable of each process, in `metric_variables` (empty if there is only
+    one process). Its mean over replicas is computed with the metrics of the next step, in the same
     collective, so that it needs no message of its own.
 
     A reason may also request something that all processes do before they continue, such as waiting
-    while the chief saves. Of several of the `reasons`, least urgent first, the last one is taken.
+    while the chief saves. The `reasons` are ordered from least to most urgent; the most urgent one
+    that was requested is taken.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):
@@ -202,7 +203,7 @@ class SharedStopRequest:
             self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
     def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the metrics of a step without the stop requests, which are stored."""
+        """Store the stop requests in a step's metrics, and return the other metrics."""
         if self.metric_variables:
             mean = metrics[_STOP].numpy()
             requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
@@ -210,7 +211,7 @@ class SharedStopRequest:
         return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
     def decided(self, own: str | None) -> str | None:
-        """Return the request received by all processes, or `own` if one process runs alone."""
+        """Return the request received by all processes, or `own` if there is only one process."""
         return self._decision if self.metric_variables else own
 
 

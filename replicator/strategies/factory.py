@@ -37,9 +37,9 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
     Args:
       mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
-      layouts: the mesh dimension, or None, of each axis of the variables whose name matches a
-        pattern, by the pattern (a regular expression); other variables are on every device. Empty:
-        every variable is cut wherever the mesh divides it, and gathered where it is read.
+      layouts: for each pattern, a regular expression, the mesh dimension, or None, of each axis of
+        the variables whose names match it; other variables are on every device. Empty: every
+        variable is cut wherever the mesh divides it, and gathered where it is read.
 
     Raises:
       UserError: the mesh or a pattern does not fit.

@@ -135,7 +135,7 @@ class ShardedReplicator(Replicator):
         )
 
     def per_replica(self, values: list[Any]) -> Any:
-        """Return one nest of per-replica values from one nest per device."""
+        """Return a nest of per-replica values, made from a nest for each device."""
         strategy = self._data_parallel._strategy
         return strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]

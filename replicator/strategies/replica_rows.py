@@ -21,7 +21,7 @@ def check_divisible(element_spec: Any, num_replicas: int) -> None:
 
 
 def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) -> Callable:
-    """Return a function for `dataset.map` that keeps the rows of some replicas of a global batch.
+    """Return a function for `dataset.map` that keeps `count` replicas' rows of a global batch.
 
     Every tensor [rows, ...] becomes [count, rows / num_replicas, ...], the rows of the replicas
     first, ..., first + count - 1.
@@ -45,12 +45,12 @@ def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) 
 def replica_batches(
     dataset: tf.data.Dataset, first: int, count: int, num_replicas: int
 ) -> tf.data.Dataset:
-    """Return a dataset of the batches of some of the replicas, from one of global batches.
+    """Return a dataset of the batches of `count` replicas, given one of global batches.
 
     Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
     `num_replicas` does not divide is an error (`uneven_rows_error` explains it), and so is every
-    element after it: raised only once, it would reach one replica, while the others found the next
-    batch, or the end of the data, and could report that instead.
+    element after it: an error raised only once would reach one replica, while the others would find
+    the next batch, or the end of the data, and could report that instead.
     """
     rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
     if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):

@@ -40,8 +40,8 @@ def responds(address: str) -> bool:
 def serve_until_chief_ends(task: Task) -> NoReturn:
     """Run the server of this process's task, then end the process; never return.
 
-    The exit status is 0 if the chief has ended, CHIEF_LOST_SECONDS before, and 1 if none has
-    started for CHIEF_SECONDS.
+    The exit status is 0 once the chief has been gone for CHIEF_LOST_SECONDS, and 1 if no chief has
+    started within CHIEF_SECONDS.
     """
     spec = tf.train.ClusterSpec(task.cluster)
     server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)

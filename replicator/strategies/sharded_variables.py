@@ -1,4 +1,4 @@
-"""Variables in shards on a mesh: the layout of each, and reads as a computation requires."""
+"""Variables in shards on a mesh: their layouts, and reads in the form that a computation needs."""
 
 import contextlib
 import enum
@@ -70,7 +70,7 @@ class LayoutRules:
         return self._widest(shape) if self.is_automatic else self.replicated(len(shape))
 
     def check_all_used(self) -> None:
-        """Raise UserError if a pattern was found in no name."""
+        """Raise UserError if a pattern was not found in any name."""
         for pattern, _ in self._rules:
             if pattern.pattern not in self._used:
                 names = list(dict.fromkeys(self._names))
@@ -245,7 +245,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource that is read now: that of the shards, or that of a copy."""
+        """The resource that is currently read: that of the shards or of a copy."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:

@@ -70,7 +70,7 @@ _OPTIONS = (
 
 
 class SnapshotVariable(resource_variable_ops.ResourceVariable):
-    """A variable that a step reads once, unless it sets it in between."""
+    """A variable that a step reads only once, unless the step sets it in between."""
 
     def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
         self._snapshots = snapshots

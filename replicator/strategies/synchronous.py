@@ -243,8 +243,8 @@ def local(
     """Return a replicator of synchronous replicas on the devices of this machine.
 
     Args:
-      devices: names of the devices, or their number (without GPUs so many logical CPUs are created,
-        if TensorFlow has not started yet); None: every GPU, else every logical CPU.
+      devices: names of the devices, or their number (without GPUs, this many logical CPUs are
+        created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
       devices_per_replica: consecutive devices that form one replica (`logical_device`).
 
     Raises:

@@ -26,35 +26,35 @@ class Collectives(Protocol):
         """Return each tensor of a nest reduced over all replicas or microbatches."""
 
     def all_gather(self, value: Any, /) -> Any:
-        """Return each tensor of a nest from all of these: [...] becomes [num_replicas, ...]."""
+        """Return each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
 
 
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
-    """A loss that is not a plain mean over rows and therefore needs figures of the whole batch.
+    """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
 
     Examples are a loss divided by the number of unpadded samples, one with statistics over the
     batch, and one that draws a single dropout mask for all rows.
     """
 
     def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
-        """Return figures of the global batch, by name, which are added to the input of the loss.
+        """Return values of the global batch, by name, which are added to the input of the loss.
 
-        This is called before the loss, with one microbatch, if the global batch is split among
+        This is called with each microbatch, before the loss, if the global batch is split among
         replicas or microbatches. With its result, the mean of the losses over all microbatches must
         be the loss of the global batch, and the mean of the gradients its gradient. The replicator
         has `num_replicas` and `replica_id`, which count microbatches, and the primitives
-        `all_reduce` (the mean only) and `all_gather` over them.
+        `all_reduce` (only the mean) and `all_gather` over them.
         """
 
 
 def split_microbatches(
     loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
 ) -> Batch:
-    """Return a replica's batch as microbatches, with the global figures that the loss needs.
+    """Return a replica's batch as microbatches, with the global values that the loss needs.
 
     Args:
-      loss_fn: the loss; a `GlobalBatchLoss` gives global figures.
+      loss_fn: the loss; a `GlobalBatchLoss` gives global values.
       batch: the replica's batch, tensors [rows, ...] by name.
       num_microbatches: number of microbatches. If it is above 1, every tensor becomes
         [num_microbatches, rows / num_microbatches, ...].

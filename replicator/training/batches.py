@@ -1,4 +1,4 @@
-"""Batches made by NumPy, one per step number, as a tf.data pipeline."""
+"""Batches that NumPy computes, one per step number, as a tf.data pipeline."""
 
 from collections.abc import Callable, Collection
 
@@ -28,7 +28,7 @@ def as_dataset(
       first: first batch number, at least 0.
       stop: number after the last batch.
       rows: number of rows of every batch, or None if it differs.
-      then: a TensorFlow function that changes every batch; None: nothing.
+      then: a TensorFlow function that changes every batch; None: batches stay as they are.
       free: keys of arrays whose second axis differs from batch to batch.
     """
     if first < 0:

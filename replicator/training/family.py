@@ -1,7 +1,7 @@
 """One object per family of models, and the verbs of the command line for any family.
 
-Families are registered in `distill.families`. Their functions import TensorFlow when they are
-called, so that a help text need not wait for it.
+Families are registered in `distill.families`. Their functions import TensorFlow only when they are
+called, so that help texts appear at once.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ class Parts:
     Attributes:
       recipe: returns what to train, given the preset's name and the options.
       load: returns the model of a run directory, a model folder or a shipped name.
-      evaluate: returns the figures of a model, given the options, the model and the data.
-      report: returns figures as lines of text.
+      evaluate: returns the metrics of a model, given the options, the model and the data.
+      report: returns these metrics as lines of text.
       measure: measures a run on dev for its model folder, given the options and config.json.
-      card: returns the text of the card of a model.json.
+      card: returns the text of the card for a model.json.
       export_sampler: writes the sampler of a model to a folder as functions that JAX can run; the
         number is the shortest length in frames, 0 if any will do.
       config_from: returns the configuration in a config.json.
@@ -56,22 +56,22 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """All that the commands need of a family of models.
+    """Everything that the commands need to know about a family of models.
 
     Attributes:
-      verb: the verb that trains it, "train" or "distill".
-      makes: "sound" or "images".
-      kinds: kinds in config.json and model.json of its models.
-      shipped: folders of the models that come with the package, by their names.
+      verb: the verb that trains the family, "train" or "distill".
+      makes: what its models make, "sound" or "images".
+      kinds: the kinds of its models in config.json and model.json.
+      shipped: folders of the models that come with the package, by name.
       presets: its configurations by name.
       options: returns the class of the training options of a preset, a `TrainingOptions` whose
         first two fields are the data (or teacher) and the config.
-      score: returns a format of the best score of a configuration, as "best dev {:.3f} bits/dim".
+      score: returns a format for the best score of a configuration: "best dev {:.3f} bits/dim".
       evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
         `check()`, which raises UserError.
       training_data: returns the location of the data of a model's training, or shipped data.
       load_parts: returns the functions that need TensorFlow, which is imported when it is called.
-      detected: returns options that the data ask for, given a configuration and the words.
+      detected: returns options that the data call for, given a configuration and the words.
     """
 
     verb: str
@@ -142,11 +142,11 @@ def run_evaluate(
     arguments: list[str],
     parse: Callable[..., Any],
 ) -> int:
-    """Run `onepass evaluate ...`: print the figures of a model, and return the exit status.
+    """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
 
     Args:
       family_of: returns the family of a model.
-      likely: the family whose options are read; another one with the same options may be found.
+      likely: the family whose options are read; the model's may be another with the same options.
       arguments: words after the verb.
       parse: reads a dataclass from words.
     """

@@ -57,7 +57,7 @@ Metrics = Mapping[str, tf.Tensor]
 
 
 class DivergedError(UserError):
-    """An error of a loss that was not finite; the state before it is on disk."""
+    """A loss was not finite; the state before it is on disk."""
 
 
 class Trainer:
@@ -97,8 +97,10 @@ class Trainer:
         """Restore the newest readable checkpoint, and return messages for the user.
 
         The messages are the notes of the run directory, and one for each newer checkpoint that is
-        damaged. If there is none, `initialise` prepares the state in the chief. If other processes
-        of the run have ended, or have another configuration, UserError is raised.
+        damaged. If there is no checkpoint, `initialise` prepares the state in the chief.
+
+        Raises:
+          UserError: another process of the run has ended, or its configuration differs.
         """
         self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
@@ -150,15 +152,15 @@ class Trainer:
         """Train to the last step, or until a stop is requested, and save.
 
         `LoopConfig.max_minutes` count from `resume`, or from here if that was not called. With
-        `LoopConfig.patience`, the state's average is at the end that of the best score.
+        `LoopConfig.patience`, the state's average is set at the end to that of the best score.
 
         Args:
-          batches: endless batches from the current step of the run on; with more than one device,
+          batches: endless batches, starting at the run's current step; with more than one device,
             an argument of `Replicator.batches`.
           evaluate: returns the score on dev (lower is better), given the log and the step. Only the
             chief needs one.
-          listener: hears of updates and scores, and may end training; None: nobody. If it asks for
-            the end at an update without a score, several processes all end after the next update.
+          listener: hears of updates and scores, and may end training; None: no listener. If it asks
+            for the end at an update without a score, several processes all end after the next one.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -265,7 +267,7 @@ class Trainer:
                 return reason
 
     def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
-        """Show, log and tell the metrics of an update, and return its step."""
+        """Show and log the metrics of an update, tell the listener, and return the step."""
         before, step = outputs.progress.done, self._num_updates
         outputs.progress.advance(step - before, loss=metrics["loss"])
         every = self.config.report_every_steps
@@ -336,7 +338,7 @@ class Trainer:
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        """Score this step, if there is an evaluation, and tell it with its update's metrics."""
+        """Score this step, if there is an evaluation, and tell the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
         score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
@@ -358,7 +360,7 @@ class Trainer:
         return score
 
     def _diverged(self, loss: float, norm: float) -> DivergedError:
-        # Nothing is deleted: the state itself may be the cause, and an earlier one be needed.
+        # Nothing is deleted: if the state itself is the cause, an earlier one is needed.
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
             self._saved_step = self.step
@@ -383,7 +385,7 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class _Outputs:
-    """Destinations of metrics, scores and progress, and who computes scores."""
+    """Destinations of metrics, scores and progress, and the function that computes scores."""
 
     evaluate: Evaluate | None
     listener: Listener

@@ -69,7 +69,7 @@ def adam(
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
 
-    # Rate and corrections are float32, weights may have another type.
+    # Rate and corrections are float32; weights may have a different type.
     def updated(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
@@ -79,7 +79,7 @@ def adam(
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
-    """Return the moving average of the weights; early steps weigh more, so it needs no warm-up."""
+    """Return the moving average of the weights; its decay starts low, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 

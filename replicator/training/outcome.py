@@ -22,7 +22,7 @@ class Outcome:
       seconds: duration of the training in seconds.
       best_score, best_step: score and step of the best checkpoint on dev; None before the first
         evaluation.
-      scores: step and score of every evaluation, also of those before the run was resumed.
+      scores: step and score of every evaluation, including those before the run was resumed.
     """
 
     step: int
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """0, or 128 + the signal that stopped it."""
+        """Exit status of the command: 0, or 128 plus the number of the signal that stopped it."""
         named = self.reason in signal.Signals.__members__
         return 128 + signal.Signals[self.reason] if named else 0
 

@@ -37,20 +37,20 @@ class PortableBatches(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A model with all that its training needs.
+    """A model with everything that its training needs.
 
     Attributes:
       state: the variables to train.
       loss: returns the loss [] of a batch, and metrics.
-      batches: returns the batches from a step on, given the step, i and k, for part i of k.
+      batches: returns the batches starting at a step, given the step, i and k, for part i of k.
       evaluation: returns the evaluation on dev.
       portable: the same batches for a machine without TensorFlow.
-      start: initialises the weights of a new run; None: they are as they should be.
+      start: initialises the weights of a new run; None: they are initialised already.
       frozen: variables that the loss reads and training does not change, by name.
       description: text that describes the model to the user; "": the number of its weights.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
-      stages: returns what an exported folder says of the model as a pipeline, given the shape of
-        every entry of a batch; {} where it cannot be cut.
+      stages: returns what an exported folder records about the model as a pipeline, given the spec
+        of every entry of a batch; {} if it cannot be cut.
     """
 
     state: TrainState
@@ -67,7 +67,7 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(abc.ABC):
-    """What a family trains on what data, and how.
+    """What a family trains, on which data, and how.
 
     Attributes:
       preset: name of the preset, which is stored with the run.
@@ -92,11 +92,11 @@ class Recipe(abc.ABC):
 
     @property
     def rows(self) -> int:
-        """Number of rows of a batch."""
+        """Number of rows in a batch."""
         return self.config.data.batch_size
 
     def described(self, kind: str, config: Any, **facts: Any) -> dict:
-        """Return the content of config.json: the configuration, facts on the data, locations."""
+        """Return the content of config.json: the configuration, facts about the data, locations."""
         data = str(self.data)
         folder = data if data.startswith("tfds:") else str(Path(data).absolute())
         teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
@@ -105,11 +105,11 @@ class Recipe(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, run: TrainingRun) -> Any:
-        """Read the data, claim the run, and return what `set_up` needs of them."""
+        """Read the data, claim the run, and return what `set_up` needs."""
 
     @abc.abstractmethod
     def set_up(self, run: TrainingRun, prepared: Any) -> Setup:
-        """Return the model and its training; called where variables are created."""
+        """Return the model and its training; called in the scope where variables are created."""
 
 
 def train(

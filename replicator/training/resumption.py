@@ -14,7 +14,8 @@ from replicator.strategies.coordination import broadcast_initial_state
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
     """Assign every variable the array of its name.
 
-    If an array is missing or has another shape or type, raise UserError and assign nothing.
+    Raises:
+      UserError: an array is missing, or its shape or type differs; then nothing is assigned.
     """
     for name, variable in variables.items():
         shape, dtype = tuple(variable.shape), variable.dtype.as_numpy_dtype

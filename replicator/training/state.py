@@ -33,8 +33,8 @@ class TrainState(tf.Module):
       schedule: returns the learning rate, float32 [], of a step, int32 []; None: the rate that
         `optimizer` describes.
       opponent: another network trained by the same loss, such as discriminators: the loss gives
-        each weight the gradient of its own player (`tf.stop_gradient` on the other's), so that one
-        update, checkpoint and strategy serve both.
+        each weight only its own player's gradient (by `tf.stop_gradient`), so that one update,
+        checkpoint and strategy serve both.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainState(tf.Module):
         return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Return every variable by its name in checkpoints."""
+        """Return every variable by name, as in checkpoints."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
             slots |= {
@@ -157,7 +157,7 @@ class TrainState(tf.Module):
         assign_arrays(self.slots(), arrays)
 
     def average_slots(self) -> dict[str, tf.Variable]:
-        """Return the variables that `use_average` reads, by their names in checkpoints."""
+        """Return the variables that `use_average` reads, by name, as in checkpoints."""
         return {f"average/{n}": v for n, v in zip(self.names, self.average, strict=True)}
 
     def start(self, weights: Sequence[tf.Variable]) -> None:

@@ -88,11 +88,11 @@ class TrainingRun:
         return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the resumed run's, by `RunDirectory.check`."""
+        """Compare part of a configuration with that of the resumed run (`RunDirectory.check`)."""
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with the resumed run's, by `RunDirectory.claim`."""
+        """Write config.json, or compare it with that of the resumed run (`RunDirectory.claim`)."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -145,11 +145,11 @@ class TrainingRun:
           state: the variables to train; they are created in `variables`, as are `loss` and `reads`.
           loss: returns the loss [] of a batch, and metrics.
           loop: length of training and frequency of evaluations and checkpoints.
-          batches: returns the batches from a step on, of whose rows each has part i of k equal
-            parts, given the step, i and k.
+          batches: returns the batches starting at a step, each with part i of k equal parts of its
+            rows, given the step, i and k.
           evaluation: returns the evaluation callback; called only in the chief.
           start: initialises the weights of a new run; called only in the chief.
-          listener: hears of updates and scores, and may end training; None: nobody.
+          listener: hears of updates and scores, and may end training; None: no listener.
           reads: variables that the loss reads in addition to the state.
           description: text that describes the model to the user; "": the number of its weights.
 

@@ -9,7 +9,7 @@ from .program import Operation, combined, read_program
 from .simulation import Network, simulate
 
 # Floating-point operations and bytes of memory per second of a device; bandwidth in Gbit/s and
-# latency in seconds between two. The figures are round because measured ones would vary the choice.
+# latency in seconds between two. The numbers are round so that the choice does not vary by machine.
 RATES = {
     "cpu": (5e10, 1e10, 10.0, 5e-5),
     "gpu": (1e14, 1e12, 800.0, 1e-5),
@@ -28,7 +28,7 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """Return a device of a platform, cpu, gpu or tpu; others get the figures of a GPU.
+        """Return a device of a platform, cpu, gpu or tpu; others get the speeds of a GPU.
 
         `link_gbps` is the bandwidth between two devices in Gbit/s; None: the platform's.
         """
@@ -86,7 +86,7 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 
 
 def compiled_bytes(compiled: Any) -> int:
-    """Return the memory of a device: arguments, results that alias none of them, temporaries."""
+    """Return the memory of a device: arguments, results that do not alias them, temporaries."""
     found = compiled.memory_analysis()
     made = found.output_size_in_bytes - found.alias_size_in_bytes
     return found.argument_size_in_bytes + made + found.temp_size_in_bytes

@@ -1,4 +1,4 @@
-"""The devices of a mesh, each one's part of every array, and the choice of a layout."""
+"""The devices of a mesh, the shard of every array on each of them, and the choice of a layout."""
 
 import argparse
 import functools

@@ -106,7 +106,7 @@ class Layout:
 
     @classmethod
     def read(cls, path: Path, step: Step) -> "Layout":
-        """Read a layout file; raise LayoutError for another program or an impossible cut."""
+        """Read a layout file; raise LayoutError if it does not fit the step's program."""
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
             mesh = {str(axis): int(size) for axis, size in stored["mesh"].items()}

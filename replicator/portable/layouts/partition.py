@@ -74,7 +74,7 @@ class Partitioner:
         self._next = [indices.get(tensor.name) for tensor in step.outputs]
 
     def propagated(self, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-        """Return the cuts, completed by those of other arguments that follow from them."""
+        """Return the cuts, completed by the cuts of other arguments that follow from them."""
         with self._context, ir.Location.unknown():
             passed = self._passed(cuts, False, _PROPAGATE)
             found = [_sharding(attributes) for attributes in _main(passed).arg_attrs]

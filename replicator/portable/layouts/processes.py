@@ -37,8 +37,7 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 def together(options: argparse.Namespace) -> Iterator[None]:
     """Connect this process to the others named in run.py's options for the duration of the block.
 
-    An error of the block is raised if this process is alone; otherwise it ends the process by
-    `Ending`.
+    An error of the block is raised if this is the only process; otherwise `Ending` ends it.
     """
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
@@ -81,10 +80,10 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
 
 
 class Ending:
-    """Immediate end of a process that needs others: a line on stderr and status 2.
+    """Immediate end of a process that needs others, with one line on stderr and status 2.
 
-    Output of native code goes to a temporary file, and from there to stderr only if it aborts for
-    another reason. A regular exit of JAX would wait for the missing processes.
+    Output of native code goes to a temporary file, and from there to stderr only if the code aborts
+    for a different reason. A regular exit of JAX would wait for the missing processes.
 
     Args:
       line: message for when native code finds a process missing.
@@ -132,7 +131,7 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return the arrays of the first process, which alone reads them, in all processes."""
+    """Return the arrays of the first process, the only one that reads them, in all processes."""
     if jax.process_count() == 1:
         return arrays()
     if is_first():
@@ -166,8 +165,8 @@ def check_equal(*things: Any) -> None:
 class Agreement:
     """An agreement of all processes on the next action, requested by each after every step.
 
-    With several processes, an answer is that of the previous step, so that none waits for its
-    devices.
+    With several processes, the answer is the one for the previous step, so that no process waits
+    for its devices.
 
     Args:
       requests: possible requests, from lowest to highest priority, the first meaning to continue;

@@ -1,4 +1,4 @@
-"""The search for a layout: inductive tactics first, then decisions one by one from the best.
+"""The search for a layout: inductive tactics first, then single decisions that improve the best.
 
 After automap (Schaarschmidt et al. 2021, arXiv 2112.02958): decisions are about arguments only,
 tied tensors and repeated layers are decided together, and consequences for other arguments are
@@ -190,10 +190,10 @@ class Search:
         return cuts
 
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
-        """Return the best layouts of one propagated decision, of two and so on, by beam search.
+        """Return the best layouts with one propagated decision, with two and so on, by beam search.
 
-        A first decision that pays most in the end, often a cut of every layer's width, need not be
-        one of the best at first.
+        The first decision of the best sequence, often a cut of every layer's width, need not be one
+        of the best by itself.
         """
         decisions = {
             (self._implications(group, dimension, axis), axis): None
@@ -265,7 +265,7 @@ class Search:
     def _with(
         self, cuts: Cuts, group: Group, dimension: int | None, axes: tuple[str, ...]
     ) -> Cuts | None:
-        """Return the cuts with some axes along only this dimension of a group, or None."""
+        """Return the cuts with `axes` along only this dimension of a group; None if impossible."""
         made = list(cuts)
         for index in group.indices:
             made[index] = self._placed(cuts[index], dimension, axes)
@@ -276,7 +276,7 @@ class Search:
         return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
 
     def _placed(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
-        """Return the cut with some axes along one dimension and no other, in the mesh's order."""
+        """Return the cut with `axes` along one dimension and no other, in the mesh's order."""
         kept = [{*each} - {*axes} for each in cut]
         if dimension is not None:
             kept[dimension] |= {*axes}

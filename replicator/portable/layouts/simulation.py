@@ -113,15 +113,15 @@ def simulate(program: list[Operation], network: Network, compute_scale: float = 
 def sharing_scale(
     replicas: int, busy_share: float = 1.0, paired_scale: float | None = None
 ) -> float:
-    """Return by what factor replicas are slower that share the cores which one had alone.
+    """Return the factor by which replicas that share cores are slower than a single one.
 
     Args:
       replicas: number of replicas that run at once.
-      busy_share: share of the cores, from 0 to 1, that one replica alone kept busy; others can use
-        the idle rest.
+      busy_share: share of the cores, from 0 to 1, that a single replica keeps busy; others can use
+        the rest.
       paired_scale: measured factor by which one replica is slower next to another; None: not
-        measured. The part that busy shares do not explain (caches, bandwidth) is assumed for more
-        replicas too.
+        measured. The part that busy shares do not explain (caches, bandwidth) is assumed to be the
+        same for more replicas.
     """
     if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)
@@ -152,12 +152,12 @@ def asynchronous_rate(
     """Return the updates per second of workers and parameter servers, and a timeline.
 
     A worker reads all variables, computes, and adds its changes (Dean et al. 2012): a worker's link
-    carries all bytes each way, a server's link its share of every worker's. `handling_seconds` are
-    processor time at either end for the messages of all variables one way; the timeline has
-    `updates` of each worker.
+    carries all bytes each way, and a server's link its share of every worker's bytes.
+    `handling_seconds` is the processor time at either end for the messages of all variables in one
+    direction; the timeline has `updates` updates of each worker.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
-    # Variables on several servers arrive from all at once, limited by the worker's link.
+    # Variables on several servers arrive from all of them at once, limited by the worker's link.
     held = transfer / servers
     served = held + handling_seconds / servers
     program: list[Operation] = []
