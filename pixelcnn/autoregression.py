@@ -24,7 +24,7 @@ def autoregressive(density: ImageDensity) -> Autoregressive:
     Its condition is a dict of what the conditioner reads, such as {"label": int32 [batch]}.
 
     Raises:
-      UserError: the density is of a multiscale model, which draws groups of pixels at once.
+      UserError: the density belongs to a multiscale model, which draws groups of pixels at once.
     """
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
@@ -46,13 +46,13 @@ class PixelSymbols:
         self.network, self.conditioner = network, conditioner
 
     def parameters(self, symbols: tf.Tensor, condition: Batch | None = None) -> tf.Tensor:
-        """Return [batch, height, width, num_parameters], of each pixel from those before it."""
+        """Return each pixel's parameters given those before, [batch, height, width, parameters]."""
         hidden = self.network(symbols, self.conditioner(condition or {}))
         return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
     @property
     def call(self) -> Any:
-        """Raise UserError: the network is stored in a model folder, with its configuration."""
+        """Raise UserError, since the network is stored in a model folder with its configuration."""
         raise UserError("A shipped kind of network is stored in its own model folder.")
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -102,7 +102,7 @@ class PixelDistribution:
 
 @register(PixelCNN, object)
 def cached_rows(network: PixelCNN, distribution: Any) -> Any:
-    """Return the sampler that keeps the rows of every layer, as one program for each shape."""
+    """Return the sampler that caches the rows of every layer, as one program for each shape."""
 
     @tf.function(jit_compile=True, autograph=False)
     def program(

@@ -32,7 +32,7 @@ class SoundHere(SoundDrawing):
         super().__init__(given, model, arguments, name, model.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
-        """Return the chunks: a recording's beginning that is continued, if any, then what is drawn."""
+        """Return the chunks: the beginning of a recording that is continued, then what is drawn."""
         given, model = self.given, self.model
         source = source_of(given, model, self._file)
         whole = _length(given, model, source)

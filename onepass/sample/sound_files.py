@@ -146,7 +146,7 @@ class Record:
         )
 
     def speed(self, rate_hz: int) -> str:
-        """Return a line with the time that the sounds took; if long, also their real-time factor."""
+        """Return a line with the time that sounds took; if long, also their real-time factor."""
         seconds, took = self.made / rate_hz, self.ended - self.started
         said = (
             f"{_duration(self.made, rate_hz)} of sound in {took:.2f} s, "

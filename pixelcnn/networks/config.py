@@ -54,7 +54,7 @@ class ConditioningConfig:
     """Levels of the frames before."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for an impossible encoder."""
+        """Raise a ValueError that names the field if the encoder is impossible."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
@@ -73,7 +73,7 @@ class ConditioningConfig:
     def has_null(self) -> bool:
         """True if there is a null condition, by which a model can be guided.
 
-        It is that of training with dropped conditions, or the mean of all classes.
+        It is the dropped condition of training, or the mean of all classes.
         """
         return self.kind == "class" or self.dropout > 0
 
@@ -197,7 +197,7 @@ class MultiscaleConfig:
     `base`; none: a PixelCNN draws it pixel by pixel."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for sizes that do not fit together."""
+        """Raise a ValueError that names the field if the sizes do not fit together."""
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows
