@@ -1,7 +1,7 @@
-"""WaveNets as networks of symbols, sampled by the parts of `autoregressive`.
+"""WaveNets as networks of symbols, sampled by the components of `autoregressive`.
 
 A `WaveNet` is a causal network like any other, and its cached step is derived from its graph. A
-`VocoderWaveNet` brings its own: its layers run once per bunch of samples.
+`VocoderWaveNet` has its own step: its layers run once per bunch of samples.
 """
 
 import functools
@@ -26,7 +26,7 @@ from wavenet.vocoder import VocoderWaveNet
 def autoregressive(network: Network) -> Autoregressive:
     """Return a network of sound as a model of samples in [-1, 1], float32 [batch, time].
 
-    Its condition is that of `network.condition`, [batch, time, channels].
+    Its condition is the result of `network.condition`, [batch, time, channels].
     """
     return Autoregressive.of_symbols(symbols_of(network), network.likelihood, network.codec)
 
@@ -45,16 +45,16 @@ class SoundSymbols:
         self.condition = tf.TensorSpec([None, None, channels], dtype) if channels else None
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; of sample t from the levels before t."""
+        """Return the parameters [batch, time, num_parameters]; row t reads the levels before t."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters of all samples from the network's inputs before each of them."""
+        """Return the parameters of all samples; the network reads the inputs before each."""
         return self.network(inputs, self.given(condition))
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
-        """The network's passes over blocks of samples; None: a context stack reads whole blocks."""
+        """Passes of the network over blocks; None for a context stack, which reads whole blocks."""
         return None if self.network.config.context_layers else BlockPass(self.network)
 
     @property
@@ -67,11 +67,11 @@ class SoundSymbols:
         return tf.range(tf.shape(symbols)[1])[tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of levels [batch, time]."""
+        """Return the network's input for levels [batch, time]."""
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
     def given(self, condition: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the condition as the network takes it; ValueError where one is missing."""
+        """Return the condition as the network takes it; raise ValueError if it is missing."""
         if self.condition is None:
             return None
         if condition is None:
@@ -124,14 +124,14 @@ class WaveNetSymbols(SoundSymbols):
     ) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n samples in one pass, and the network's state after them.
 
-        The inputs are those before each sample, [batch, n, ...]; the state is of the network alone.
+        The inputs are those before each sample, [batch, n, ...]; the state is only the network's.
         """
         given = self.given(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))
 
 
 class VocoderSymbols(SoundSymbols):
-    """A `VocoderWaveNet`, with steps of its own: the layers once a bunch, a head every sample."""
+    """A `VocoderWaveNet`, with its own steps: the layers once a bunch, a head every sample."""
 
     network: VocoderWaveNet
     has_step = True
@@ -144,7 +144,7 @@ class VocoderSymbols(SoundSymbols):
 
     @property
     def stepped(self) -> Any:
-        """Raise UnsupportedNetworkError: only the first step of a bunch runs the layers."""
+        """Raise UnsupportedNetworkError, since only the first step of a bunch runs the layers."""
         raise UnsupportedNetworkError(
             f"the layers of a vocoder make {self.block} samples at once; it has no step of one"
         )
@@ -195,7 +195,7 @@ class VocoderSymbols(SoundSymbols):
 
 
 def _rows(inputs: tf.Tensor, newest: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-    """Return what the newest sample adds to wave, residuals and samples over their level."""
+    """Return the newest sample's row of the wave, the residuals and the samples over the level."""
     predicted, gain, shrink = newest
     value = tf.cast(inputs[:, 0], predicted.dtype)
     return value, (value - predicted) * gain, value * shrink
@@ -203,7 +203,7 @@ def _rows(inputs: tf.Tensor, newest: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, 
 
 @functools.singledispatch
 def symbols_of(network: Network) -> Any:
-    """Return a network of sound as one of symbols; another kind of network registers here."""
+    """Return a network of sound as one of symbols; further kinds of networks register here."""
     raise TypeError(f"`network` must be a network of sound, got {type(network).__name__}.")
 
 
@@ -219,7 +219,7 @@ def _(network: VocoderWaveNet) -> Any:
 
 @register(Network, object)
 def compiled_loop(network: Network, distribution: Any) -> Any:
-    """Return the sampler by Numba's loops, or None: no loop is known, or there is a GPU."""
+    """Return the sampler by Numba's loops; None if no loop is known or there is a GPU."""
     if not is_known(network) or tf.config.list_physical_devices("GPU"):
         return None
 
@@ -247,6 +247,6 @@ def compiled_loop(network: Network, distribution: Any) -> Any:
 
 
 def _chunks(length: int, chunk: int) -> list[slice]:
-    """Return the parts of a length of so many samples; 0: all of them."""
+    """Return the slices of `length` samples in chunks of `chunk`; 0: one slice of all."""
     chunk = chunk or length
     return [slice(first, first + chunk) for first in range(0, length, chunk)]

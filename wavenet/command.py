@@ -77,7 +77,7 @@ class EvaluateArguments:
     0: none."""
 
     def check(self) -> None:
-        """Raise UserError, naming the option, for a number out of range."""
+        """Raise a UserError that names the option if a number is out of range."""
         if self.copy_synthesis is not None and self.copy_synthesis < 1:
             raise UserError(f"`--copy-synthesis` must be at least 1, got {self.copy_synthesis}.")
         for option in ("temperatures", "teacher_temperatures"):

@@ -41,11 +41,11 @@ class SpeechModel(TrainedSpeechModel):
       network: the network with its weights.
       config: its training configuration.
       gain_db: gain in dB that is applied to recordings before anything else.
-      speakers: names, in the order of their numbers.
+      speakers: the names of its speakers, in the order of their numbers.
       spec: the content of model.json.
       passes: number of passes that made the newest sounds, for samplers that pass over many samples
         at once.
-      drafted: the sampler that draws its sounds by a draft's proposals; None: a backend does.
+      drafted: the sampler that draws its sounds from a draft's proposals; None: a backend does.
     """
 
     network: Network
@@ -89,19 +89,19 @@ class SpeechModel(TrainedSpeechModel):
         """Return sounds, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
-            sound is at that recording's level; from others, at the model's.
+          condition: frames [frames, channels], or None for a model that reads none. With those of
+            `frames(...)` the sound has that recording's level; with any others, the model's.
           seed: the noise's seed, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length of each sound in samples; None: that of the condition.
-          speaker: a name, for models with speakers.
+          speaker: a speaker's name, for models with speakers.
           prime: float32 [samples] to continue, at the level of the sound; the condition covers it
             too.
           temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, or
             1.
-          backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point"
-            there, in passes over many samples, "naive" evaluates the whole network for every
-            sample; "auto" takes numba, or xla where there is an accelerator or no Numba loop.
+          backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" on
+            that device in passes over many samples; "naive" evaluates the whole network for every
+            sample; "auto" takes numba, or xla with an accelerator or without a Numba loop.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
@@ -158,14 +158,14 @@ class SpeechModel(TrainedSpeechModel):
           condition: frames [frames, channels], or None for a model that reads none.
           method: a backend of `generate`, "cached", which is the one for this machine, or
             "speculative", passes over blocks that `draft` proposes.
-          draft: for "speculative": a student of the same rate and frames.
-          acceptance: for "speculative": "coupling" draws the sound of the other methods; by
-            "rejection" it is another one of the same distribution, at temperature 1, in fewer
+          draft: for "speculative": a student with the same rate and frames.
+          acceptance: for "speculative": "coupling" draws the sound of the other methods;
+            "rejection" draws a different one from the same distribution, at temperature 1, in fewer
             passes.
           options: further arguments of `generate`.
 
         Raises:
-          UserError: the draft is of other sounds, or there is none.
+          UserError: the draft is missing, or its rate or frames are not the model's.
         """
         known = (*self.backends, "cached", "speculative")
         if method not in known:
@@ -180,40 +180,42 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return the model whose sounds are drawn by a draft's proposals.
+        """Return the model with its sounds drawn from a draft's proposals.
 
         Args:
-          draft: a student of the same rate and frames.
-          acceptance: "coupling" draws the sound of the other methods, "rejection" another one of
-            the same distribution in fewer passes.
+          draft: a student with the same rate and frames.
+          acceptance: "coupling" draws the sound of the other methods, "rejection" a different one
+            from the same distribution in fewer passes.
 
         Raises:
-          UserError: the draft is of other sounds.
+          UserError: the draft's rate or frames are not the model's.
         """
         key = id(draft), acceptance
         if key not in self._drafted:
             sampler = SpeculativeSampler(self.network, draft.as_draft(self), acceptance)
             model = dataclasses.replace(self, passes=PassCount(), drafted=sampler)
-            self._drafted[key] = (draft, model)  # which keeps the draft's id its own
+            self._drafted[key] = (draft, model)  # keeps the draft alive and so its id unique
         return self._drafted[key][1]
 
     @functools.cached_property
     def _drafted(self) -> dict[tuple[int, str], tuple[Any, "SpeechModel"]]:
-        """Models with drafts, compiled once each."""
+        """The models with drafts, each of which is compiled once."""
         return {}
 
     def log_prob(
         self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
     ) -> np.ndarray:
-        """Return the exact nats of every sample given those before it, float32 [samples].
+        """Return each sample's exact log-probability given those before it, [samples], in nats.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
-          condition: frames of the same recording from `frames(...)`, or None for a model without.
-          speaker: a name, for models with speakers.
+          condition: frames of the same recording from `frames(...)`, or None for a model that reads
+            none.
+          speaker: a speaker's name, for models with speakers.
 
         Raises:
-          ValueError: a waveform of another shape, of whole numbers, or not finite.
+          UserError: the model does not know the speaker.
+          ValueError: the waveform is not [samples], has whole numbers, or is not finite.
         """
         waveform = np.asarray(waveform)
         if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
@@ -237,8 +239,8 @@ class SpeechModel(TrainedSpeechModel):
 
         Args:
           recordings: int16 [samples] each, at `sample_rate_hz`, for a model of 65,536 levels; for
-            one of fewer, its levels, uint8 or uint16. They are compressed at their own level.
-          speaker: a name, for models with speakers; it is stored in the file.
+            fewer levels, the levels as uint8 or uint16. They are compressed at their own loudness.
+          speaker: a speaker's name, for models with speakers; it is stored in the file.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
           verify: decode the file once more, with outputs off by half the tolerance, and refuse to
@@ -246,17 +248,18 @@ class SpeechModel(TrainedSpeechModel):
             samples in all, since every sample takes a step.
 
         Raises:
-          UserError: a model that reads frames, other recordings, or a file that failed `verify`.
+          UserError: the model reads frames, the recordings do not fit it, or the file failed
+            `verify`.
         """
         from compression.files import compress
 
         return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
-        """Return the recordings in a file from `compress`, as it took them.
+        """Return the recordings in a file from `compress`, exactly as they were passed to it.
 
         Raises:
-          UserError: the file is damaged, truncated or of another model.
+          UserError: the file is damaged, truncated, or was made by a different model.
         """
         from compression.files import decompress
 
@@ -264,18 +267,18 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """The content of its compressed files; UserError for a model that cannot compress."""
+        """The format of its compressed files; raises UserError if the model cannot compress."""
         from wavenet.compression import Recordings
 
         return Recordings(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The network by the library's parts: `conditionals`, `log_prob`, `sample` and `stream`.
+        """The network as an `Autoregressive`: `conditionals`, `log_prob`, `sample`, `stream`.
 
         Its elements are samples in [-1, 1] after the model's gain, float32 [num, time]; its
-        condition is that of `network.condition`, [num, time, channels]. A seed gives the levels
-        that `generate` gives at temperature 1.
+        condition is the result of `network.condition`, [num, time, channels]. A seed gives the
+        levels that `generate` gives at temperature 1.
         """
         from wavenet.autoregression import autoregressive
 
@@ -286,11 +289,11 @@ class SpeechModel(TrainedSpeechModel):
         return Density(self.network)
 
     def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
-        """Return the levels of a prime that is at the level of the sound."""
+        """Return the prime's integer levels, after the gain of the condition's recording."""
         return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
 
     def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
-        """Return the sound of levels, at the level of the condition's recording."""
+        """Return the sound of integer levels, as loud as the condition's recording."""
         return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform: np.ndarray) -> np.ndarray:
@@ -301,9 +304,9 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
     """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
     Args:
-      path: the run directory or model folder; "shipped-teacher" is the one that comes with the
-        package, unless there is a folder of that name.
-      compute_dtype: type of the arithmetic; None: that of its training.
+      path: the run directory or model folder; "shipped-teacher" is the model that comes with the
+        package, unless a folder has this name.
+      compute_dtype: type of the arithmetic; None: as in training.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

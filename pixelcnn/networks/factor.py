@@ -61,7 +61,10 @@ class Block(tf.Module):
 
 
 class Factor(tf.Module):
-    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given earlier ones."""
+    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given those before.
+
+    The group and the groups before it have the same shape.
+    """
 
     def __init__(
         self,

@@ -234,7 +234,7 @@ class PixelCNN(tf.Module):
         return self.output.noise_words
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return levels, scaled to [-1, 1], or float values, with ones to tell padding from grey."""
+        """Return levels, scaled to [-1, 1], or floats, with ones to tell padding from grey."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
