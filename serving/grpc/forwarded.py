@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy, by uvicorn's rule: proxies are named in a variable."""
+"""The address of a client behind a proxy, by uvicorn's rule: a variable names the proxies."""
 
 import ipaddress
 import os
