@@ -22,7 +22,7 @@ SamplerName = Literal["cached", "fixed-point", "naive"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(ImageRules):
-    """The images, and their batches."""
+    """The settings of the images and of their batches."""
 
     flip: bool = False
     """Mirror images left to right at random."""
@@ -41,7 +41,7 @@ class DataConfig(ImageRules):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """All that decides the outcome of training, except the network."""
+    """The settings that decide the outcome of training, except the network's."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
     """Distribution of a pixel."""
@@ -77,7 +77,7 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNTrainConfig(TrainConfig):
-    """Training of a PixelCNN."""
+    """The settings of the training of a PixelCNN."""
 
     kind: ClassVar[Literal["pixelcnn"]] = "pixelcnn"
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
@@ -91,7 +91,7 @@ class PixelCNNTrainConfig(TrainConfig):
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleTrainConfig(TrainConfig):
-    """Training of a multiscale PixelCNN, or of some of its parts."""
+    """The settings of the training of a multiscale PixelCNN, or of some of its parts."""
 
     kind: ClassVar[Literal["multiscale"]] = "multiscale"
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)

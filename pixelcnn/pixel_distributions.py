@@ -94,8 +94,7 @@ class MixturePixels:
 
 
 class SoftmaxPixels:
-    """The softmaxes of given pixels, with the interface and arguments of `MixturePixels`.
-    """
+    """The softmaxes of given pixels, with the interface and arguments of `MixturePixels`."""
 
     def __init__(
         self,

@@ -51,10 +51,10 @@ class Backend(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class VoiceConfig:
-    """The sizes of the networks; symbols is the number of phonemes, including the unknown one.
+    """The sizes of the networks.
 
-    density_channels, density_layers and density_past are the channels, layers and past frames of
-    the network of `frame_density`.
+    `symbols` is the number of phonemes, including the unknown one; `density_channels`,
+    `density_layers` and `density_past` are sizes of the network of `frame_density`.
     """
 
     symbols: int

@@ -15,7 +15,7 @@ Padding = Literal["zeros", "reflect"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The data of a network's training, and its clips."""
+    """The settings of a network's training data and of its clips."""
 
     sample_rate_hz: int = 24_000
     """Recordings of another rate are resampled."""

@@ -219,7 +219,7 @@ class Arrays(Options):
     prefix: Annotated[tuple[str, ...] | None, Reaches(read=_prefix)] = None
     """Elements that all rows begin with; or an npy file [n] or [num, n]; or one file per row."""
     top_k: Annotated[int, AS_IT_IS] = 0
-    """Draw only from so many of the most probable tokens; 0: from all."""
+    """Draw only from this number of the most probable tokens; 0: from all."""
     top_p: Annotated[float, AS_IT_IS] = 1.0
     """Draw only from the most probable tokens that together have this probability."""
     stop: Annotated[str | None, Reaches(read=_stop)] = None

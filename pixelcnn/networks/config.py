@@ -20,7 +20,7 @@ GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, besides the known first one
 
 @dataclasses.dataclass(frozen=True)
 class ConditioningConfig:
-    """The condition of the images, and its encoder."""
+    """The settings of the images' condition and of its encoder."""
 
     kind: ConditionKind = "none"
     """The condition: none, a class, a caption, a map of labels, or the frames before."""
@@ -80,7 +80,7 @@ class ConditioningConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig:
-    """The distribution of a pixel."""
+    """The settings of a pixel's distribution."""
 
     likelihood: LikelihoodKind = "logistic"
     """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each

@@ -321,7 +321,7 @@ class StreamingTeacher(StreamingModel):
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Return each slot's location after `steps` steps, where the next slot is always number 0."""
+        """Return each slot's location after `steps` steps; the next one is always number 0."""
         rings = self._sampler.rings
         return np.concatenate(
             [
