@@ -32,9 +32,9 @@ def compress(
         stored in the file, and `decompress` needs it.
       tolerance: relative difference of the network's outputs that is allowed on the decoding
         processor. Within it, decoding is exact; beyond it, decoding fails with an error.
-      verify: decode the file once more, with outputs off by half the tolerance, and refuse to
-        return one that does not give the elements back; None: where it is cheap, for images of a
-        model with its own `compress`, and for up to 20,000 steps of a network in time.
+      verify: decode the file again, with outputs off by half the tolerance, and refuse to
+        return one that does not give the elements back; None: if it is cheap, for images of a model
+        with its own `compress`, and for up to 20,000 steps of a network in time order.
 
     Returns:
       The bytes of the file.

@@ -25,8 +25,8 @@ class ElementFiles(NamedTuple):
     Attributes:
       read: returns the elements of a file for a model.
       together: returns what `compress` takes, from the elements of all files.
-      write: writes those of one file to a path.
-      suffixes: the endings of the names of files that are written; a file of another name gets the
+      write: writes the elements of one file to a path.
+      suffixes: the suffixes of files that are written; a name with a different suffix gets the
         last one.
       most: largest number of files and of conditions in a compressed file; None: any number.
     """
@@ -103,7 +103,7 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read, or its format is not that of the model's recordings.
+      UserError: the file cannot be read, or its format does not fit the model.
     """
     try:
         with soundfile.SoundFile(path) as file:

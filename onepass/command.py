@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command `onepass` and return its exit status.
 
     Args:
-      arguments: the words after `onepass`; None: those of the process.
+      arguments: the words after `onepass`; None: the arguments of the process.
 
     Returns:
       0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.

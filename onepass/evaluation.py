@@ -41,7 +41,7 @@ def evaluate(
       batch_size: examples computed together.
 
     Returns:
-      The figures.
+      The log-likelihood with its interval.
 
     Raises:
       UserError: the model has no log-probabilities, there are no examples, or a condition does not

@@ -77,8 +77,8 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
       sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
       exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
-      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; those of
-      other models only generate.
+      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; other
+      bundles and served models only generate.
 
     Raises:
       UserError: the model does not exist, cannot be read, or has a program that does more than

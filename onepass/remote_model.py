@@ -79,7 +79,7 @@ class RemoteModel(Sampling):
 
         For frames from a local model's `frames(...)`, it has the recording's level. For a
         user's model of sequences, or of sound with conditions other than frames, `length` is
-        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are those of
+        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are as in
         `Autoregressive.stream`.
         """
         if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):

@@ -138,7 +138,7 @@ def training_data(path: Path) -> str:
 
 
 def format_report(figures: dict) -> str:
-    """Return the figures of a model as lines."""
+    """Return the result of an evaluation as lines of text."""
     from foundation import intervals
     from foundation.folders import counted
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES

@@ -235,7 +235,7 @@ class ImageModel:
         """Return a file from which `decompress` restores exactly these images.
 
         It takes the bits of `log_prob`, and with the default tolerance less than half a per cent
-        more where there are many images.
+        more if there are many images.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
@@ -243,7 +243,7 @@ class ImageModel:
           batch: images that are decoded together.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+          verify: decode the file again, with outputs off by half the tolerance, and refuse to
             return one that does not give these images back.
 
         Raises:
@@ -270,7 +270,7 @@ class ImageModel:
 
         Raises:
           UserError: the class is unknown, the caption is too long, a model without a condition gets
-            a value, or a model with a condition gets none or one of another kind.
+            a value, or a model with a condition gets no value or the wrong kind.
         """
         kind = self.config.conditioning.kind
         if kind == "none" or value is None:

@@ -112,9 +112,9 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the states one after another, each as long as its weight [states], int [frames].
+    """Return the states in order, each for a share of the frames given by its weight, int [frames].
 
-    A weight of 0 leaves a state out.
+    The weights are [states]; a weight of 0 leaves a state out.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)

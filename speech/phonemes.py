@@ -98,7 +98,7 @@ def checked_text(text: str) -> str:
 
 
 def note_on_markup(text: str) -> str | None:
-    """Return a note on the tags in a text, such as those of SSML; None if there are none."""
+    """Return a note about the tags in a text, such as SSML's; None if it has no tags."""
     found = _TAG.search(text)
     if found is None:
         return None

@@ -285,7 +285,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
     """Return the shipped voice that makes frames for a model, or the first one if none does.
 
-    All voices are of one person; each makes the mel frames of one shipped student.
+    All voices belong to the same person; each makes the mel frames of one shipped student.
 
     Args:
       spec: the content of the model's model.json; None: the first voice.

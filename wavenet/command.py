@@ -120,7 +120,7 @@ def training_data(path: Path) -> Path:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
-    """Return the figures of a WaveNet."""
+    """Return the result of evaluating a WaveNet."""
     from wavenet.evaluation import dev_corpus, evaluate
 
     if given.peers or given.teacher_temperatures:

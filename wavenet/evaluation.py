@@ -152,7 +152,7 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
 
 
 def format_report(figures: dict) -> str:
-    """Return the figures as lines of text, a column for each system."""
+    """Return the result of `evaluate` as lines of text, a column for each system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",

@@ -121,8 +121,8 @@ def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
         k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
 
-    `correlation` must be positive definite, as that of a power spectrum is; rounding cannot make an
-    error negative, since |k_i| is kept below one.
+    `correlation` must be positive definite, as a power spectrum's is; rounding cannot make an error
+    negative, since |k_i| is kept below one.
 
     The steps are a loop over arrays of one size: XLA would compile unrolled steps into one kernel
     that recomputes each step as often as later ones read it.

@@ -149,7 +149,7 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length]: those of `generate`, by the same seed.
+        """Return sounds, float32 [num, length], the same as `generate` for the same seed.
 
         Args:
           num: number of sounds.
@@ -243,7 +243,7 @@ class SpeechModel(TrainedSpeechModel):
           speaker: a speaker's name, for models with speakers; it is stored in the file.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+          verify: decode the file again, with outputs off by half the tolerance, and refuse to
             return one that does not give these recordings back; None: if they have at most 20,000
             samples in all, since every sample takes a step.
 

@@ -47,7 +47,7 @@ class SoundDrawing(Drawing):
     Attributes:
       paths: the WAV files, one for each sound.
       rate_hz: sample rate of the sounds.
-      recording: float32 [samples], plotted below the sounds; None: none.
+      recording: float32 [samples], plotted below the sounds; None: nothing is plotted there.
     """
 
     remark = ""  # about the time that it took

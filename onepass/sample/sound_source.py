@@ -43,7 +43,7 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
     Args:
       given: the options of the command.
       model: the model that reads the frames.
-      path: the recording; None: none.
+      path: the recording; None if the sound is not made from a recording.
     """
     if given.text is not None:
         say_markup(given.text)

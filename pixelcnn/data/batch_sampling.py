@@ -188,8 +188,8 @@ def moments(
 
     Returns:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
-      height, width, channels], "action" and "state" float32 [batch, context, numbers], those of
-      steps t - context to t - 1.
+      height, width, channels], "action" and "state" float32 [batch, context, numbers], from steps
+      t - context to t - 1.
     """
     choices = stored["frames"].shape[1] - context
     clips, steps = chosen // choices, chosen % choices + context

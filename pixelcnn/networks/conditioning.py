@@ -290,7 +290,7 @@ class Conditioner(tf.Module):
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Return the actions and the states, those of them that have channels."""
+        """Return the actions and the states; those without channels are left out."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [
@@ -314,7 +314,7 @@ class Conditioner(tf.Module):
 
 
 def check_label(label: int, classes: int) -> None:
-    """Raise UserError unless the label is that of one of `classes` classes."""
+    """Raise UserError unless the label is at least 0 and below `classes`."""
     if not 0 <= label < classes:
         raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
 

@@ -97,7 +97,7 @@ class OutputConfig:
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
         kinds = get_args(LikelihoodKind)
@@ -129,7 +129,7 @@ class PixelCNNConfig:
     1 at nearly the same cost."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = bool(self.dilations) and min(self.dilations) >= 1
@@ -166,7 +166,7 @@ class FactorConfig:
     double images of any height and width, and can be trained without a base."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
         require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)

@@ -61,9 +61,9 @@ class Block(tf.Module):
 
 
 class Factor(tf.Module):
-    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given those before.
+    """The density of group 2, 3 or 4 given the groups before it.
 
-    The group and the groups before it have the same shape.
+    Each group is int32 [batch, height, width, channels].
     """
 
     def __init__(

@@ -87,9 +87,9 @@ class AffineOutput(tf.Module):
 
 
 class ImageFlow(tf.Module):
-    """Flows, one after another, over images [batch, height, width, channels] of any size.
+    """Consecutive flows over images [batch, height, width, channels] of any size.
 
-    `layers` are those of each flow, instead of the configuration's.
+    `layers` has the number of layers of each flow, in place of the configuration's.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class Mode(NamedTuple):
       seed: seed of the dropout masks, int32 [2]; None drops nothing.
       share: the slice of the batch that this replica holds, whose part of the mask is used; None:
         the whole batch.
-      linear: type in which a pixel's linear prediction is computed; None: that of its input.
+      linear: type in which a pixel's linear prediction is computed; None: its input's type.
     """
 
     dtype: tf.DType = tf.float32

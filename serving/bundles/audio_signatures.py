@@ -55,7 +55,8 @@ def export_functions(
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
       buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
-        none of them compiled for; the largest is the longest sound. Empty: up to two minutes.
+        which are not compiled separately; the largest is the longest sound. Empty: up to two
+        minutes.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)

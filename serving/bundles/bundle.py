@@ -188,8 +188,8 @@ class Bundle(SoundSampling, ImageSampling):
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle does not hold a model, as those of students and of version 0.2; or
-            the program has a disallowed operation.
+          UserError: the bundle does not hold a model, like bundles of students and of version 0.2;
+            or the program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 

@@ -101,7 +101,7 @@ def offer_prompts_of_shape(
 def _with_prompt(
     exported: Exported, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature of whole rows, and its inputs with those of a prompt.
+    """Return the signature of whole rows, and its inputs together with a prompt's.
 
     Prefixes are padded up to `longest`, unless it is 0.
     """

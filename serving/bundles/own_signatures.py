@@ -249,7 +249,7 @@ def of_shape(
       model: the user's model.
       shape: shape of an array, without the batch axis.
       is_byte_image: whether the array is an 8-bit image; the output's name and the shape of the
-        temperature are then those of an image model.
+        temperature are then as for an image model.
       conditions: the conditions that the model reads, and their inputs.
     """
     output = IMAGE if is_byte_image else ELEMENTS

@@ -70,7 +70,7 @@ class Bounded:
     count: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, or the prompt's symbols at positions where they are known."""
+        """Return drawn symbols, replaced by the prompt's symbols at positions that it covers."""
         return self.prompt.over(drawn, position)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:

@@ -241,8 +241,8 @@ def prepare(
         recordings keep their stored level.
       gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
         bring above full scale gets less.
-      speeds: factors of speed; for each, every recording of train is added once more, pitch and
-        pace changed together.
+      speeds: factors of speed; for each, every recording of train is added again with this speed,
+        which changes pitch and pace together.
       cache_folder: folder for computed arrays, by sound, conventions and gain; a damaged file is
         computed again. None: nothing is kept.
 

@@ -21,7 +21,7 @@ class FrameStatistics:
     """Statistics of the mel frames, `above_silence`, that a model was trained on, over all bands.
 
     Attributes:
-      high: the greatest value; the least is that of silence, 0.
+      high: the greatest value; the least is 0, for silence.
       mean: mean of all values.
       deviation: standard deviation of all values.
     """
