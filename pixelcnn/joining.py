@@ -99,7 +99,7 @@ def _divided(given: Sequence[_Trained]) -> list[_Trained]:
     """Return the runs from which parts are taken, each with only those parts."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
-    owners = dict(reversed(own + kept))  # the first one of a part stays
+    owners = dict(reversed(own + kept))  # a part's first run wins
     taken = [
         tuple(part for part in each.parts if owners[part] == n) for n, each in enumerate(given)
     ]

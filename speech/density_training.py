@@ -32,7 +32,7 @@ Rows = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class DensityConfig:
-    """The density of mel frames around those that the acoustic model expects."""
+    """The settings of the density of mel frames around those that the acoustic model expects."""
 
     channels: int = 256
     """Hidden channels; 0: no density."""

@@ -109,7 +109,7 @@ def _example(
 def _pauses_made(
     sequence: Sequence[Phoneme], frames: np.ndarray
 ) -> tuple[tuple[Phoneme, ...], np.ndarray]:
-    """Return the phonemes and their frames, each too short pause merged into the phoneme before."""
+    """Return the phonemes and their lengths; pauses that are too short join the phoneme before."""
     made: list[Phoneme] = []
     lengths: list[int] = []
     owed = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wavenet.listening_page import ListeningPage
     from wavenet.model import SpeechModel
 
-COPIES = 4  # dev recordings that a WaveNet makes anew: it is slow
+COPIES = 4  # dev recordings that a WaveNet resynthesises; few, since it is slow
 
 
 @dataclasses.dataclass(frozen=True)

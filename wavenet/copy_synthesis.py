@@ -102,10 +102,12 @@ def at_temperatures(
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """Return the systems that need no training, by name.
 
-    griffin_lim: Griffin and Lim's algorithm. griffin_lim_mel_consistent: the same with magnitudes
-    that follow the sound as far as the mel allows, which is clearly better. world: the recording
-    analysed and resynthesised by WORLD, which reads more than the mel; only if pyworld is
-    installed. recording: the recording itself, the ceiling of every measure without a reference.
+    - griffin_lim: Griffin and Lim's algorithm.
+    - griffin_lim_mel_consistent: the same with magnitudes that follow the sound as far as the mel
+      allows, which is clearly better.
+    - world: the recording analysed and resynthesised by WORLD, which reads more than the mel; only
+      if pyworld is installed.
+    - recording: the recording itself, the ceiling of every measure without a reference.
     """
     with_world = is_installed("pyworld")
     return {

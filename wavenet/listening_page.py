@@ -31,7 +31,7 @@ FIGURES = {  # under a sound: measure, words and format
     "f0_within_50_cents": "F0 within 50 cents {:.0%}",
     "level_difference_db": "level {:+.1f} dB",
 }
-WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
+WIDTH, HEIGHT = 360, 128  # size of a spectrogram in pixels
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
 section { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }

@@ -14,7 +14,7 @@ from PIL import Image, ImageCms
 
 CONVERTED = "of another colour profile, converted to sRGB"
 KEPT = "of another colour profile, its levels kept as stored"
-SAME_LEVELS = 3  # by which a profile that is one of sRGB may differ from ours
+SAME_LEVELS = 3  # levels by which another sRGB profile may differ from ours
 SRGB_GAMMA, SAME_GAMMA = 1 / 2.2, 0.02
 WHITE = (0.3127, 0.3290)  # D65
 SRGB = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)  # of red, green and blue, x and y
@@ -131,7 +131,7 @@ def _differ(places: tuple[float, ...], others: tuple[float, ...]) -> bool:
 def _says_adobe(image: Image.Image) -> bool:
     try:
         mark = image.getexif().get_ifd(INTEROPERABILITY).get(1)
-    except Exception:  # pillow's EXIF reader raises many kinds on damaged bytes
+    except Exception:  # pillow's EXIF reader raises many kinds of errors on damaged bytes
         return False
     return str(mark).rstrip("\\0") == ADOBE_MARK
 

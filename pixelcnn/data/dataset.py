@@ -26,7 +26,7 @@ from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
-VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
+VIDEO_SHUFFLES = 8  # a video has few moments, so a single shuffle would be too random
 OTHER_TABLES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of Hugging Face
 CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
 CAPTIONS_NAMED = 12
@@ -248,7 +248,7 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images, each with the caption that lies `share` of all sorted captions further."""
+    """Return the images, with the sorted distinct captions rotated by a share of their number."""
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}

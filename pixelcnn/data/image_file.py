@@ -94,7 +94,7 @@ def _too_many(pixels: int) -> ImageError:
 
 
 def _turn_upright(loaded: Image.Image) -> None:
-    # Pillow's EXIF reader raises many kinds on damaged bytes; the levels are fine all the same.
+    # Pillow's EXIF reader raises many kinds of errors on damaged bytes; the levels are still fine.
     with contextlib.suppress(Exception):
         ImageOps.exif_transpose(loaded, in_place=True)
 
@@ -107,7 +107,7 @@ def _square(upright: Image.Image) -> Image.Image:
 def _has_several_frames(opened: Image.Image) -> bool:
     try:
         return bool(getattr(opened, "is_animated", False))
-    except Exception:  # a damaged second frame says nothing against the first
+    except Exception:  # a damaged second frame does not matter
         return False
 
 

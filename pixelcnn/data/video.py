@@ -15,7 +15,7 @@ from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.reduction import fitted
 
 KEYS = ("frames", "actions", "states")
-LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone
+LEAST_STD = 1e-6  # a channel that hardly moves is only centred
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 
-RECIPE = b"1"  # of network and training: another one makes other classifiers
+RECIPE = b"1"  # version of network and training, which changes the digest
 FEATURES = 64
 WIDTHS = (24, 32, 48, 64)  # channels of each stage, which halves the image
 STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3

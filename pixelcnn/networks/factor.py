@@ -179,5 +179,5 @@ class Factor(tf.Module):
 
     def _merged(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
         values = [value_of(group, self.output_config.levels) for group in groups]
-        # The channel of ones tells what is known from padding and from a group not drawn yet.
+        # The channel of ones distinguishes known pixels from padding and groups not drawn yet.
         return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

@@ -165,7 +165,7 @@ class ImageFlow(tf.Module):
         nats = tf.reduce_sum(each, [1, 2, 3])
         if mode is not EXACT:
             return nats
-        # Rounding can grow from pixel to pixel of the inverse: see whether it leads back.
+        # Rounding can grow from pixel to pixel of the inverse: check that it leads back.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
         limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
         return tf.where(apart <= limit, nats, math.nan)

@@ -305,7 +305,7 @@ def guided_nats(
     moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
     if isinstance(temperature, float) and temperature == 1.0:
         return nats + weight * moved
-    cooled = tf.cond(  # one table less where nobody asks for another temperature
+    cooled = tf.cond(  # saves a table at temperature 1
         tf.reduce_all(tf.equal(temperature, 1.0)),
         lambda: nats,
         lambda: output.level_log_probs(sides[0], before, temperature),

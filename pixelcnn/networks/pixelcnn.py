@@ -251,7 +251,7 @@ class PixelCNN(tf.Module):
         return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
-        """Return the other part of the first h, [..., units], of the pixels to the left."""
+        """Return what the pixels to the left give: their part of the first h; a prediction."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 

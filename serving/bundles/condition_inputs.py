@@ -150,7 +150,7 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
     rows = max(map(len, given.values()), default=1)
     for name, array in given.items():
         if is_condition(name) and len(array) == 1 and not is_timed(known[name]):
-            # Nothing is copied: a short request may ask for any number of rows.
+            # A view without copies, since a short request may ask for any number of rows.
             given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
 
 

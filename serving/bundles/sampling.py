@@ -96,7 +96,7 @@ class Sampling:
         for outputs in self._made(signature, request, with_nats):
             parts.append(only_output(outputs))
             nats += [outputs[LOG_PROB]] if with_nats else []
-            # A program of one shape makes it whatever length is asked for.
+            # A program of one shape ignores the requested length.
             if parts[0].shape[1:] != request.shape:
                 wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
                 raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")

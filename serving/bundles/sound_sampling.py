@@ -225,7 +225,7 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, num_samples: int | None) -> int:
-        """Return the number of samples of a sound, as many as there are frames if it is None."""
+        """Return the length of a sound in samples; if it is not given, that of the frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:

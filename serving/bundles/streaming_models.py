@@ -46,7 +46,7 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """The address of the counter-based noise of a segment.
+    """The numbers that determine the counter-based noise of a segment.
 
     Attributes:
       key: int32 [batch, 2], a seed's words.
@@ -226,7 +226,7 @@ class StreamingResidual(StreamingStudent):
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
         prediction = condition.prediction
-        gates: Any = super()._by_sample(condition, samples)  # every residual student reads one
+        gates: Any = super()._by_sample(condition, samples)  # residual students always read it
         source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
         by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]

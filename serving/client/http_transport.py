@@ -104,7 +104,7 @@ class HttpTransport:
             )
         parameters = {"signature_name": signature, "binary_data_output": True}
 
-        # Made for every attempt, since less time is left for each.
+        # Built for every attempt, since less time is left each time.
         def content() -> tuple[bytes, dict[str, str]]:
             timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
             head = json.dumps({"inputs": described, "parameters": timed}).encode()

@@ -52,7 +52,7 @@ def answer(listener: int, pid: int, most: int) -> None:
         is_allowed = len(os.listdir(f"/proc/{pid}/task")) < most
         number, flags = (0, CONTINUE) if is_allowed else (-errno.EAGAIN, 0)
         fcntl.ioctl(listener, RESPOND, bytearray(struct.pack("QqiI", identity, 0, number, flags)))
-    except OSError:  # whoever asked has ended
+    except OSError:  # the process that asked has ended
         pass
 
 

@@ -87,7 +87,8 @@ class _Squares:
     def sum_of(self, samples: int) -> np.float64:
         """Return the sum over the next samples.
 
-        NumPy adds in pairs: the first half, to a multiple of eight, and the rest, each likewise.
+        As NumPy does, it adds in pairs: the first half, rounded down to a multiple of eight, plus the
+        rest, each summed in the same way.
         """
         if samples > SUMMED:
             half = samples // 2

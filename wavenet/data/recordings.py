@@ -32,7 +32,7 @@ class ScanRules:
         silent.
       max_clipped_share: a recording counts as clipped if a larger share of its samples, in [0, 1],
         is at full scale.
-      keep_clipped: use clipped recordings nevertheless.
+      keep_clipped: whether to use clipped recordings anyway.
       dev_share: share of the files that become dev, in [0, 1), chosen by a hash of the name; 0
         leaves dev empty.
       speaker_folders: whether the folder around a recording names its speaker if no table does, and
@@ -86,7 +86,7 @@ class ScanReport:
     Attributes:
       recordings: the usable recordings, dev first, by name.
       left_out: the files that are not used, with the reason for each.
-      clipped: names of the clipped recordings that are used nevertheless.
+      clipped: names of the clipped recordings that are used anyway.
       notes: further remarks on the folder, one line each.
     """
 

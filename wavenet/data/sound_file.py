@@ -15,11 +15,11 @@ from foundation.folders import shown
 from wavenet.data.streams import Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18
-RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
+RATES_HZ = (1_000, 1_000_000)  # of recordings; a damaged header may have any number
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
 UNKNOWN_SAMPLES = 1 << 60  # and more, likewise
-DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
+DECODER_SAMPLES = 4096  # by which a lossy format's header may be wrong
 
 
 class AudioError(UserError):

@@ -11,7 +11,7 @@ from wavenet.features.conventions import MelConvention
 
 LEAST_FRAMES = 20  # whose mean is meaningful
 MARGIN = 0.25  # beyond the range; what 29 dB more are where the floor is 1e-5
-FAR = 2.0  # deviations above the mean that no recording has, however loud
+FAR = 2.0  # deviations above the training mean, which even a loud recording's mean does not reach
 LOUD, NARROW = 1.2, 0.65  # deviations above it, and spread in deviations: another logarithm
 ROUNDING = 0.05
 
