@@ -58,7 +58,7 @@ class Recordings(Kind):
     """The format of a `SpeechModel`'s compressed files: recordings and their speaker.
 
     Raises:
-      UserError: the network reads frames, which a file would have to hold, or draws blocks.
+      UserError: the network reads frames or has a context stack, or its output cannot be coded.
     """
 
     name = "sound"

@@ -160,7 +160,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
       segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
       unit_samples, of which every chunk but the last is a multiple, while all rows of a call are
       equally long; pieces: the compiled lengths; rows_alone: whether pieces are compiled for a
-      batch of one, so that rows are made one by one.
+      batch of one, so that each row is made separately.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {

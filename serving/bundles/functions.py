@@ -70,7 +70,7 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature, which makes the rows of a batch one by one.
+    """Return the concrete function of a signature, which makes each row of a batch separately.
 
     The row function returns outputs without the batch axis for a batch of one.
     """
@@ -80,7 +80,7 @@ def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any
 def by_rows(
     signature: Signature, row: Callable[[Tensors], Tensors]
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches that makes the rows one by one.
+    """Return a function of batches that makes each row separately.
 
     Args:
       signature: the signature, which declares the outputs.

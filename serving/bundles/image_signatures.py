@@ -1,6 +1,6 @@
 """The signatures of an image model.
 
-The rows of a batch are drawn one by one, by the programs of local sampling, so that batches do not
+Each row of a batch is drawn separately, by the programs of local sampling, so that batches do not
 change pixels. `serving_default` draws with TensorFlow's own kernels; all others are compiled by
 XLA.
 """

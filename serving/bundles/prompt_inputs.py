@@ -24,8 +24,11 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
 
     Args:
       known: inputs of the signature.
-      given: checked inputs of the request.
-      rows: rows of the request.
+      given: checked inputs of the request, changed in place.
+      rows: number of rows of the request.
+
+    Raises:
+      InvalidInput: `num_prefix` is not 0 although there is no prefix.
     """
     if HAS_STOP in known and STOP in given and HAS_STOP not in given:
         given[HAS_STOP] = np.ones([rows], np.int32)

@@ -1,6 +1,6 @@
 """Rows of a user's model made from a prompt, the computation of `own_prompts`' signatures.
 
-Rows are made one by one, from two kinds of function that XLA compiles for one row, whatever the
+Each row is made separately, from two kinds of function that XLA compiles for one row, whatever the
 lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
 """
 

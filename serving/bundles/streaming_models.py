@@ -250,7 +250,7 @@ class StreamingResidual(StreamingStudent):
 
 
 class StreamingTeacher(StreamingModel):
-    """The cached sampler of a WaveNet as a `StreamingModel` that makes rows one by one.
+    """The cached sampler of a WaveNet as a `StreamingModel` that makes each row separately.
 
     A larger batch sums in a different order, so that a row would depend on its neighbours.
     """

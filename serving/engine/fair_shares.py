@@ -41,9 +41,10 @@ def client_of_address(address: str) -> str:
 
 
 class ClientSlots:
-    """A limited number of slots; a client may take one more while it has fewer than are free.
+    """A limited number of slots, shared between clients.
 
-    So a single client gets half of them, and the next client always finds a slot.
+    A client may take its first slot if any is free, and further ones while it has fewer than are
+    free. So a single client gets half of them, and leaves slots for the next one.
     """
 
     def __init__(self, most: int):

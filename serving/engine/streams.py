@@ -24,8 +24,8 @@ Chunk = TypeVar("Chunk")
 class Streams:
     """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    A client may open one more stream while it has fewer than are free, or if it is the only one:
-    others always find room. `changed` is called with +1 and -1 as streams start and end.
+    A client may open its first stream if any is free, and further ones while it has fewer than are
+    free, which leaves room for others. `changed` is called with +1 and -1 as streams start and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):

@@ -60,7 +60,7 @@ class SandboxedBundle:
     Raises:
       UserError: the bundle is refused.
       ModelEnded: the process ended before the bundle was loaded.
-      ModelFailed: loading failed for a reason that is not the bundle's content.
+      ModelFailed: loading failed for any other reason.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class _Squares:
     def sum_of(self, samples: int) -> np.float64:
         """Return the sum over the next samples.
 
-        As NumPy does, it adds in pairs: the first half, rounded down to a multiple of eight, plus the
+        Like NumPy, it adds in pairs: the first half, rounded down to a multiple of eight, and the
         rest, each summed in the same way.
         """
         if samples > SUMMED:

@@ -35,7 +35,7 @@ class AudioError(UserError):
 
 
 class _Forward(soundfile.SoundFile):
-    """A file that is read forward only, so that nothing relies on its size."""
+    """A sound file that is only read forward."""
 
     def seekable(self) -> bool:
         """Return False, so that the decoder does not seek after every block."""
