@@ -80,7 +80,7 @@ class SoundSymbols:
 
 
 class WaveNetSymbols(SoundSymbols):
-    """A `WaveNet`, whose step is derived from its graph."""
+    """A `WaveNet` as a network of symbols, whose step is derived from its graph."""
 
     network: WaveNet
 

@@ -126,7 +126,7 @@ class WaveNet(Network):
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is.
+        They are float32, or float64 if `compute_dtype` is.
         """
         return self.resumed(inputs, condition)[0]
 

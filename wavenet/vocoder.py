@@ -138,7 +138,7 @@ class VocoderWaveNet(Network):
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, row_samples: int = 1) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is.
+        They are float32, or float64 if `compute_dtype` is.
 
         Args:
           inputs: [batch, time] from `inputs(levels)`, the first of which begins a bunch; the

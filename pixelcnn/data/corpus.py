@@ -62,9 +62,9 @@ class Corpus:
     """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
 
     Attributes:
-      classes: empty where the source has no labels.
+      classes: names of the classes; empty if the source has no labels.
       notes: lines that say what was read, how it was reduced, and what was left out and why.
-      found: images in the source, including those of other splits.
+      found: number of images in the source, including other splits.
     """
 
     splits: dict[str, ImageSet]

@@ -174,7 +174,7 @@ class FactorConfig:
 
     @property
     def shallow(self) -> PixelCNNConfig:
-        """The PixelCNN within a patch."""
+        """The configuration of the PixelCNN within a patch."""
         return PixelCNNConfig(
             self.shallow_layers, self.shallow_units, self.output_units, self.dropout
         )

@@ -54,7 +54,7 @@ class Block(tf.Module):
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
     def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the gated units [batch, height, width, units]; only the vector is read."""
+        """Return the gated units [batch, height, width, units]; reads only the vector."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))

@@ -64,7 +64,7 @@ def cut(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Return the image of a shape [4] from its patches; inverse of `cut`."""
+    """Return the image with the shape in `shape`, int [4], from its patches; inverse of `cut`."""
     side, channels = patches.shape[1], patches.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
     tiled = tf.reshape(patches, [shape[0], rows, columns, side, side, channels])

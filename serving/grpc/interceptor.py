@@ -63,7 +63,7 @@ class Call:
         self._first_byte_at: float | None = None
 
     def parsed(self, handler: Any, message: bytes) -> Any:
-        """Parse a message; raise InvalidInput if its bytes are not one of this method."""
+        """Parse a message; raise InvalidInput if its bytes are not a message of this method."""
         self._received += len(message)
         try:
             request = handler.request_deserializer(message)
