@@ -82,7 +82,7 @@ class CaptionMap(tf.Module):
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
     def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return the map [batch, size, size, text_map_channels] of vectors [batch, text_channels]."""
+        """Return the map, [batch, size, size, text_map_channels], of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
