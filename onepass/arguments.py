@@ -82,7 +82,7 @@ def chosen(arguments: list[str], known: Collection[str], what: str, program: str
       program: name of the command, for messages.
 
     Raises:
-      UsageError: there is no argument, or an unknown one.
+      UsageError: there is no argument, or the first one is unknown.
     """
     names = ", ".join(known)
     if not arguments:
@@ -96,7 +96,7 @@ def chosen(arguments: list[str], known: Collection[str], what: str, program: str
 
 
 def _complaint(boxed: str) -> str:
-    """Return the message of tyro's box in one short line, without the repeated help."""
+    """Return the message in tyro's error box as one short line, without the repeated help."""
     sections = _sections(boxed)
     text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
     if text.startswith("Missing from"):
@@ -124,7 +124,7 @@ def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
 
 
 def _meant(word: str, options: Collection[str]) -> str | None:
-    """Return the option with the same name but for its group and `num`, or None.
+    """Return the option whose name is `word` apart from its group and `num`, or None.
 
     `steps` and `loop.steps` mean `--loop.num-steps`.
     """

@@ -32,16 +32,16 @@ def compress(
         stored in the file, and `decompress` needs it.
       tolerance: relative difference of the network's outputs that is allowed on the decoding
         processor. Within it, decoding is exact; beyond it, decoding fails with an error.
-      verify: decode the file once more, with outputs off by half the tolerance, and refuse to
-        return one that does not give the elements back; None: where it is cheap, for images of a
-        model with its own `compress`, and for up to 20,000 steps of a network in time.
+      verify: decode the file again, with outputs off by half the tolerance, and refuse to
+        return one that does not give the elements back; None: if it is cheap, for images of a model
+        with its own `compress`, and for up to 20,000 steps of a network in time order.
 
     Returns:
       The bytes of the file.
 
     Raises:
-      UserError: the model has no levels, too many, or a distribution of whole pixels; the package
-        constriction is missing; or the file failed `verify`.
+      UserError: the model has no levels, has too many, or has a distribution over whole pixels; the
+        package constriction is missing; or the file failed `verify`.
     """
     kind = kind_of(model)
     return files.compress(kind, elements, condition, tolerance=tolerance, verify=verify)
@@ -59,7 +59,7 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
       [num, time] or [num, height, width, channels].
 
     Raises:
-      UserError: the file is damaged, truncated, or of another model.
+      UserError: the file is damaged, truncated, or was made by a different model.
     """
     return files.decompress(kind_of(model), data, condition)
 
@@ -68,7 +68,7 @@ def kind_of(model: Any, name: str = "`model`") -> files.Kind:
     """Return what compressed files of a model hold.
 
     Raises:
-      UserError: the model, which the message names, cannot compress.
+      UserError: the model cannot compress; the message calls it `name`.
     """
     if getattr(model, "kind", None) == Autoregressive.kind:
         return Arrays(model)

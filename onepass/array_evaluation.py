@@ -35,7 +35,7 @@ class EvaluateArguments:
 
 
 def run_evaluate(arguments: list[str], parse: Callable) -> int:
-    """Parse the rest of `onepass evaluate MODEL ...` and print figures; return the exit status."""
+    """Parse the rest of `onepass evaluate MODEL ...`, print the results, return the exit status."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     from foundation.intervals import format_measure
     from onepass.array_files import rows_of

@@ -20,13 +20,13 @@ SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
 
 
 class ElementFiles(NamedTuple):
-    """Files of a kind of elements, which are read and written without conversion.
+    """How files of one kind of elements are read and written, without conversion.
 
     Attributes:
       read: returns the elements of a file for a model.
       together: returns what `compress` takes, from the elements of all files.
-      write: writes those of one file to a path.
-      suffixes: the endings of the names of files that are written; a file of another name gets the
+      write: writes the elements of one file to a path.
+      suffixes: the suffixes of files that are written; a name with a different suffix gets the
         last one.
       most: largest number of files and of conditions in a compressed file; None: any number.
     """
@@ -47,7 +47,7 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
         without one the files are images.
 
     Raises:
-      UserError: there is no row, or a file cannot be read.
+      UserError: the data has no rows, or a file cannot be read.
     """
     if not path.is_dir():
         yield from read_npy(path)
@@ -66,7 +66,7 @@ def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
     """Return the stored levels [height, width, channels] of an image file.
 
     Returns:
-      The levels, the mode, the number of frames, and whether the colours are others than of sRGB.
+      The levels, the mode, the number of frames, and whether the colours are not sRGB.
     """
     try:
         with Image.open(path) as opened:
@@ -83,7 +83,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
     """Return the pixels of a file, uint8 [size, size, channels].
 
     Raises:
-      UserError: the file cannot be read, or has another size or mode than the model.
+      UserError: the file cannot be read, or its size or mode is not the model's.
     """
     pixels, mode, frames, others = _opened(path)
     wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
@@ -103,7 +103,7 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read, or has another format than the model's recordings.
+      UserError: the file cannot be read, or its format does not fit the model.
     """
     try:
         with soundfile.SoundFile(path) as file:

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command `onepass` and return its exit status.
 
     Args:
-      arguments: the words after `onepass`; None: those of the process.
+      arguments: the words after `onepass`; None: the arguments of the process.
 
     Returns:
       0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
@@ -143,7 +143,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
-    """Run a verb that trains, with the family that the preset belongs to."""
+    """Train a model of the family that the preset belongs to; return the exit status."""
     from distill.families import of_presets
     from replicator.training.family import run_training
 
@@ -242,7 +242,7 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 
 def _kind_of_model(words: list[str]) -> str:
-    """Return the output of the first model that words name, "sound" if they name none."""
+    """Return the output of the first model that the words name; "sound" if they name none."""
     kinds = map(_model_kind, [*_positional(words), *words])
     return next(filter(None, kinds), "sound")
 
@@ -268,7 +268,7 @@ def _model_kind(word: str) -> str | None:
     if family is not None:
         return family.makes
     is_some = kind_of(path) if path.exists() else word.startswith("shipped")
-    return "sound" if is_some else None  # whose loader explains what is wrong
+    return "sound" if is_some else None  # the loader of sound models explains what is wrong
 
 
 def _bench(rest: list[str]) -> int:

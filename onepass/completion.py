@@ -45,18 +45,18 @@ def tree() -> Any:
 
 
 def _union(kinds: dict[str, Any]) -> Any:
-    """Return sub-commands by name, each a type that tyro reads."""
+    """Return the union of the sub-commands, each a type that tyro reads under its name."""
     named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 
 
 def _of_presets(verb: str) -> Any:
-    """Return the options of a verb that trains, for each preset."""
+    """Return the union of a training verb's options, one member for each preset."""
     return _union({name: family.options(name) for name, family in of_presets(verb).items()})
 
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
-    """Return the options of a verb that depend on what a model makes, for each shipped model."""
+    """Return the union of a verb's options, one member for each shipped model."""
     from onepass.shipped import SHIPPED
 
     return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})

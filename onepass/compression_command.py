@@ -75,7 +75,7 @@ def decompress(given: DecompressArguments) -> int:
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
     """Return the path of every element's file, named after the compressed file.
 
-    Elements of the same name get different files.
+    Elements with the same name get different files.
     """
     count = found.shape[0]
     names = found.description.get("names")
@@ -95,7 +95,7 @@ def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
 def _name(name: Any) -> str:
     """Return the last part of a name in a compressed file, which is untrusted.
 
-    Control characters, and what is too long for a file system, are left out.
+    Control characters are removed, and a name too long for a file system is cut.
     """
     last = PurePosixPath(str(name).replace("\\", "/")).name
     clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())

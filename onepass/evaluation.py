@@ -13,7 +13,7 @@ from foundation.intervals import Measure, weighted_mean
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Figures of a model on data.
+    """The results of evaluating a model on data.
 
     Attributes:
       nats: mean negative log-likelihood of an element (`mean`), its 95% interval over examples by
@@ -36,15 +36,16 @@ def evaluate(
       model: a model with `log_prob`: an `Autoregressive`, a bundle or a served model.
       data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
         first axis, also of different lengths, each of which counts the same.
-      condition: [num, ...], for a model with a condition, or a dict of them by name; a number is
-        that of all rows.
+      condition: [num, ...], for a model with a condition, or a dict of conditions by name; a
+        single number is the condition of all rows.
       batch_size: examples computed together.
 
     Returns:
-      The figures.
+      The log-likelihood with its interval.
 
     Raises:
-      UserError: the model has no log-probabilities; there is no example, or not one per condition.
+      UserError: the model has no log-probabilities, there are no examples, or a condition does not
+        have one row per example.
       ValueError: the model cannot read the data.
     """
     if not hasattr(model, "log_prob"):
@@ -54,7 +55,7 @@ def evaluate(
     if batch_size < 1:
         raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
     check = getattr(model, "check_causal", None)
-    if check is not None:  # the figures of a network that looks ahead would be no code lengths
+    if check is not None:  # the results of a network that looks ahead are not code lengths
         check()
     is_named = isinstance(condition, dict)
     given = condition if is_named else {} if condition is None else {"condition": condition}
@@ -79,7 +80,7 @@ def evaluate(
 
 
 def _check_rows(given: dict[str, Any], count: int) -> None:
-    """Raise UserError unless every condition has so many rows, or is a number for all of them."""
+    """Raise UserError unless every condition has `count` rows, or is one number for all rows."""
     for name, each in given.items():
         if np.ndim(each) and len(each) != count:
             raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")

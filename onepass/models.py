@@ -77,12 +77,12 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
       sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
       exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
-      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; those of
-      other models only generate.
+      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; other
+      bundles and served models only generate.
 
     Raises:
       UserError: the model does not exist, cannot be read, or has a program that does more than
-        compute; or the folder has files of two kinds of models.
+        compute; or the folder has the files of two kinds of models.
     """
     if is_url(location):
         from onepass.remote_model import RemoteModel
@@ -114,7 +114,7 @@ def makes_of(path: Path) -> str:
 
 
 def load_trained(makes: str, path: Path) -> Any:
-    """Load a model of "sound" or "images": shipped, of a run, or of a model folder or bundle."""
+    """Load a model of "sound" or "images": a shipped one, or a run, model folder or bundle."""
     if makes == "images":
         from pixelcnn.model import load as load_images
 

@@ -41,7 +41,7 @@ def _family(model: str) -> ModelFamily | None:
     """Return the family of a run or a preset; None for an exported folder.
 
     Raises:
-      UserError: the word names nothing that can be planned.
+      UserError: the word does not name a run, a preset or a folder that can be planned.
     """
     if (Path(model) / "manifest.json").exists():
         return None

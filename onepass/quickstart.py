@@ -134,7 +134,7 @@ the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
 
 
 def _extra_line() -> str:
-    """Return a line on the measures that an extra would add; "" for none."""
+    """Return a line about the measures that an extra would add; "" if it would add none."""
     added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 

@@ -29,6 +29,6 @@ class QuickstartArguments:
     """Seed of the noise."""
 
     def __post_init__(self) -> None:
-        """Raise UserError, naming the field, for a number out of range."""
+        """Raise a UserError that names the field if a number is out of range."""
         at_least(self, 1, "spoken")
         require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)

@@ -53,7 +53,7 @@ Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pix
 
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
-    """Return images with their scales, and seconds per image without the first, which compiles."""
+    """Return images with their scales, and the seconds per image without the first, to compile."""
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:

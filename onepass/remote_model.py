@@ -25,7 +25,7 @@ STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
 
 
 class RemoteModel(Sampling):
-    """A model of `onepass serve`, whose methods raise ClientError if it cannot be reached.
+    """A model served by `onepass serve`; its methods raise ClientError if it cannot be reached.
 
     Attributes:
       spec: the server's description of the model.
@@ -77,9 +77,9 @@ class RemoteModel(Sampling):
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
         """Return one sound, or one sequence of a user's model, in chunks [samples].
 
-        With frames from the `frames(...)` of a local model, it has the recording's level. For a
+        For frames from a local model's `frames(...)`, it has the recording's level. For a
         user's model of sequences, or of sound with conditions other than frames, `length` is
-        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are those of
+        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are as in
         `Autoregressive.stream`.
         """
         if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
@@ -114,7 +114,7 @@ class RemoteModel(Sampling):
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
-          UserError: there is not one condition for each image.
+          UserError: the number of conditions is not `num`.
         """
         if isinstance(condition, list):
             if len(condition) != num:

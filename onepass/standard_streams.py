@@ -22,9 +22,9 @@ class Output:
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write to the stream; the text for a closed one is dropped without stopping the work.
+        """Write to the stream; if it is closed, drop the text without stopping the work.
 
-        What the locale cannot write, such as a name that is no text, is written as an escape.
+        What the locale cannot encode, such as a name that is not valid text, is written escaped.
         """
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -72,7 +72,7 @@ def watched_output() -> Iterator[Output]:
 
 
 def say_error(line: str) -> None:
-    """Print a line on standard error, if that can be written."""
+    """Print a line to standard error if that is writable."""
     try:
         print(f"onepass: {line}", file=sys.stderr, flush=True)
     except OSError:
@@ -94,7 +94,7 @@ def _open_closed() -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Discard what a standard stream has not written yet."""
+    """Redirect a descriptor to the null device, so that text not yet flushed is discarded."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -29,7 +29,7 @@ def autoregressive(density: ImageDensity) -> Autoregressive:
     Its condition is a dict of what the conditioner reads, such as {"label": int32 [batch]}.
 
     Raises:
-      UserError: the density is of a multiscale model, which draws groups of pixels at once.
+      UserError: the density belongs to a multiscale model, which draws groups of pixels at once.
     """
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
@@ -173,7 +173,7 @@ class PixelDistribution:
 
 @register(PixelCNN, object, method="cached")
 def cached_rows(network: PixelCNN, distribution: Any) -> Any:
-    """Return the sampler that keeps the rows of every layer, as one program for each shape."""
+    """Return the sampler that caches the rows of every layer, as one program for each shape."""
 
     @tf.function(jit_compile=True, autograph=False)
     def program(words: tf.Tensor, condition: Condition, temperature: Any) -> tf.Tensor:

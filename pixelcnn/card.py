@@ -19,7 +19,7 @@ from pixelcnn.joining import joined
 from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 from pixelcnn.model import folder_of, load
 
-OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
+OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says about it
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
 
 
@@ -33,7 +33,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     if "teacher" in stored:
         stored["teacher"] = Path(stored["teacher"]).name
     dtype = np.float16 if given.float16 else np.float32
-    for variable in model.network.trainable_variables:  # measured is what is stored
+    for variable in model.network.trainable_variables:  # so that the stored precision is measured
         variable.assign(variable.numpy().astype(dtype).astype(np.float32))
     data = stored["data_folder"]
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
@@ -50,7 +50,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _teacher_line(spec: dict) -> str:
-    """Return a line on the teacher of a distilled model, "" for one trained on images alone."""
+    """Return a line about a distilled model's teacher; "" for a model trained only on images."""
     if "teacher" not in spec:
         return ""
     first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
@@ -73,7 +73,7 @@ def _flow_targets(targets: dict) -> str:
 
 
 def _captions_line(spec: dict) -> str:
-    """Return a line on the captions of the data, "" for a model that reads none."""
+    """Return a line about the captions of the data; "" for a model that does not read any."""
     if not spec.get("captions"):
         return ""
     return f"- Captions such as: {'; '.join(spec['captions'])}\n"

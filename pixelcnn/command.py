@@ -50,7 +50,7 @@ def arguments_of(preset: str) -> Any:
 
 
 def _detected(config: Any, arguments: list[str]) -> list[str]:
-    """Return and print the options that the images ask for; none for a help text."""
+    """Return and print the options that the images require; none for a help text."""
     if {"-h", "--help"} & set(arguments):
         return []
     from pixelcnn.data.detection import detected
@@ -107,7 +107,7 @@ def _evaluated(given: EvaluateArguments, model: "ImageModel", data: str) -> dict
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
-    """Return the measures of samples of a model of classes or captions as "samples"; else {}."""
+    """Return measures of samples as "samples"; {} if the model has neither classes nor captions."""
     if not dataset.classes or not model.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
@@ -138,7 +138,7 @@ def training_data(path: Path) -> str:
 
 
 def format_report(figures: dict) -> str:
-    """Return the figures of a model as lines."""
+    """Return the result of an evaluation as lines of text."""
     from foundation import intervals
     from foundation.folders import counted
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES

@@ -1,8 +1,8 @@
 """Compressed files of images, by a density's exact conditionals, decoded in few passes.
 
-A PixelCNN is decoded with the caches of its cached sampler, pixel by pixel. Of a multiscale model
-only the base is, and each doubling then takes three network passes: O(log N) per image. All images
-of a batch are decoded together.
+A PixelCNN is decoded pixel by pixel, with the caches of its cached sampler. In a multiscale model
+only the base is decoded so, and each doubling then takes three network passes: O(log N) per image.
+All images of a batch are decoded together.
 """
 
 import functools
@@ -39,9 +39,9 @@ Read = Callable[[str, Hidden], np.ndarray]
 
 
 class ImageConditionals:
-    """The conditionals of a density, with the weights that it has when it is called.
+    """The conditionals of a density, with its weights at the time of the call.
 
-    Their conditions are dicts of what the conditioner reads.
+    A condition is a dict of the arrays that the conditioner reads.
 
     Attributes:
       passes: number of network passes of the newest decoding.
@@ -60,7 +60,7 @@ class ImageConditionals:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the sizes of the stream of images of a shape; each scale has its class."""
+        """Return the layout of a stream of images of a shape; each scale is a class of its own."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
         sizes = (shape[-1], scales, int(np.prod(shape[:3])))
         return Layout(depth_of(self.levels), *sizes, self.levels)
@@ -70,7 +70,7 @@ class ImageConditionals:
         return True
 
     def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
-        """Yield the pixels of images [batch, size, size, channels], part by part."""
+        """Yield known images [batch, size, size, channels] as `Known` pixels, part by part."""
         parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():
             direct = self._network(name).draws_at_once
@@ -87,7 +87,7 @@ class ImageConditionals:
     def read(
         self, shape: tuple[int, ...], condition: dict, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return images int32 [batch, size, size, channels], part by part from the decoder."""
+        """Return images int32 [batch, size, size, channels], decoded part by part."""
 
         def read(name: str, hidden: Hidden) -> np.ndarray:
             hidden = Hidden(*(np.asarray(each) for each in hidden))
@@ -103,7 +103,7 @@ class ImageConditionals:
         return self._scan(read, name, self._network(name), given, shape[0], size)
 
     def pixels(self, name: str, hidden: Hidden, coding: Coding) -> Pixels:
-        """Return the distributions of pixels of a part with hidden states [pixels, ...]."""
+        """Return the distributions of a part's pixels, whose hidden states are [pixels, ...]."""
         network = self._network(name)
         output = network.output or network.shallow.output
         made = PIXELS[output.kind]
@@ -165,8 +165,7 @@ class ImageConditionals:
           condition: the condition of every image.
           batch: number of images.
           size: side of the images, in pixels.
-          more: numbers that are added to the linear prediction, [batch, size, size, channels], or
-            None.
+          more: values to add to the linear prediction, [batch, size, size, channels], or None.
         """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
@@ -188,7 +187,7 @@ class ImageConditionals:
 
 
 class Images(Kind):
-    """The images of an `ImageModel` in a file, and their conditions.
+    """The format of an `ImageModel`'s compressed files: images and their conditions.
 
     Raises:
       UserError: the model has no exact conditionals.
@@ -237,7 +236,7 @@ class Images(Kind):
         return images.shape, described, (part.astype(np.int32) for part in parts)
 
     def check(self, found: Container) -> None:
-        """Raise UserError unless all fields of a file but its conditions' content are in range."""
+        """Raise UserError unless all fields, except the content of conditions, are in range."""
         num, *shape = found.shape
         if not num or tuple(shape) != self._shape:
             size = self._model.size
@@ -263,17 +262,17 @@ class Images(Kind):
         return np.concatenate(parts)
 
     def _rows(self, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
-        """Return the conditions of `count` images from `first` on, as the model reads them.
+        """Return the conditions of `count` images, starting at `first`, as the model reads them.
 
         Raises:
-          UserError: a condition is none of the model's.
+          UserError: a stored condition is not one that the model reads.
         """
         values = stored * count if len(stored) == 1 else stored[first : first + count]
         read, size = self._model.condition, self._model.size
         try:
             rows = [read(np.array(v) if isinstance(v, list) else v) for v in values]
             found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        except (TypeError, ValueError, OverflowError):  # of lists that are no maps
+        except (TypeError, ValueError, OverflowError):  # raised for lists that are not maps
             fields.damaged("condition", "maps")
         if "map" in found and found["map"].shape != (count, size, size):
             fields.damaged("condition", f"maps of {size}x{size} labels")

@@ -22,7 +22,7 @@ SamplerName = Literal["cached", "fixed-point", "naive"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(ImageRules):
-    """The images, and their batches."""
+    """The settings of the images and of their batches."""
 
     flip: bool = False
     """Mirror images left to right at random."""
@@ -32,7 +32,7 @@ class DataConfig(ImageRules):
     """Images per batch."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         super().__post_init__()
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
@@ -41,7 +41,7 @@ class DataConfig(ImageRules):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """All that decides the outcome of training, except the network."""
+    """The settings that decide the outcome of training, except the network's."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
     """Distribution of a pixel."""
@@ -59,7 +59,7 @@ class TrainConfig:
     """Seed of the weights, the order of the images, dropout and crops."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError where two parts do not fit."""
+        """Raise ValueError if two parts do not fit together."""
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)
@@ -77,21 +77,21 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNTrainConfig(TrainConfig):
-    """Training of a PixelCNN."""
+    """The settings of the training of a PixelCNN."""
 
     kind: ClassVar[Literal["pixelcnn"]] = "pixelcnn"
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The network."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for random squares of photographs, or where two parts do not fit."""
+        """Raise ValueError for random squares of photographs, or if two parts do not fit."""
         super().__post_init__()
         require(not self.data.crop, "data.crop", "0 for a PixelCNN", self.data.crop)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleTrainConfig(TrainConfig):
-    """Training of a multiscale PixelCNN, or of some of its parts."""
+    """The settings of the training of a multiscale PixelCNN, or of some of its parts."""
 
     kind: ClassVar[Literal["multiscale"]] = "multiscale"
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
@@ -101,7 +101,7 @@ class MultiscaleTrainConfig(TrainConfig):
     one factor, such as 16.2; none: all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the sizes do not fit, or a part is unknown."""
+        """Raise ValueError if the sizes do not fit together or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)
         names, coordinates = self.part_names, self.network.factor.coordinates
@@ -126,7 +126,7 @@ class MultiscaleTrainConfig(TrainConfig):
 
     @property
     def multiple(self) -> int:
-        """Divisor of the sides of a photograph whose every scale is whole patches."""
+        """Number that must divide a photograph's sides so that every scale has whole patches."""
         return self.data.size // self.network.base_size * self.network.factor.patch
 
     @property

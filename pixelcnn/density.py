@@ -51,14 +51,14 @@ class ImageDensity(tf.Module):
 
     @property
     def whole(self) -> bool:
-        """True if it can sample, for which a multiscale model needs all its parts."""
+        """True if the density can sample; a multiscale model needs all its parts for that."""
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
     def drawn_numbers(self, levels: tf.Tensor) -> float:
-        """Return the numbers of an image, pixels times channels, that bits per dimension count.
+        """Return how many values of an image, pixels times channels, bits per dimension count.
 
-        All; where images may have any shape, those that the parts draw. The levels are int32
+        All of them; if images may have any shape, those that the parts draw. The levels are int32
         [batch, height, width, channels], of known shape.
         """
         share = 1.0
@@ -67,7 +67,7 @@ class ImageDensity(tf.Module):
         return share * math.prod(levels.shape[1:])
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
-        """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
+        """Return the log-probability of every part by name, in nats, float32 [batch] each.
 
         Args:
           batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
@@ -81,7 +81,7 @@ class ImageDensity(tf.Module):
         return {part: conditionals.nats() for part, conditionals in parts.items()}
 
     def code_length(self, batch: dict) -> dict:
-        """Return the nats of a code for the images, part by part, float32 [batch]: minus `nats`."""
+        """Return the code length of the images in nats by part, float32 [batch]: minus `nats`."""
         return {part: -nats for part, nats in self.nats(batch).items()}
 
     def conditionals(
@@ -107,9 +107,9 @@ class ImageDensity(tf.Module):
         return {size: self.pixelcnn.conditionals(levels, condition, mode)}
 
     def loss(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the nats per dimension of a training batch, and metrics with `bits_per_dim`.
+        """Return a batch's nats per dimension, minus the log-likelihood, and `bits_per_dim`.
 
-        A replica's share of a batch comes with the output of `ImageLoss.global_inputs`.
+        A replica's share of a batch also has the arrays of `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.drawn_numbers(batch["levels"])
@@ -131,11 +131,11 @@ class ImageLoss:
         self.density = density
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the nats per dimension of a batch, and metrics with `bits_per_dim`."""
+        """Return a batch's nats per dimension, minus the log-likelihood, and `bits_per_dim`."""
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch, as `GlobalBatchLoss` asks.
+        """Return the inputs of dropout that depend on the whole batch; see `GlobalBatchLoss`.
 
         "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
         the index of the rows that the replica's batch holds.

@@ -29,16 +29,16 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
     Returns:
       A dict with bits_per_dim, seconds_per_picture (batch 1, without compilation; None for a model
-      in part), measures {name: `Measure`}, codec {name: bits per dimension of the same images in
-      lossless files} and dev {"pictures", "of"}, their number and that of the source. For a model
-      of photographs, codec has what the files of the dev images add to those of the start, per
-      number that the model draws, and codec_by_scale the same for every scale. Measures are
-      bits_per_dim; for a multiscale model one per scale, over the numbers drawn at that scale; for
+      that lacks parts), measures {name: `Measure`}, codec {name: bits per dimension of the same
+      images in lossless files} and dev {"pictures", "of"}, their number and the source's. A model
+      of photographs has as codec what the files of the dev images add to those of the start, per
+      value that the model draws, and as codec_by_scale the same for every scale. Measures are
+      bits_per_dim; for a multiscale model one per scale, over the values drawn at that scale; for
       a conditional model bits_per_dim under the condition of another image, and the difference,
       means over `dataset.shuffles`; for a model of captions the share of images that are likelier
       under their own than under each of those; for a model of at most `MOST_MIXED` classes the bits
-      saved by knowing the class (`_bits_for_the_class`). Where the base is a flow, bits are an
-      upper bound, see `ImageFlow.nats`.
+      saved by knowing the class (`_bits_for_the_class`). If the base is a flow, bits are an upper
+      bound, see `ImageFlow.nats`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -87,7 +87,7 @@ def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
 
 
 def _bits_of_others(nats: Nats, dataset: ImageDataset) -> np.ndarray:
-    """Return the bits of every image under the conditions of others, [shuffles, images]."""
+    """Return the bits of every image under other images' conditions, [shuffles, images]."""
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
@@ -100,9 +100,9 @@ def _bits_for_the_class(
 
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
 
-    This is at most log2(classes). The cost of another class (`gained_by_the_condition`) grows
-    without bound when a model is too sure of its classes; this falls below 0. `bits` are those of
-    every image under its own class.
+    This is at most log2(classes). If a model is too sure of its classes, the cost of another class
+    (`gained_by_the_condition`) grows without bound, while this measure falls below 0. `bits` has
+    the bits of every image under its own class.
     """
     doing = "evaluating with every class"
     each = []
@@ -128,7 +128,7 @@ def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
 
     Args:
       parts: bits of every image, [images], part by part.
-      per_pixel: numbers of each image per pixel of the square of its size, [images].
+      per_pixel: number of values of each image per pixel of the square of its size, [images].
     """
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
@@ -143,7 +143,7 @@ def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
 
 
 def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
-    """Return the seconds that an image takes, without the first one, which compiles."""
+    """Return the seconds that an image takes, not counting the first one, which compiles."""
     batch = next(iter(dataset.dev(1)))
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     request = Request((0, 1, 2), seed, model.size, condition)

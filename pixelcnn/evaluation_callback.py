@@ -16,16 +16,20 @@ from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
 from replicator.training.state import TrainState
 
-SHOWN = 16  # images of a sheet
+SHOWN = 16  # images on a sheet
 LARGEST_SHOWN = 64  # pixels; larger images take too long to sample in between
 
 
 class EvaluationCallback:
-    """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
+    """Evaluation of the average weights, whose result tells the trainer the best checkpoint.
 
     Args:
-      divergences: function from a batch to its distance from the target of learning, float32
-        [batch] per part, in nats, where the target is not the images themselves; it then decides
+      density: the density to evaluate.
+      state: the state of training, with the average weights.
+      dataset: the images, whose dev split is used.
+      folder: folder for the sheets of samples.
+      divergences: function from a batch to its divergence from the target of learning, float32
+        [batch] per part, in nats, if the target is not the images themselves; it then decides
         which checkpoint is best.
     """
 
@@ -45,9 +49,9 @@ class EvaluationCallback:
             self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return bits per dimension on dev, of the divergence if there is one.
+        """Return the bits per dimension on dev, or those of the divergence if there is one.
 
-        It logs them part by part, with a sheet of images.
+        Log them part by part, with a sheet of images if the model can sample.
         """
         total = math.inf
         with self.state.averaged():
@@ -64,7 +68,7 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of: Callable[[dict], Mapping[str, tf.Tensor]]) -> dict[str, float]:
-        """Return the bits per dimension of each part, from the nats of each in a batch."""
+        """Return the bits per dimension of each part; `nats_of` gives a batch's nats by part."""
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():
@@ -76,7 +80,7 @@ class EvaluationCallback:
         return {part: nats / count / math.log(2.0) for part, nats in totals.items()}
 
     def _can_sample(self) -> bool:
-        """Return whether the model is whole and its images small."""
+        """Return whether the model has all its parts and its images are small."""
         return self.density.whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _images(self) -> list[np.ndarray]:

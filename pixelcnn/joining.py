@@ -1,9 +1,9 @@
-"""Parts of a multiscale model that several runs, or model folders, have trained, as one model.
+"""One model from parts of a multiscale model that several runs, or model folders, have trained.
 
-No part depends on another's weights, but parts with captions depend on those of the encoder they
-were trained with. Encoders of words are concatenated, every part reading its own channels: a vector
-is the sum of the vectors of words, and a map is linear in it, so that both encoders form one that
-is wider.
+No part depends on another's weights, but parts with captions depend on the weights of the encoder
+they were trained with. Encoders of words are concatenated, and every part reads its own channels: a
+vector is the sum of the vectors of words, and a map is linear in it, so that both encoders form a
+single wider one.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "sta
 OF_THE_BASE = ("base", "base_flows")  # settings of a network
 OF_THE_IMAGES = ("size", "channels", "reduce")
 TABLE, PAINTED = "conditioner/text/table", "conditioner/painted/kernel"
-SHALLOW = "/shallow/"  # in the names of what reads a factor's units, and no condition
+SHALLOW = "/shallow/"  # in the names of weights that read a factor's units, not a condition
 # The weights that read a condition, and the axis of its channels.
 READS_VECTOR = {"vector_kernel": 0}
 READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Trained(NamedTuple):
-    """A run or folder: its weights by name, the parts taken, whether it trained an encoder."""
+    """A run or folder: its weights by name, the parts to take, whether it trained an encoder."""
 
     path: Path
     stored: dict[str, Any]
@@ -39,14 +39,14 @@ class _Trained(NamedTuple):
 
 
 class _Channels(NamedTuple):
-    """Channels of a condition that an encoder fills, among `all_`: `own`, from `first` on."""
+    """The channels of a condition, `own` of `all_` starting at `first`, that an encoder fills."""
 
     first: int
     own: int
     all_: int
 
     def padded(self, weight: np.ndarray, axis: int) -> np.ndarray:
-        """Return the weight of all channels, zero for those of the others."""
+        """Return the weight extended to all channels, with zeros for those of other encoders."""
         own, behind = np.split(weight, [self.own], axis)
         sizes = [(0, 0)] * weight.ndim
         sizes[axis] = (self.first, self.all_ - self.first - self.own)
@@ -56,13 +56,13 @@ class _Channels(NamedTuple):
 def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     """Return the configuration and the model of runs, or folders, that each trained some parts.
 
-    A part that several have trained is taken from the first; a run that distilled a base into flows
-    has trained that alone, and the parts that it copied from its teacher are taken where no other
-    run has them. The base may have another width, or be a flow, in each of them, since no other
-    part depends on it, and the others' dropout may differ.
+    A part that several have trained is taken from the first. A run that distilled a base into flows
+    has trained only the base; the parts that it copied from its teacher are taken if no other run
+    has them. The bases may differ in width, or be flows, since no other part depends on them, and
+    the others' dropout may differ.
 
     Raises:
-      UserError: the runs are of different models, or trained encoders that cannot be joined.
+      UserError: the runs belong to different models, or trained encoders that cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
@@ -82,7 +82,7 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
 
 
 def _read(path: Path) -> _Trained:
-    """Return the contents of a path with all its parts, newer settings at their defaults."""
+    """Return a path's contents with all its parts; settings that it lacks have their defaults."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
     if model.multiscale is None:
@@ -96,10 +96,10 @@ def _read(path: Path) -> _Trained:
 
 
 def _divided(given: Sequence[_Trained]) -> list[_Trained]:
-    """Return the runs that a part is taken from, with the parts that are."""
+    """Return the runs from which parts are taken, each with only those parts."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
-    owners = dict(reversed(own + kept))  # the first one of a part stays
+    owners = dict(reversed(own + kept))  # a part's first run wins
     taken = [
         tuple(part for part in each.parts if owners[part] == n) for n, each in enumerate(given)
     ]
@@ -113,7 +113,7 @@ def _own_training(each: _Trained) -> tuple[str, ...]:
 
 
 def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
-    """Return the settings of the network that trained the base, or the first factor; else none."""
+    """Return the named settings of the run that trained the base or a factor; {} without one."""
     for each in taken:
         network = each.stored["network"]
         if any((part == str(network["base_size"])) == is_base for part in each.parts):
@@ -122,7 +122,7 @@ def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) ->
 
 
 def _check_alike(first: _Trained, other: _Trained) -> None:
-    """Raise UserError unless both are of one model, whatever their bases and dropout."""
+    """Raise UserError unless both belong to the same model, apart from their bases and dropout."""
     known, network = first.stored["network"], other.stored["network"]
     factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
     network = network | {name: known[name] for name in OF_THE_BASE} | {"factor": factor}
@@ -145,7 +145,7 @@ def _own(each: _Trained) -> Arrays:
 
 
 def _side_by_side(taken: list[_Trained]) -> tuple[dict[str, int], Arrays]:
-    """Return the joined encoder's channels, as settings, and all weights, each for its encoder."""
+    """Return the joined encoder's channels, as settings, and all weights, padded for it."""
     vectors = _channels([each.stored["conditioning"]["text_channels"] for each in taken])
     maps = _channels([each.stored["conditioning"]["text_map_channels"] for each in taken])
     tables = [each.weights[TABLE] for each in taken]

@@ -40,7 +40,7 @@ class ImageModel:
 
     Attributes:
       config: its training configuration.
-      classes: their names, in the order of their numbers.
+      classes: the names of its classes, in the order of their numbers.
       statistics: normalisation of a video's actions and states.
       spec: the content of model.json.
     """
@@ -71,7 +71,7 @@ class ImageModel:
 
     @property
     def channels(self) -> Literal[1, 3]:
-        """1 for grey, 3 for red, green and blue."""
+        """Number of channels: 1 for grey, 3 for red, green and blue."""
         return self.config.data.channels
 
     @property
@@ -89,7 +89,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """True if it can sample, for which a multiscale model needs all its parts."""
+        """True if the model can sample; a multiscale model needs all its parts for that."""
         return self.density.whole
 
     @property
@@ -148,26 +148,27 @@ class ImageModel:
     ) -> Iterator[list[np.ndarray]]:
         """Yield all scales of each image as it is sampled, smallest first.
 
-        An impossible request is refused at once, before the first image is asked for.
+        An impossible request is refused at the call, before the first image is requested.
 
         Args:
-          condition: a class (number or name), a caption or a map int [size, size], as the model was
-            trained on; a list has one per image; None for a model without.
+          condition: a class (number or name), a caption or a map int [size, size], whichever the
+            model was trained on; a list has one per image; None for a model without a condition.
           seed: image n of a seed does not depend on `num`.
           num: number of images.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
-          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          temperature: 1: the model's own distribution; a multiscale model also takes one value per
+            scale, base first.
           given: an image [size, size, channels] and how many of its pixels, in raster order, to
             keep (PixelCNN).
           start: a small image [side, side, channels] to enlarge (multiscale). A model of factors
-            without coordinates enlarges one of any shape, whose longer side it draws, and `size` is
-            that of the result; it works in tiles of bounded memory.
+            without coordinates enlarges one of any shape, and `size` is then the longer side of the
+            result; it works in tiles of bounded memory.
           sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
             "naive", a whole pass per pixel (PixelCNN); or another of `autoregressive.samplers`.
           guidance: how far every pixel's distribution is moved away from the unconditional one
-            (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
-          batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
-            images are returned at once, at the end.
+            (`outputs.sample_guided`); above 0 it is no longer the model's own.
+          batch: images per fixed-point pass; the next image replaces a finished one. Above 1 all
+            images are returned together, at the end.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -203,8 +204,8 @@ class ImageModel:
     ) -> np.ndarray:
         """Return the exact log-probability of images, float32 [num], nats.
 
-        It is a bound where the base is a flow, and NaN where that flow has no inverse in float32,
-        see `ImageFlow.log_density`.
+        It is a lower bound if the base is a flow, and NaN if that flow has no inverse in float32
+        (`ImageFlow.log_density`).
 
         Args:
           images: whole numbers [num, size, size, channels], of the size, channels and levels that
@@ -212,8 +213,9 @@ class ImageModel:
           condition: as for `generate`.
 
         Raises:
-          UserError: a multiscale model that lacks parts.
-          ValueError: images of another shape or depth.
+          UserError: a multiscale model lacks parts, or the conditions do not fit the model or the
+            number of images.
+          ValueError: the shape of the images is not the model's, or a level is out of range.
         """
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
@@ -229,14 +231,14 @@ class ImageModel:
 
     @functools.cached_property
     def compressed(self) -> "Images":
-        """The codec of this model's images; UserError for one without exact conditionals."""
+        """The codec of this model's images; raises UserError without exact conditionals."""
         from pixelcnn.compression import Images
 
         return Images(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The PixelCNN by the library's own parts; see `pixelcnn.autoregression`."""
+        """The PixelCNN as an `Autoregressive` model; see `pixelcnn.autoregression`."""
         from pixelcnn.autoregression import autoregressive
 
         return autoregressive(self.density)
@@ -257,7 +259,7 @@ class ImageModel:
         """Return a file from which `decompress` restores exactly these images.
 
         It takes the bits of `log_prob`, and with the default tolerance less than half a per cent
-        more where there are many images.
+        more if there are many images.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
@@ -265,12 +267,12 @@ class ImageModel:
           batch: images that are decoded together.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+          verify: decode the file again, with outputs off by half the tolerance, and refuse to
             return one that does not give these images back.
 
         Raises:
-          UserError: a model that has no exact conditionals, other images, or a file that failed
-            `verify`.
+          UserError: the model has no exact conditionals, the images do not fit it, or the file
+            failed `verify`.
         """
         from compression.files import compress
 
@@ -281,7 +283,7 @@ class ImageModel:
         """Return the images uint8 [num, size, size, channels] in a file from `compress`.
 
         Raises:
-          UserError: the file is damaged, truncated or of another model.
+          UserError: the file is damaged, truncated, or was made by a different model.
         """
         from compression.files import decompress
 
@@ -291,8 +293,8 @@ class ImageModel:
         """Return a batch of one with a class, a caption or a map, as the conditioner reads it.
 
         Raises:
-          UserError: an unknown class, a caption that is too long, a value for a model without a
-            condition, or no value for a model with one.
+          UserError: the class is unknown, the caption is too long, a model without a condition gets
+            a value, or a model with a condition gets no value or the wrong kind.
         """
         kind = self.config.conditioning.kind
         if kind == "none" or value is None:
@@ -345,8 +347,7 @@ NEEDS = {
 def load(path: Path | str) -> ImageModel:
     """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    The name of a shipped model, see `shipped.FOLDERS`, is taken unless there is a folder of that
-    name.
+    The name of a shipped model (`shipped.FOLDERS`) loads that model unless a folder has this name.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)
@@ -376,7 +377,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 
 
 def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageModel:
-    """Return the model of a config.json, of weights by name and of the content of model.json."""
+    """Return the model with a config.json, weights by name and the content of model.json."""
     config = _config(stored, path)
     density = ImageDensity(config, ZeroInitial())
     assign_weights(density, weights, path)

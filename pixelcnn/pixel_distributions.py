@@ -1,7 +1,8 @@
 """The distributions of pixels for coding: channel by channel, in float64, with margins.
 
 A network computes the hidden units of a pixel in float32, and their last digits differ between
-processors. All else, from the last layer and the linear prediction on, is float64.
+processors. Everything after that, starting with the last layer and the linear prediction, is
+float64.
 """
 
 import math
@@ -15,21 +16,24 @@ from compression.splits import Categorical, Mixture
 from likelihoods.pixels import PAIRS
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 
-LINEAR_SHARE = 0.1  # of the tolerance of a network's outputs, that of a linear function of a map
+LINEAR_SHARE = 0.1  # tolerance of a linear function of a map, as a share of a network's
 
 
 def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return the most that tanh(raw) moves if raw moves by `off`: by the largest slope within."""
+    """Return a bound of the change in tanh(raw) if raw changes by `off`, from the largest slope."""
     nearest = np.clip(np.abs(raw) - off, 0.0, 300.0)
     return off / np.cosh(nearest) ** 2
 
 
 class MixturePixels:
-    """The mixtures of some pixels, whose channels must be asked for in turn.
+    """The mixtures of given pixels, whose channels must be requested in order.
 
-    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs,
-    and None if margins are not needed; `mapped` is whether the prediction reads a map that a
-    network made; `moved`, if given, changes the last layer's outputs.
+    Args:
+      output: the last layer.
+      hidden: hidden states [pixels, ...].
+      tolerance: relative tolerance of the last layer's outputs; None if margins are not needed.
+      mapped: whether the prediction reads a map that a network made.
+      moved: function that changes the last layer's outputs; None leaves them.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class MixturePixels:
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.bounded, tolerance = tolerance is not None, tolerance or 0.0
         self.off = tolerances(outputs, tolerance).reshape(shape)
-        # Sums of few float32 terms, which are off by less than what deep networks give.
+        # Sums of few float32 terms, whose error is smaller than that of deep networks.
         self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
         self._before: list[np.ndarray] = []
         self._mixture: Mixture | None = None
@@ -59,7 +63,7 @@ class MixturePixels:
         return units @ output.kernel.numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Mixture:
-        """Return the next channel's distribution given the levels [pixels] of the last."""
+        """Return the next channel's distribution, given the levels [pixels] of the previous one."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -90,11 +94,7 @@ class MixturePixels:
 
 
 class SoftmaxPixels:
-    """The softmaxes of some pixels, used as `MixturePixels` is.
-
-    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs, and
-    None if margins are not needed; `moved`, if given, changes the last layer's outputs.
-    """
+    """The softmaxes of given pixels, with the interface and arguments of `MixturePixels`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""An image model's training step to plan, and its sampler for machines with no TensorFlow."""
+"""An image model's training step for planning, and its sampler for machines without TensorFlow."""
 
 import dataclasses
 import functools
@@ -33,29 +33,29 @@ def export_sampler(
 ) -> None:
     """Write a function that draws an image with the density's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image in
-    the seed) and, of the condition, `label` int32 [1], `caption` int32 [1, 201] (see
-    `encode_caption`), `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of
-    one; and
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image under
+    the seed) and the condition: `label` int32 [1], `caption` int32 [1, 201] (`encode_caption`),
+    `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of one; and
 
-    - of a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
+    - for a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
       int32 [], the number of its pixels that are kept, in raster order. It returns `picture`.
-    - of a multiscale model: `temperatures` [scales], base first, and `start` int32 [1, start_size,
-      start_size, channels] where it enlarges one. It returns `picture_8`, `picture_16`, ...,
-      every scale.
+    - for a multiscale model: `temperatures` [scales], base first, and `start` int32 [1, start_size,
+      start_size, channels] if it enlarges an image. It returns every scale: `picture_8`,
+      `picture_16`, ...
 
     Images are int32 [1, side, side, channels]. It draws one at a time, as `generation.ImageSampler`
     does, so that no batch size can change the last bit of a sum, and with it a pixel.
 
     Args:
-      folder: may hold other exported functions.
+      folder: folder to write to, which may hold other exported functions.
       density: the model.
-      size: side of the images, in pixels; None: that of training.
+      size: side of the images, in pixels; None: as in training.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
-      sampler: "fixed-point" also returns `passes` int32 [], those of the PixelCNN or of the base.
+      sampler: name of the sampler; with "fixed-point" the function also returns `passes` int32 [],
+        the number of passes of the PixelCNN or of the base.
       guided: the function also takes `guidance` [], greater than 0, for a model with a null
         condition.
-      name: the function's name, by which its files are called.
+      name: the function's name, which its files are named after.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
     size = density.config.data.size if size is None else size
@@ -76,7 +76,7 @@ def export_sampler(
 
 
 def trainable(config: AnyTrainConfig) -> Trainable:
-    """Return the training step, to be planned."""
+    """Return the training step for planning."""
     make = functools.partial(trainable, config)
     conditioning, data = config.conditioning, config.data
     if conditioning.kind in ("class", "map") and not conditioning.classes:

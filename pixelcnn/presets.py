@@ -1,4 +1,4 @@
-"""Presets: whole training configurations, each with the figure it should reach and its cost."""
+"""Presets: complete training configurations, each with the result to expect and its cost."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ PATCHED_MULTISCALE = dataclasses.replace(
 DROPPING_MULTISCALE = dataclasses.replace(
     SMALL_MULTISCALE, factor=dataclasses.replace(SMALL_MULTISCALE.factor, dropout=0.1)
 )
-# For 1,649 images, which are soon known by heart.
+# For 1,649 images, which are soon memorised.
 DROPPING_EVERYWHERE = dataclasses.replace(
     DROPPING_MULTISCALE, base=dataclasses.replace(SMALL_PIXELCNN, dropout=0.1)
 )

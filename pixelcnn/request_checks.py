@@ -1,4 +1,4 @@
-"""Checks of what an image model is asked for, before the first image is drawn."""
+"""Checks of a request to an image model, before the first image is drawn."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def check_request(
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:
-    """Raise UserError for a size, or the shape of an image to enlarge, that does not fit."""
+    """Raise UserError if a size, or the shape of an image to enlarge, does not fit the model."""
     sizes = model.sizes
     if size not in sizes:
         raise UserError(f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}.")
@@ -61,10 +61,10 @@ def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: A
 
 
 def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], levels: int) -> None:
-    """Raise ValueError unless an array holds levels, from 0 on, of images of a shape.
+    """Raise ValueError unless an array has a shape and holds integers from 0 to `levels` - 1.
 
     None in the shape stands for any number that is at least 1. Floats are refused even if whole,
-    since images scaled to [0, 1] look like them.
+    since they could be images scaled to [0, 1].
     """
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(

@@ -19,10 +19,10 @@ from pixelcnn.model import ImageModel
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
-    """Return the classifier of a model's classes; None without training images of those.
+    """Return the classifier of a model's classes; None without training images of these classes.
 
-    A shipped model's is shipped too; else it is that of the first of the sources, see
-    `read_corpus`, that has training images.
+    A shipped model has a shipped classifier; else it is the classifier of the first of the sources
+    (`read_corpus`) that has training images.
     """
     file = shipped.classifier(name)
     if file is not None:
@@ -74,7 +74,7 @@ def evaluate_samples(
 
 
 def _asked(model: ImageModel, dev: Any, chosen: np.ndarray, num: int) -> tuple[np.ndarray, list]:
-    """Return the classes that samples are to show, [num], and the conditions that ask for them."""
+    """Return the classes that samples should show, [num], and the conditions that request them."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)
         return dev.labels[rows], [dev.captions[row] for row in rows]

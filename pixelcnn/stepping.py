@@ -1,7 +1,7 @@
-"""A PixelCNN one pixel at a time under a caller's control, with the caches of the cached sampler.
+"""A PixelCNN that a caller steps pixel by pixel, with the caches of the cached sampler.
 
-`networks.raster_scan` draws within one program; here every pixel's hidden state is returned and its
-value is passed in, so that a decoder can read the value from a stream.
+`networks.raster_scan` draws within one program; here the caller gets every pixel's hidden state and
+returns its value, so that a decoder can read the value from a stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 from pixelcnn.networks.raster_scan import Scan, ScanRow, next_pixel, vertical_row
 
-# The levels int32 [batch, channels] of the pixel with this hidden state, float [batch, ...].
+# Returns the levels int32 [batch, channels] of a pixel, given its hidden state float [batch, ...].
 Read = Callable[[Hidden], np.ndarray]
 
 
 class SteppedPixelCNN:
-    """Steps through images of one width, with the network's weights at the call."""
+    """Steps through images of one width, with the network's weights at the time of the call."""
 
     def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
         self.network, self.width, self.mode = network, width, mode
@@ -93,7 +93,7 @@ def _no_pixel(*_: Any) -> NoReturn:
 
 
 def _row_of(condition: Condition, y: int) -> Condition:
-    """Return the condition of row y, whose map has that row alone."""
+    """Return the condition with only row y of its map."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y : y + 1])

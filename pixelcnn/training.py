@@ -16,7 +16,7 @@ from replicator.training.recipe import PortableBatches, Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 
-IMAGES = "images.npz"  # of an exported folder
+IMAGES = "images.npz"  # in an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
@@ -27,7 +27,7 @@ class ImageRecipe(Recipe):
     changeable: ClassVar = CHANGEABLE
 
     def prepare(self, run: TrainingRun) -> ImageDataset:
-        """Return the images, of a resolved configuration, after claiming the run."""
+        """Return the images, with a resolved configuration, after claiming the run."""
         dataset = ImageDataset.read(self.data, self.config)
         config = dataset.resolved
         dataset = dataclasses.replace(dataset, config=config)
@@ -58,7 +58,7 @@ def portable_batches(dataset: ImageDataset) -> PortableBatches:
 
 
 def facts_of(dataset: ImageDataset) -> dict:
-    """Return what config.json says of the images."""
+    """Return what config.json records about the images."""
     return {
         "class_names": list(dataset.classes),
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
@@ -70,7 +70,7 @@ def config_from(stored: dict) -> AnyTrainConfig:
     """Return the configuration that a config.json holds.
 
     Raises:
-      UserError: naming what is wrong in it.
+      UserError: an entry is invalid; the message names it.
     """
     kind = stored.get("kind")
     if kind not in KINDS:

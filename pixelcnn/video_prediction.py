@@ -24,12 +24,12 @@ def predict(
     row: int = 0,
     temperature: Temperature = 1.0,
 ) -> Iterator[np.ndarray]:
-    """Yield the frames after the given ones, uint8 [size, size, channels], as they are drawn.
+    """Yield the frames that follow the given ones, uint8 [size, size, channels], as they are drawn.
 
     Args:
       model: a model of video.
       frames: uint8 [context or more, size, size, channels]; prediction continues after the last.
-      actions: float32 [steps, A], unnormalised, of every step from that of the first frame on; a
+      actions: float32 [steps, A], unnormalised, of every step starting at the first frame's; a
         frame is drawn for each step after the given frames', and one more after the last.
       states: float32 [steps, S], unnormalised, of the same steps as `actions`.
       seed: the noise's seed, an integer in [0, 2^64).
@@ -37,8 +37,8 @@ def predict(
       temperature: 1 for the model's own distribution, or one number per scale.
 
     Raises:
-      UserError: the model is of another kind, or has other numbers of actions or states; at the
-        call, before the first frame.
+      UserError: the model is not a model of video, or has different numbers of actions or states;
+        raised at the call, before the first frame.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:

@@ -14,8 +14,11 @@ def shortened(word: str) -> str:
 class ServingError(Exception):
     """A request that failed; its message may be shown to the client.
 
-    http_status: HTTP status. grpc_status: the name of a `grpc.StatusCode`. code: a short word
-    for programs. retry_after_seconds: seconds until a retry may succeed; None: it will not.
+    Attributes:
+      http_status: HTTP status.
+      grpc_status: the name of a `grpc.StatusCode`.
+      code: a short word for programs.
+      retry_after_seconds: seconds until a retry may succeed; None: it will not.
     """
 
     http_status: ClassVar[int] = 500
@@ -30,43 +33,43 @@ class ServingError(Exception):
 
 
 class InvalidInput(ServingError):  # noqa: N818 - named as HTTP and gRPC name the condition
-    """A field that breaks a rule; the message names both."""
+    """An error for a field that breaks a rule; the message names both."""
 
     http_status, grpc_status, code = 400, "INVALID_ARGUMENT", "invalid_input"
 
 
 class Unauthorized(ServingError):  # noqa: N818
-    """A request with no token or a wrong one."""
+    """An error for a request without a token or with a wrong one."""
 
     http_status, grpc_status, code = 401, "UNAUTHENTICATED", "unauthorized"
 
 
 class Forbidden(ServingError):  # noqa: N818
-    """A request that is not allowed, such as one from another site's page."""
+    """An error for a request that is not allowed, such as one from another site's page."""
 
     http_status, grpc_status, code = 403, "PERMISSION_DENIED", "forbidden"
 
 
 class NotFound(ServingError):  # noqa: N818
-    """A model, version or page that does not exist."""
+    """An error for a model, version or page that does not exist."""
 
     http_status, grpc_status, code = 404, "NOT_FOUND", "not_found"
 
 
 class TooLarge(ServingError):  # noqa: N818
-    """A body, a tensor or a number of rows over the limit."""
+    """An error for a body, a tensor or a number of rows over the limit."""
 
     http_status, grpc_status, code = 413, "RESOURCE_EXHAUSTED", "too_large"
 
 
 class Cancelled(ServingError):  # noqa: N818
-    """A request whose client disconnected: there is no one to respond to."""
+    """An error for a request whose client disconnected, so that nobody waits for a response."""
 
     http_status, grpc_status, code = 499, "CANCELLED", "cancelled"
 
 
 class Internal(ServingError):  # noqa: N818
-    """A failure of the server; the cause is in its log, by request id, and nowhere else."""
+    """An error of the server; the cause is only in its log, by request id."""
 
     http_status, grpc_status, code = 500, "INTERNAL", "internal"
 
@@ -75,21 +78,21 @@ class Internal(ServingError):  # noqa: N818
 
 
 class Overloaded(ServingError):  # noqa: N818
-    """A full queue, or no free stream."""
+    """An error for a full queue, or if no stream is free."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
     retry_after_seconds = 1.0
 
 
 class NotReady(ServingError):  # noqa: N818
-    """A model that is loading, or a server that is stopping."""
+    """An error for a model that is loading, or a server that is stopping."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
     retry_after_seconds = 1.0
 
 
 class DeadlineExceeded(ServingError):  # noqa: N818
-    """A response that was not ready in time."""
+    """An error for a response that was not ready in time."""
 
     http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"
 

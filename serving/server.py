@@ -76,7 +76,7 @@ class Server:
         self.http_address = self.grpc_address = self.probe_address = ""
 
     async def start(self) -> None:
-        """Listen, answer that nothing is ready, and load models; raise UserError if that fails."""
+        """Listen, answer that nothing is ready yet, and load models; raise UserError on failure."""
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
@@ -127,7 +127,7 @@ class Server:
 async def _serve_until_signal(
     settings: Settings, models: Path, metrics: Metrics
 ) -> tuple[int, bool]:
-    """Return the exit status, and whether a thread is still busy, once a signal has arrived."""
+    """Serve until a signal arrives; return the exit status and whether a thread is still busy."""
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
     shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -183,7 +183,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """Return HOST:PORT, with brackets where the host needs them."""
+    """Return HOST:PORT, with brackets if the host needs them."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -8,7 +8,7 @@ from typing import Literal
 from foundation.errors import UserError
 from foundation.field_rules import at_least, require
 
-# Packages of the extra `serve`, all of them required.
+# Packages that the extra `serve` installs, all of them required.
 NEEDED = (
     *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),
@@ -111,7 +111,7 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """True if `host` can be reached from this machine alone."""
+        """True if `host` can be reached only from this machine."""
         return is_loopback(self.host)
 
 

@@ -31,8 +31,8 @@ def text_frames(
 ) -> np.ndarray:
     """Return the frames of a text for a model to speak, float32 [frames, bands].
 
-    Frames that a voice draws from a density have the detail of recordings: students refine their
-    sound as they refine that of a recording's frames.
+    Frames that a voice draws from a density have the detail of recordings, so students refine
+    their sound just as they do for a recording's frames.
 
     Args:
       model: the model that will speak them; its mel frames must be those of the voice.
@@ -44,10 +44,10 @@ def text_frames(
       pause: called between two pieces of the work, about 30 ms apart; what it raises ends the work.
 
     Raises:
-      TextError: the text cannot be spoken: what is sent is wrong.
+      TextError: the text cannot be spoken; the caller's input is wrong.
       TooLongError: the text would have more than `max_frames` frames.
-      EspeakError: espeak-ng is missing or failed: what is installed is wrong.
-      UserError: the model reads other frames.
+      EspeakError: espeak-ng is missing or failed; the installation is wrong.
+      UserError: the model reads frames of a different kind.
     """
     voice = shipped(model.spec) if voice is None else voice
     voice.check(model.spec)
@@ -65,7 +65,7 @@ def text_frames(
 
 
 def _detailed(frames: np.ndarray) -> np.ndarray:
-    # Here, so that the front end itself needs NumPy alone.
+    # Imported here, so that the front end itself needs only NumPy.
     from wavenet.data.recorded_level import recorded_frames
 
     return recorded_frames(frames, 0.0)

@@ -26,7 +26,7 @@ class TensorFlowBackend:
         return tf.tanh(first) * tf.sigmoid(second)
 
     def gather(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        """Return the rows of these indices; rows without a batch axis serve the whole batch."""
+        """Return the rows at these indices; rows without a batch axis serve the whole batch."""
         if len(rows.shape) == 2:
             return tf.gather(rows, index)
         return tf.gather(rows, index, batch_dims=1)
@@ -56,7 +56,7 @@ class AcousticModel(tf.Module):
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
 
-        The mel network is given the pitch of the recording.
+        The mel network reads the recording's pitch, not the predicted one.
         """
         backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(
@@ -85,7 +85,7 @@ class AcousticModel(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class AcousticLossConfig:
-    """The weights of the errors."""
+    """The weight of each error in the loss."""
 
     mel: float = 1.0
     """Weight of the mean absolute error of a band, in its standard deviations."""

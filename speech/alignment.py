@@ -29,7 +29,7 @@ class Chain:
     Attributes:
       state: int [states], the number of each state's Gaussian.
       unit: int [states], the index in the recording of the phoneme that the state belongs to.
-      may_go: bool [states], whether a path may leave the state out; no two neighbours may go.
+      may_go: bool [states], whether a path may leave the state out; never true of two neighbours.
     """
 
     state: np.ndarray
@@ -38,7 +38,7 @@ class Chain:
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
-    """Return the chain of phonemes, whose Gaussians are `number * states` and the following ones.
+    """Return the chain of phonemes; a phoneme's Gaussians are those starting at `number * states`.
 
     An optional phoneme may be missing and has a single state. Of the others' states, every second
     one between the first and the last is skippable.
@@ -112,9 +112,9 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the states one after another, each as long as its weight [states], int [frames].
+    """Return the states in order, each for a share of the frames given by its weight, int [frames].
 
-    A weight of 0 leaves a state out.
+    The weights are [states]; a weight of 0 leaves a state out.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
@@ -157,7 +157,7 @@ class Aligned:
 
     Attributes:
       paths: the state of every frame of each recording, int [frames], as an index in its chain.
-      gain: increase of the mean log-likelihood of a frame in each round, in nats.
+      gain: increase in the mean log-likelihood of a frame in each round, in nats.
     """
 
     paths: list[np.ndarray]

@@ -18,7 +18,7 @@ def _opinions(speech: dict[str, float]) -> str:
 
 
 def _texture(spec: dict[str, Any]) -> str:
-    """Return a sentence on how frames are made."""
+    """Return a sentence that says how frames are made."""
     if not spec.get("temperature"):
         return "it is smoother than a person's and its melody flatter."
     trained = spec["density"]

@@ -32,7 +32,7 @@ Rows = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class DensityConfig:
-    """The density of mel frames around those that the acoustic model expects."""
+    """The settings of the density of mel frames around those that the acoustic model expects."""
 
     channels: int = 256
     """Hidden channels; 0: no density."""
@@ -82,7 +82,7 @@ class FrameDensity(tf.Module):
         return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the mean of `nats` over the frames of the mask, per band, and a dict with it."""
+        """Return the mean of `nats` per band over the frames of the mask, and a dict with it."""
         mask = batch["mask"]
         nats = tf.reduce_sum(self.nats(batch) * mask) / tf.reduce_sum(mask) / self.config.bands
         return nats, {"nats": nats}
@@ -108,14 +108,14 @@ def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Row
 
 
 def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
-    """Return a recording's inputs of `FrameDensity`."""
+    """Return the inputs of `FrameDensity` for a recording, its difference whitened."""
     difference = (row["difference"] - weights["density_shift"]) @ weights["density_whiten"]
     inputs = {name: value for name, value in row.items() if name != "difference"}
     return {**inputs, "whitened": difference, "mask": np.ones(len(difference), np.float32)}
 
 
 def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
-    """Yield endless batches of clips from a step on, each a function of the seed and the step."""
+    """Yield batches of clips without end from `start_step`, each a function of seed and step."""
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -182,7 +182,7 @@ def train_density(
 
 
 class _Evaluation:
-    """The evaluation that training calls with the log and the step: nats on dev."""
+    """The callback that training calls with the log and the step: it measures nats on dev."""
 
     def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
         self.state, self.density, self.batch = state, density, batch

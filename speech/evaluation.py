@@ -38,7 +38,7 @@ class Vocoder(Protocol):
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
-    """Return the distance of two sounds of different pace, in dB; 0 for the same frames.
+    """Return the distance in dB between two sounds of different pace; 0 for the same frames.
 
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
@@ -81,9 +81,9 @@ def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> n
 def variance_corrections(
     voice: Voice, examples: Sequence[Example], scale: Scale
 ) -> tuple[np.ndarray, float]:
-    """Return the factors by which frames, [bands], and lengths are stretched to match recordings.
+    """Return the factors that make frames, [bands], and lengths, a scalar, match recordings.
 
-    A mean absolute error is least at medians, which vary less than what they are the medians of.
+    Training by the mean absolute error gives medians, which vary less than the data.
     """
     made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
@@ -94,7 +94,11 @@ def variance_corrections(
 
 
 def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
-    """Return distances of aligned frames in dB, of durations in ms and per cent, of F0 in cents."""
+    """Return the errors of aligned frames, durations, F0 and voicing by name, with baselines.
+
+    Frames are compared by the root mean square difference in dB, F0 in cents; durations in ms by
+    their mean absolute error, spread and correlation, and whole sentences in per cent.
+    """
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
     rows = [_row(voice, e, scale, median_hz) for e in examples]
@@ -141,7 +145,7 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 def spoken(
     voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
-    """Return figures of the first `count` recordings' texts spoken by a model, and the sounds.
+    """Return measures of the first `count` recordings' texts spoken by a model, and the sounds.
 
     The distances are `warped_distance_db` between mel frames of the recording and those of four
     sounds: the text spoken by the model, the recording's own frames spoken by the model, another

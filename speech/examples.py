@@ -1,4 +1,4 @@
-"""Recordings with their phonemes, each of these with the frames that it lasts."""
+"""Recordings with their phonemes and the number of frames that each phoneme lasts."""
 
 import dataclasses
 import os
@@ -66,7 +66,7 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
 
 
 def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
-    """Return the phonemes with a pause before every word that has none yet."""
+    """Return the phonemes, with a pause inserted between words where there is none yet."""
     found: list[Phoneme] = []
     for phoneme in spoken:
         if phoneme.starts_word and found and not found[-1].is_pause:
@@ -78,7 +78,7 @@ def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
 def _aligned(
     mel: MelConvention, spoken: Sequence[Prepared], sequences: Sequence[Sequence[Phoneme]]
 ) -> list[Example]:
-    # All pauses are one silence to the aligner; what they are called is for the network.
+    # The aligner treats all pauses as the same silence; only the network needs their names.
     names = [[STOP if p.is_pause else p.symbol for p in s] for s in sequences]
     number = {name: n for n, name in enumerate(sorted({name for s in names for name in s}))}
     optional = [[p.is_pause for p in s] for s in sequences]
@@ -109,7 +109,7 @@ def _example(
 def _pauses_made(
     sequence: Sequence[Phoneme], frames: np.ndarray
 ) -> tuple[tuple[Phoneme, ...], np.ndarray]:
-    """Return the phonemes without pauses that are too short, whose frames join the one before."""
+    """Return the phonemes and their lengths; pauses that are too short join the phoneme before."""
     made: list[Phoneme] = []
     lengths: list[int] = []
     owed = 0

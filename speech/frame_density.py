@@ -28,11 +28,11 @@ STATISTICS = ("density_shift", "density_whiten", "density_colour")
 
 
 def no_pause() -> None:
-    """Do nothing: the `pause` between pieces of the work when no one else waits for a turn."""
+    """Do nothing; the default `pause`, for when no one else waits for a turn."""
 
 
 def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the weights before the first step, float32, by name; none without a density."""
+    """Return the initial weights, float32, by name; empty if the voice has no density."""
     channels, bands, past = config.density_channels, config.bands, config.density_past
     if not channels:
         return {}
@@ -63,7 +63,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the shift and the matrices that whiten differences [frames, bands], and undo it."""
+    """Return the shift, and the matrices that whiten differences [frames, bands] and undo that."""
     shift = differences.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
     deviations = np.sqrt(np.maximum(variances, 1e-8))
@@ -72,7 +72,7 @@ def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
-    """Return the part of `conditional`'s input that is not the past, [..., frames, 2 channels].
+    """Return `conditional`'s input from the expected frames, [..., frames, 2 * channels].
 
     `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; pitch
     and positions are the arguments of `network.mel`.
@@ -91,7 +91,7 @@ def conditional(
       backend: the operations on arrays.
       config: the sizes of the networks.
       weights: the weights by name.
-      past: the whitened differences of the frames before, newest first, [..., past * bands].
+      past: whitened differences of the preceding frames, newest first, [..., past * bands].
       known: the result of `context` for the frame.
     """
     hidden = backend.gated(past @ weights["density_past"] + known) @ weights["density_0_out"]
@@ -113,9 +113,9 @@ def drawn(
     noise: np.ndarray,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return differences from the expected frames, float32 [frames, bands], of standard noise.
+    """Return differences from the expected frames, float32 [frames, bands], drawn with the noise.
 
-    Noise is float32 [frames, bands], already times the temperature. `pause` is called every
+    Noise is standard normal times the temperature, float32 [frames, bands]. `pause` is called every
     PIECE_FRAMES frames; what it raises ends the work.
     """
     backend = NumpyBackend()

@@ -9,7 +9,7 @@ from speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, Phoneme
 CONTEXT_CHANNELS = 10
 POSITION_CHANNELS = 4
 FAR = 20  # phonemes or frames, beyond which a distance is just "far"
-UNKNOWN = 0  # the number of no symbol
+UNKNOWN = 0  # the number that no symbol has
 # The nearest symbol of phonemes that English recordings lack, by first letter.
 NEAREST_SYMBOLS = {
     "J": "j",
@@ -32,8 +32,8 @@ ANY_VOWEL = "@"
 def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray:
     """Return the number of each phoneme's symbol, or of the nearest known one, int32 [phonemes].
 
-    espeak-ng marks variants behind the name ("I2", "a#"): marks are removed until the name is
-    known. A symbol that has no known relative either becomes the schwa.
+    espeak-ng appends marks to the names of variants ("I2", "a#"): marks are removed until the name
+    is known. A symbol without a known relative becomes the schwa.
     """
     return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
 
@@ -83,7 +83,7 @@ def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
-    """Return each frame's place in its phoneme, and that one's length, [frames, channels].
+    """Return each frame's place in its phoneme and the phoneme's length, [frames, channels].
 
     The result is float32, with POSITION_CHANNELS channels.
     """

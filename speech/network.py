@@ -1,6 +1,6 @@
-"""The networks from phonemes to mel frames, in whatever arithmetic they are given.
+"""The networks from phonemes to mel frames, on any array library.
 
-Training runs them on TensorFlow (`acoustic.py`), speaking on NumPy alone. With h[t] the hidden
+Training runs them on TensorFlow (`acoustic.py`), speaking only on NumPy. With h[t] the hidden
 state of phoneme or frame t, every block of dilation d is
 
     a, b = split([h[t - d] | h[t] | h[t + d]] @ mix + mix_bias);   h += (tanh(a) sigmoid(b)) @ out
@@ -28,7 +28,7 @@ TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
 class Backend(Protocol):
-    """The operations of the networks besides `+`, `*` and `@` of arrays [..., time, channels]."""
+    """The operations of the networks on arrays [..., time, channels] besides `+`, `*` and `@`."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
         """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
@@ -46,15 +46,15 @@ class Backend(Protocol):
         """Return the parts concatenated along their channels."""
 
     def bounded(self, values: Any, low: float, high: float) -> Any:
-        """Return the values, none below `low` or above `high`."""
+        """Return the values, clipped to the range from `low` to `high`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VoiceConfig:
-    """The sizes of the networks; symbols is the number of phonemes, including the unknown one.
+    """The sizes of the networks.
 
-    density_channels, density_layers and density_past are the channels, layers and past frames of
-    the network of `frame_density`.
+    `symbols` is the number of phonemes, including the unknown one; `density_channels`,
+    `density_layers` and `density_past` are sizes of the network of `frame_density`.
     """
 
     symbols: int
@@ -186,7 +186,7 @@ class NumpyBackend:
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
 
     def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Return the rows of these indices."""
+        """Return the rows at these indices."""
         return rows[index]
 
     def exp(self, values: np.ndarray) -> np.ndarray:

@@ -100,7 +100,7 @@ STARTERS = (
     "A|An|And|As|At|But|For|From|He|Her|His|How|I|If|In|It|Its|My|No|On|Our|She|So|That|The|Their|"
     "Then|There|These|They|This|Those|To|We|What|When|Where|Which|Who|Why|Yes|You|Your"
 )
-"""Words that often begin a sentence and are no names."""
+"""Words that often begin a sentence and are not names."""
 
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MONEY = re.compile(rf"([$\u00a3\u20ac])({_NUMBER})(?: ({SCALES})\b)?")
@@ -129,7 +129,7 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return US English as it is read aloud, with periods at the ends of sentences alone."""
+    """Return US English as it is read aloud, with periods only at the ends of sentences."""
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)

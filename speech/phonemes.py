@@ -47,7 +47,7 @@ class TooLongError(TextError):
 
 
 class EspeakError(UserError):
-    """An error for a missing or silent espeak-ng; the message says what to do in one line."""
+    """An error for espeak-ng that is missing or fails; the message says in one line what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def checked_text(text: str) -> str:
 
 
 def note_on_markup(text: str) -> str | None:
-    """Return a note on the tags in a text, such as those of SSML; None if there are none."""
+    """Return a note about the tags in a text, such as SSML's; None if it has no tags."""
     found = _TAG.search(text)
     if found is None:
         return None
@@ -150,7 +150,7 @@ def _program() -> str:
 
 def _answers(spoken: list[str]) -> list[str]:
     lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
-    # The text is read from a pipe: it is never an argument, so it can be no option.
+    # The text is read from a pipe and never passed as an argument, so it cannot be an option.
     command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
     given = "".join(f"{line}\n" for line in lines).encode()
     try:
@@ -219,12 +219,12 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def spoken_length(words: str) -> int:
-    """Return the characters of a text, with digits and letters of other scripts spelt out."""
+    """Return a text's number of characters, with digits and letters of other scripts spelt out."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
 
 
 def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
-    """Return the characters that last as long at a speed as `most` at speed 1; no more if fast."""
+    """Return how many characters last as long at a speed as `most` at speed 1, at most `most`."""
     return max(1, int(most * min(1.0, speed)))
 
 

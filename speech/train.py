@@ -109,7 +109,7 @@ def write(folder: Path, voice: Voice) -> None:
 def voice_of(
     sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """Return the voice of trained weights, before its statistics are corrected."""
+    """Return the voice with trained weights, before its statistics are corrected."""
     spec = {
         "kind": KIND,
         "config": to_json(sizes),

@@ -55,7 +55,7 @@ def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechConfig:
-    """A training run of a voice."""
+    """The settings of a training run of a voice."""
 
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
@@ -79,7 +79,7 @@ class Scale:
     """Statistics of all recordings before training.
 
     Attributes:
-      symbols: number of each phoneme by its symbol, from 1.
+      symbols: the number of each phoneme, starting at 1, by its symbol.
       weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
       silence: float32 [bands], the mean frame of pauses.
     """
@@ -91,7 +91,7 @@ class Scale:
 
 
 def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
-    """Return the symbols, the mean and deviation of each band and the harmonics of a convention."""
+    """Return the `Scale` of recordings: their symbols, statistics of the bands, and harmonics."""
     frames = np.concatenate([e.mel for e in train])
     paused = [e.mel[[e.phonemes[i].is_pause for i in phoneme_of_frame(e.durations)]] for e in train]
     names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
@@ -160,7 +160,7 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
-    """Return the rows as one batch, padded with zeros to so many phonemes and frames."""
+    """Return the rows as one batch, padded with zeros to `phonemes` and `frames`."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     batch = {}
     for name in rows[0]:
@@ -176,14 +176,14 @@ def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -
 def batches(
     train: Sequence[Example], scale: Scale, config: SpeechConfig, channels: int, start_step: int = 0
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield endless batches from a step on, each a function of the seed and the step.
+    """Yield endless batches, starting at `start_step`, each determined by the seed and the step.
 
     Yields:
-      of [batch, phonemes]: "numbers", "contexts" [.., channels], "phoneme_mask", "duration_mask"
-      (0 for the pauses at the ends), "log_durations"; of [batch, frames]: "phoneme_of_frame",
-      "positions", "frame_mask", "pitch", "harmonics", "mel" (in standard deviations); of
-      [batch, channels]:
-      "kept_by_mel" and "kept_by_melody", what is left of the hidden channels.
+      Arrays by name. With shape [batch, phonemes]: "numbers", "contexts" [..., channels],
+      "phoneme_mask", "duration_mask" (0 for the pauses at the ends) and "log_durations". With
+      shape [batch, frames]: "phoneme_of_frame", "frame_mask", and with a further axis "positions",
+      "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch, channels]: the
+      dropout factors of the hidden channels, "kept_by_mel" and "kept_by_melody".
     """
     buckets: dict[int, list[Example]] = {}
     for example in train:
@@ -208,14 +208,14 @@ def batches(
         batch = stacked(rows, most[place], frames)
         for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
             kept = random.random((count, channels)) >= rate
-            # Divided, so that the mean of a channel is that without dropout.
+            # Divided, so that a channel has the same mean as without dropout.
             batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
         yield batch
         step += 1
 
 
 class EvaluationCallback:
-    """The evaluation that training calls with the log and the step: the loss on dev."""
+    """The callback that training calls with the log and the step: it measures the loss on dev."""
 
     def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
         self.state, self.loss = state, loss

@@ -1,4 +1,4 @@
-"""A trained voice: text to mel frames, with NumPy alone."""
+"""A trained voice: text to mel frames, with only NumPy."""
 
 import contextlib
 import dataclasses
@@ -61,7 +61,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Voice:
-    """The networks of a text front end with all they need.
+    """The networks of a text front end, with their weights and settings.
 
     Attributes:
       config: sizes of the networks.
@@ -100,7 +100,7 @@ class Voice:
         return reading
 
     def check_length(self, frames: int, most: int) -> None:
-        """Raise TooLongError for more frames than `most`."""
+        """Raise TooLongError if there are more than `most` frames."""
         if frames > most:
             raise TooLongError(
                 f"The text may last {most * self.hop_seconds:g} s at most, got "
@@ -120,7 +120,7 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the voice was trained on questions, or is of version 0.2, which does not say."""
+        """True if the voice was trained on questions, or was written by 0.2, which does not say."""
         return bool(self.spec.get("questions", True))
 
     @property
@@ -163,7 +163,7 @@ class Voice:
         temperature: float | None = None,
         pause: Callable[[], None] = no_pause,
     ) -> np.ndarray:
-        """Return the frames of phonemes of these lengths, with a given pitch or the voice's own.
+        """Return the mel frames of phonemes of these lengths, for a given pitch or the voice's own.
 
         A voice with a density draws the frames at a temperature (None: the voice's own); at 0 they
         are the expected frames. The noise is the same for all texts. `pause` is called between two
@@ -197,7 +197,7 @@ class Voice:
 
     @property
     def draws(self) -> bool:
-        """True if frames are drawn from a density, not the expected ones."""
+        """True if frames are drawn from a density; False if they are the expected ones."""
         return bool(self.temperature and self.config.density_channels)
 
     @property
@@ -249,7 +249,7 @@ def load_voice(folder: Path) -> Voice:
     """Load the voice of a folder that training wrote.
 
     Raises:
-      UserError: the folder holds no voice that this version can read.
+      UserError: the folder does not hold a voice that this version can read.
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
@@ -285,7 +285,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
     """Return the shipped voice that makes frames for a model, or the first one if none does.
 
-    All voices are of one person; each makes the mel frames of one shipped student.
+    All voices belong to the same person; each makes the mel frames of one shipped student.
 
     Args:
       spec: the content of the model's model.json; None: the first voice.

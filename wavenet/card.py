@@ -19,12 +19,12 @@ from wavenet.presets import PRESETS, TrainConfig
 from wavenet.speech_model import TrainedSpeechModel
 from wavenet.training import config_from, scan_folder
 
-COPIES = 20  # dev recordings at most that the distances of the card are measured on
+COPIES = 20  # largest number of dev recordings that the card's distances are measured on
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
     """Measure a run's WaveNet on dev, given its config.json."""
-    # What bfloat16 saves in training it does not save in sampling, where float32 is exact.
+    # bfloat16 saves time in training but not in sampling, where float32 is exact.
     model, data = load(given.run, "float32"), Path(stored["data_folder"])
     if stored.get("start_from"):
         stored["start_from"] = Path(stored["start_from"]).name
@@ -38,7 +38,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _measured(model: SpeechModel, data: Path) -> dict:
-    """Return the figures of `evaluate`; of several speakers also "by_speaker", {name: measures}."""
+    """Return the result of `evaluate`; with several speakers also "by_speaker" {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.known_speakers) < 2:
         return figures
@@ -55,7 +55,7 @@ def _settings(stored: dict) -> str:
 
 
 def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> dict:
-    """Return the content of model.json on the recordings: minutes of train, `frames` if known."""
+    """Return what model.json records about the data: minutes of train, and `frames` if known."""
     known = model.frame_statistics
     seconds = sum(r.measured.seconds for r in scan_folder(data, config).of("train"))
     frames = {} if known is None else {"frames": known.to_dict()}
@@ -98,7 +98,7 @@ it was not trained on. Over recordings, {EXPLAINED}:
 
 
 def _codec_line(codec: dict) -> str:
-    """Return FLAC's row of the table, for a model of the same 16-bit samples; "" for another."""
+    """Return FLAC's row of the table if the model codes the same 16-bit samples, else ""."""
     return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wavenet.listening_page import ListeningPage
     from wavenet.model import SpeechModel
 
-COPIES = 4  # dev recordings that a WaveNet makes anew: it is slow
+COPIES = 4  # dev recordings that a WaveNet resynthesises; few, since it is slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class EvaluateArguments:
     0: none."""
 
     def check(self) -> None:
-        """Raise UserError, naming the option, for a number out of range."""
+        """Raise a UserError that names the option if a number is out of range."""
         if self.copy_synthesis is not None and self.copy_synthesis < 1:
             raise UserError(f"`--copy-synthesis` must be at least 1, got {self.copy_synthesis}.")
         for option in ("temperatures", "teacher_temperatures"):
@@ -120,7 +120,7 @@ def training_data(path: Path) -> Path:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
-    """Return the figures of a WaveNet."""
+    """Return the result of evaluating a WaveNet."""
     from wavenet.evaluation import dev_corpus, evaluate
 
     if given.peers or given.teacher_temperatures:

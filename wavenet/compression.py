@@ -1,4 +1,4 @@
-"""Compressed files of recordings, by a WaveNet's exact conditionals and its cached step."""
+"""Compressed files of recordings, coded by a WaveNet's exact conditionals and its cached step."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,10 +55,10 @@ class RingSymbols(SoundSymbols):
 
 
 class Recordings(Kind):
-    """The recordings of a `SpeechModel` in a file, and their speaker.
+    """The format of a `SpeechModel`'s compressed files: recordings and their speaker.
 
     Raises:
-      UserError: the network has a condition that a file would have to hold, or makes blocks.
+      UserError: the network reads frames or has a context stack, or its output cannot be coded.
     """
 
     name = "sound"
@@ -118,7 +118,7 @@ class Recordings(Kind):
             yield (1, samples), given
 
     def unpack(self, parts: list[np.ndarray]) -> list[np.ndarray]:
-        """Return recordings [samples]: int16 of 65,536 levels, uint8 or uint16 of fewer."""
+        """Return recordings [samples]: int16 for 65,536 levels, uint8 or uint16 for fewer."""
         levels = self.conditionals.levels
         if levels == SIXTEEN_BIT:
             return [
@@ -130,7 +130,7 @@ class Recordings(Kind):
         """Return the levels int32 [samples] of a recording.
 
         Raises:
-          UserError: it has another type or shape, or other levels.
+          UserError: the recording's type, shape or levels are not the model's.
         """
         levels = self.conditionals.levels
         top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1

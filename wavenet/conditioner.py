@@ -36,7 +36,7 @@ class Conditioner(tf.Module):
     """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
 
     Args:
-      config: sizes of the network whose condition this is, a `WaveNetConfig` or a student's.
+      config: sizes of the network that reads the condition, a `WaveNetConfig` or a student's.
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
@@ -78,8 +78,9 @@ class Conditioner(tf.Module):
 
         Args:
           frames: [batch, frames, channels], `above_silence`.
-          side_frames: number of them on either side that are only neighbours and get no condition:
-            0, beyond which silence is assumed, or at least the property of this name.
+          side_frames: number of frames on either side that are only neighbours and get no
+            condition; 0, with silence assumed beyond the ends, or at least the property of this
+            name.
         """
         side = self.side_frames
         frames = tf.cast(frames, self.dtype)
@@ -151,6 +152,6 @@ class Conditioner(tf.Module):
 def frozen(variable: tf.Variable) -> tf.Tensor:
     """Return the value of a variable that is stored with the weights and never trained.
 
-    Its gradient is zero, not missing, so that training treats it like every other.
+    Its gradient is zero instead of missing, so that training treats it like any other.
     """
     return tf.stop_gradient(variable) + 0.0 * variable

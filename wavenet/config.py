@@ -92,7 +92,7 @@ class WaveNetConfig:
     it, samplers that sum in another order still draw the same levels."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for an impossible network."""
+        """Raise a ValueError that names the field if the network is impossible."""
         at_least(self, 1, "stacks", "layers")
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -130,7 +130,7 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """True if the network reads past levels, each of which has its own vector."""
+        """True if the network reads past levels, each with its own embedding vector."""
         return registry.FACTS[self.likelihood].is_companded
 
     @property
@@ -159,7 +159,7 @@ class WaveNetConfig:
 
     @property
     def history_samples(self) -> int:
-        """Past samples and residuals that one step of layers or head reads directly."""
+        """Past samples and residuals that one step of the layers or the head reads directly."""
         return max(self.front_width, self.head_width, self.longest_period + self.pitch_taps)
 
     @property

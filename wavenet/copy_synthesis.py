@@ -1,6 +1,6 @@
 """Copy synthesis: recordings resynthesised from their own features, by a model and by baselines.
 
-Every system gets the same recordings and is measured the same way, so that their figures are
+Every system gets the same recordings and is measured in the same way, so that the results are
 comparable.
 """
 
@@ -63,10 +63,10 @@ def has_sounds(folder: Path) -> bool:
 
 
 def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
-    """Return the sounds of a folder as a system: those of another vocoder, by recording.
+    """Return a system that reads another vocoder's sounds from a folder, by recording.
 
-    A sound is the file with the name of the recording's file, of any suffix that is read. It is
-    resampled to `sample_rate_hz` and brought to the recording's RMS.
+    The file has the name of the recording's file, with any readable suffix. Its sound is resampled
+    to `sample_rate_hz` and brought to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
@@ -88,24 +88,26 @@ def row_of(item: dict) -> int:
 
 
 def extra_temperatures(model: Any, temperatures: Sequence[float]) -> tuple[float, ...]:
-    """Return the temperatures of a model besides 1: its own, if another, and those given."""
+    """Return the temperatures of a model besides 1: its own, if different, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 
 def at_temperatures(
     model: Any, seed: int, temperatures: Sequence[float], name: str = "model"
 ) -> dict[str, System]:
-    """Return the `model_system` at each of these temperatures, by a name that includes it."""
+    """Return a `model_system` for each of these temperatures, by names that include them."""
     return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}
 
 
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """Return the systems that need no training, by name.
 
-    griffin_lim: Griffin and Lim's algorithm. griffin_lim_mel_consistent: the same with magnitudes
-    that follow the sound as far as the mel allows, which is clearly better. world: the recording
-    analysed and resynthesised by WORLD, which sees more than the mel; where pyworld is installed.
-    recording: the recording itself, the ceiling of every measure without a reference.
+    - griffin_lim: Griffin and Lim's algorithm.
+    - griffin_lim_mel_consistent: the same with magnitudes that follow the sound as far as the mel
+      allows, which is clearly better.
+    - world: the recording analysed and resynthesised by WORLD, which reads more than the mel; only
+      if pyworld is installed.
+    - recording: the recording itself, the ceiling of every measure without a reference.
     """
     with_world = is_installed("pyworld")
     return {
@@ -189,7 +191,7 @@ def synthesised_samples(item: dict, sample_rate_hz: int) -> int:
 
 
 def table(systems: Mapping[str, dict]) -> list[str]:
-    """Return the result of `compare` as lines of text, a column per system, a few in a row."""
+    """Return the result of `compare` as lines of text, a column per system, a few per table."""
     names = list(systems)
     lines: list[str] = []
     for first in range(0, len(names), COLUMNS):
@@ -226,7 +228,7 @@ def _row(label: str, cells: Sequence[str]) -> str:
 
 
 def _cell(measured: dict) -> str:
-    """Return a mean with its interval, and the number of recordings where some have no value."""
+    """Return a mean with its interval, and the number of recordings if some have no value."""
     said = f"{measured['mean']:.3f}"
     if measured["low"] is not None:
         said += f" [{measured['low']:.3f}, {measured['high']:.3f}]"

@@ -26,7 +26,11 @@ class Density:
     def log_prob(
         self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
     ) -> np.ndarray:
-        """Return the nats of levels int32 [samples] given those before each, float32 [samples]."""
+        """Return the log-probability of each of the levels int32 [samples] given those before it.
+
+        Returns:
+          float32 [samples], in nats.
+        """
         condition = self._condition(len(levels), frames, speaker)
         parts = []
         for start in range(0, len(levels), self.window_samples):

@@ -1,7 +1,7 @@
 """The dev split in two halves, by name.
 
 All choices during development (a checkpoint, a setting) are made on one half, and the reported
-figures come from the other.
+results come from the other.
 """
 
 from collections.abc import Sequence

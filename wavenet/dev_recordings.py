@@ -27,7 +27,7 @@ def dev_recordings(
     "speaker" is the network's number.
 
     Raises:
-      UserError: no recording is left.
+      UserError: there is no dev recording of a known speaker.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
@@ -73,7 +73,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:
-    """Return the frames and the speaker of a whole recording that the network is conditioned on."""
+    """Return a recording's frames and speaker, None for what the network is not conditioned on."""
     return (
         item["frames"] if network.config.feature_channels else None,
         item["speaker"] if network.config.speakers else None,
@@ -81,7 +81,7 @@ def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int |
 
 
 def up_to(items: list[dict], samples: float) -> list[dict]:
-    """Return the first recordings, at least one, that together last so many samples."""
+    """Return the first recordings, at least one, that together last at most `samples` samples."""
     chosen: list[dict] = []
     for item in items:
         if chosen and sum(len(i["waveform"]) for i in chosen) + len(item["waveform"]) > samples:

@@ -46,22 +46,21 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
 ) -> dict:
-    """Return the figures of a model on dev recordings, those that `evaluate --json` prints.
+    """Return the measures of a model on dev recordings, which `evaluate --json` prints.
 
     A model with frames and the baselines resynthesise `copies` recordings (their first three
-    seconds), evenly spaced by name, from their own features. Temperatures are further ones besides
-    1.
+    seconds), evenly spaced by name, from their own features. `temperatures` are used besides 1.
 
     Returns:
       A dict with bits_per_sample, real_time_factor (seconds of computing per second of sound, batch
       1), measures {name: `Measure`}, codec {"flac": bits per sample of the 16-bit samples; left out
-      for a model of other levels, of which fewer take fewer bits} and dev: {part, recordings,
-      seconds}; for a model with frames, against {baseline: {measures, real_time_factor}}, see
-      `copy_synthesis.baselines`; for one with mel frames and 16-bit levels, untrained_predictor
+      for a model of fewer levels, which take fewer bits} and dev: {part, recordings, seconds}; for
+      a model with frames, against {baseline: {measures, real_time_factor}}
+      (`copy_synthesis.baselines`); for one with mel frames and 16-bit levels, untrained_predictor
       {order, bits_per_sample: `Measure`}; not_measured {extra: names}.
 
     Raises:
-      UserError: no dev recording is of a speaker that the model knows.
+      UserError: there is no dev recording of a speaker that the model knows.
     """
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
@@ -84,7 +83,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return FLAC's bits per sample, the recordings measured on, and the measures not made."""
+    """Return FLAC's bits per sample, which recordings were used, and the measures left out."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -98,7 +97,7 @@ def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Co
     """Return the dev recordings of a folder, of one speaker if named, prepared as the model needs.
 
     Raises:
-      UserError: the model does not know the speaker or there is no such recording.
+      UserError: the model does not know the speaker, or there is no recording of the speaker.
     """
     report = scan_folder(data, model.config)
     recordings = report.of("dev")
@@ -153,7 +152,7 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
 
 
 def format_report(figures: dict) -> str:
-    """Return the figures as lines of text, a column for each system."""
+    """Return the result of `evaluate` as lines of text, a column for each system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
@@ -195,7 +194,7 @@ def codes_16_bit_samples(codec: Codec) -> bool:
 
 
 def heading(figures: dict) -> str:
-    """Return a line on the recordings that figures were measured on."""
+    """Return a line that says which recordings were measured on."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
     count = counted(dev["recordings"], f"{part} recording")

@@ -19,7 +19,7 @@ from wavenet.samplers.generation import generate
 from wavenet.speech_model import request_of
 
 SAMPLE_SECONDS = 2.0
-DEV_SECONDS = 30.0  # of the dev recordings that checkpoints are chosen on
+DEV_SECONDS = 30.0  # of dev recordings, on which checkpoints are chosen
 
 
 class EvaluationCallback:

@@ -1,4 +1,4 @@
-"""The conditioning frames that a model of speech computes from a recording, and its speakers."""
+"""The frames that a model of speech computes from a recording, and the speakers that it knows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +20,10 @@ from wavenet.features.pitch import fundamental_frequency, log_f0_features
 
 
 class FeatureExtraction:
-    """A mixin for models of speech: frames by the model's own conventions, speakers by name.
+    """A mixin for models of speech: frames by the model's own conventions, and speakers by name.
 
-    The model has `data` of its training, `hop_samples`, `gain_db`, `level_db` and `known_speakers`.
+    The model must have `data` (the data settings of its training), `hop_samples`, `gain_db`,
+    `level_db` and `known_speakers`.
     """
 
     @property
@@ -34,8 +35,8 @@ class FeatureExtraction:
         """Return the conditioning frames of a recording, brought to the model's own level.
 
         The frames keep the recording's gain (`frames.gain_db`, in dB), so that `generate(frames)`
-        returns a sound at the recording's level, with peaks bent to stay below full scale. From
-        `np.asarray(frames)` it returns one at the model's level.
+        returns a sound at the recording's level, with peaks compressed to stay below full scale.
+        From `np.asarray(frames)` it returns one at the model's level.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -63,9 +64,9 @@ class FeatureExtraction:
         return np.concatenate(columns, axis=1)
 
     def frames_in_pieces(self: Any, recording: RecordingInPieces) -> FramesInPieces:
-        """Return the same frames as `frames_at_level` of the recording at the model's own level.
+        """Return the frames that `frames_at_level` gives for the recording at the model's level.
 
-        The model reads mel frames alone. Only a few of them are in memory at a time.
+        The model must read only mel frames. Only a few of them are in memory at a time.
         """
         mel = self.data.mel(self.hop_samples)
         gain_db = self.level_gain_of(recording)

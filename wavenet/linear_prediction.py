@@ -1,6 +1,6 @@
-"""Linear prediction of speech from its mel frames alone: nothing is trained, nothing is sent.
+"""Linear prediction of speech from only its mel frames: nothing is trained or transmitted.
 
-A mel frame determines the spectral envelope, and an envelope the best linear predictor (Valin and
+A mel frame determines the spectral envelope, which determines the best linear predictor (Valin and
 Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913):
 
     magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson's recursion
@@ -34,11 +34,11 @@ class MelPrediction:
     """Linear prediction of order K from mel frames, `above_silence`, of one convention.
 
     Args:
-      mel: the definition of the frames that the prediction is read from.
+      mel: the definition of the frames that the prediction is computed from.
       order: K, the number of coefficients.
-      exact: sum and solve in float64. Of loud and silent bands side by side a rounding error, above
-        all TensorFloat32's, otherwise makes another predictor, or none. False: in the frames' own
-        type, to the bit as in version 0.2.
+      exact: whether to sum and solve in float64. With loud next to silent bands, rounding errors,
+        above all TensorFloat32's, otherwise give a different predictor, or none. False: compute in
+        the frames' own type, with the same bits as version 0.2.
     """
 
     def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
@@ -58,7 +58,7 @@ class MelPrediction:
           frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
         """
         natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
-        # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
+        # Bounds that no recording in [-1, 1] can exceed; they keep the squares finite.
         frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
         # The power spectrum of a frame, whose Fourier transform is the autocorrelation.
@@ -75,7 +75,7 @@ class MelPrediction:
 
 @contextlib.contextmanager
 def solved_by(solver: Solver) -> Iterator[None]:
-    """Let another function than `levinson` solve the predictions that are computed meanwhile."""
+    """Let `solver` instead of `levinson` solve the predictions computed in the block."""
     token = _SOLVER.set(solver)
     try:
         yield
@@ -121,11 +121,11 @@ def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
         k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
 
-    `correlation` must be positive definite, as that of a power spectrum is; rounding cannot make an
-    error negative, since |k_i| is kept below one.
+    `correlation` must be positive definite, as a power spectrum's is; rounding cannot make an error
+    negative, since |k_i| is kept below one.
 
-    The steps are a loop over arrays of one size: of steps written out XLA makes one kernel, which
-    computes each step as often as later ones read it.
+    The steps are a loop over arrays of one size: XLA would compile unrolled steps into one kernel
+    that recomputes each step as often as later ones read it.
     """
     order = correlation.shape[-1] - 1
     coefficients, error = _recursion(tf.transpose(tf.reshape(correlation, [-1, order + 1])), order)
@@ -161,7 +161,7 @@ _SOLVER: contextvars.ContextVar[Solver] = contextvars.ContextVar("solver", defau
 
 
 def levinson_unrolled(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what `levinson` does, with the order of float32 sums that version 0.2 had."""
+    """Return the result of `levinson` with the float32 sums in the order of version 0.2."""
     return _steps_of_version_0_2(correlation, correlation.shape[-1] - 1)
 
 
@@ -181,8 +181,8 @@ def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor
 def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
     """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
 
-    The sound is silent before its first sample. Coefficients are [batch, rows, order], a row for
-    time / rows samples.
+    The sound is silent before its first sample. Coefficients are [batch, rows, order]; a row holds
+    for time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     padded = tf.pad(wave, [[0, 0], [order, 0]])

@@ -18,7 +18,7 @@ from wavenet.plots import DB_RANGE, level_db
 
 RECORDINGS = 5  # on a page
 OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
-# The order of a page: what is to be reached, who taught, the model, its peers, and controls last.
+# The order of a page: the goal, the teacher, the model, its peers, and controls last.
 BEFORE_PEERS = ("recording", "teacher", "model", "student")
 CONTROLS = (
     *("world", "griffin_lim_mel_consistent", "griffin_lim"),
@@ -31,7 +31,7 @@ FIGURES = {  # under a sound: measure, words and format
     "f0_within_50_cents": "F0 within 50 cents {:.0%}",
     "level_difference_db": "level {:+.1f} dB",
 }
-WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
+WIDTH, HEIGHT = 360, 128  # size of a spectrogram in pixels
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
 section { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }
@@ -56,7 +56,7 @@ class ListeningPage:
         items: Sequence[dict],
         measures: Sequence[Mapping[str, float]],
     ) -> None:
-        """Keep a system's sounds of the first `RECORDINGS` dev recordings, and their figures."""
+        """Keep a system's sounds of the first `RECORDINGS` dev recordings, and their measures."""
         self._sounds[system] = list(sounds[:RECORDINGS])
         self._measures[system] = list(measures[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
@@ -116,7 +116,7 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def in_figures(measures: Mapping[str, float]) -> str:
-    """Return the figures of a sound as a line; undefined ones are left out."""
+    """Return the measures of a sound as a line; undefined ones are left out."""
     given = {name: measures[name] for name in FIGURES if name in measures}
     return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
@@ -124,7 +124,7 @@ def in_figures(measures: Mapping[str, float]) -> str:
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
     """Return a float sound [samples] in [-1, 1] as an Ogg file of Opus, about 4 kB per second.
 
-    Opus has five sample rates; a sound of another is resampled to the next higher one.
+    Opus has five sample rates; a sound of any other rate is resampled to the next higher one.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()
@@ -134,7 +134,7 @@ def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
 
 
 def spectrogram_jpeg(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the sound's spectrogram as a small image, from `DB_RANGE` below its loudest point."""
+    """Return the spectrogram as a small JPEG, of the `DB_RANGE` dB below its loudest point."""
     level = level_db(np.asarray(sound, np.float64), sample_rate_hz)
     shade = np.clip((level - level.max()) / DB_RANGE + 1.0, 0.0, 1.0)
     colours = matplotlib.colormaps["magma"](shade[::-1], bytes=True)[..., :3]

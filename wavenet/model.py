@@ -43,11 +43,11 @@ class SpeechModel(TrainedSpeechModel):
       network: the network with its weights.
       config: its training configuration.
       gain_db: gain in dB that is applied to recordings before anything else.
-      speakers: names, in the order of their numbers.
+      speakers: the names of its speakers, in the order of their numbers.
       spec: the content of model.json.
       passes: number of passes that made the newest sounds, for samplers that pass over many samples
         at once.
-      drafted: the sampler that draws its sounds by a draft's proposals; None: a backend does.
+      drafted: the sampler that draws its sounds from a draft's proposals; None: a backend does.
     """
 
     network: Network
@@ -102,12 +102,12 @@ class SpeechModel(TrainedSpeechModel):
         """Yield sounds in chunks float32 [num, up to chunk_samples], as they are made.
 
         Args:
-          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
-            sound is at that recording's level; from others, at the model's.
+          condition: frames [frames, channels], or None for a model that reads none. With those of
+            `frames(...)` the sound has that recording's level; with any others, the model's.
           seed: the noise's seed, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length of each sound in samples; None: that of the condition.
-          speaker: a name, for models with speakers.
+          speaker: a speaker's name, for models with speakers.
           prime: float32 [samples] to continue, at the level of the sound; the condition covers it
             too.
           temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, or
@@ -146,7 +146,7 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length]: those of `generate`, by the same seed.
+        """Return sounds, float32 [num, length], the same as `generate` for the same seed.
 
         Args:
           num: number of sounds.
@@ -155,14 +155,14 @@ class SpeechModel(TrainedSpeechModel):
           condition: frames [frames, channels], or None for a model that reads none.
           method: a backend of `generate`, "cached", which is the one for this machine, or
             "speculative", passes over blocks that `draft` proposes.
-          draft: for "speculative": a student of the same rate and frames.
-          acceptance: for "speculative": "coupling" draws the sound of the other methods; by
-            "rejection" it is another one of the same distribution, at temperature 1, in fewer
+          draft: for "speculative": a student with the same rate and frames.
+          acceptance: for "speculative": "coupling" draws the sound of the other methods;
+            "rejection" draws a different one from the same distribution, at temperature 1, in fewer
             passes.
           options: further arguments of `generate`.
 
         Raises:
-          UserError: the draft is of other sounds, or there is none.
+          UserError: the draft is missing, or its rate or frames are not the model's.
         """
         known = (*self.backends, "speculative")
         if method not in known:
@@ -176,15 +176,15 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, backend=method, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return the model whose sounds are drawn by a draft's proposals.
+        """Return the model with its sounds drawn from a draft's proposals.
 
         Args:
-          draft: a student of the same rate and frames.
-          acceptance: "coupling" draws the sound of the other methods, "rejection" another one of
-            the same distribution in fewer passes.
+          draft: a student with the same rate and frames.
+          acceptance: "coupling" draws the sound of the other methods, "rejection" a different one
+            from the same distribution in fewer passes.
 
         Raises:
-          UserError: the draft is of other sounds.
+          UserError: the draft's rate or frames are not the model's.
         """
 
         def make() -> tuple[Any, SpeechModel]:
@@ -202,15 +202,17 @@ class SpeechModel(TrainedSpeechModel):
     def log_prob(
         self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
     ) -> np.ndarray:
-        """Return the exact nats of every sample given those before it, float32 [samples].
+        """Return each sample's exact log-probability given those before it, [samples], in nats.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
-          condition: frames of the same recording from `frames(...)`, or None for a model without.
-          speaker: a name, for models with speakers.
+          condition: frames of the same recording from `frames(...)`, or None for a model that reads
+            none.
+          speaker: a speaker's name, for models with speakers.
 
         Raises:
-          ValueError: a waveform of another shape, of whole numbers, or not finite.
+          UserError: the model does not know the speaker.
+          ValueError: the waveform is not [samples], has whole numbers, or is not finite.
         """
         waveform = np.asarray(waveform)
         if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
@@ -234,26 +236,27 @@ class SpeechModel(TrainedSpeechModel):
 
         Args:
           recordings: int16 [samples] each, at `sample_rate_hz`, for a model of 65,536 levels; for
-            one of fewer, its levels, uint8 or uint16. They are compressed at their own level.
-          speaker: a name, for models with speakers; it is stored in the file.
+            fewer levels, the levels as uint8 or uint16. They are compressed at their own loudness.
+          speaker: a speaker's name, for models with speakers; it is stored in the file.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+          verify: decode the file again, with outputs off by half the tolerance, and refuse to
             return one that does not give these recordings back; None: if they have at most 20,000
             samples in all, since every sample takes a step.
 
         Raises:
-          UserError: a model that reads frames, other recordings, or a file that failed `verify`.
+          UserError: the model reads frames, the recordings do not fit it, or the file failed
+            `verify`.
         """
         from compression.files import compress
 
         return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
-        """Return the recordings in a file from `compress`, as it took them.
+        """Return the recordings in a file from `compress`, exactly as they were passed to it.
 
         Raises:
-          UserError: the file is damaged, truncated or of another model.
+          UserError: the file is damaged, truncated, or was made by a different model.
         """
         from compression.files import decompress
 
@@ -261,18 +264,18 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """The content of its compressed files; UserError for a model that cannot compress."""
+        """The format of its compressed files; raises UserError if the model cannot compress."""
         from wavenet.compression import Recordings
 
         return Recordings(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The network by the library's parts: `conditionals`, `log_prob`, `sample` and `stream`.
+        """The network as an `Autoregressive`: `conditionals`, `log_prob`, `sample`, `stream`.
 
         Its elements are samples in [-1, 1] after the model's gain, float32 [num, time]; its
-        condition is that of `network.condition`, [num, time, channels]. A seed gives the levels
-        that `generate` gives at temperature 1.
+        condition is the result of `network.condition`, [num, time, channels]. A seed gives the
+        levels that `generate` gives at temperature 1.
         """
         from wavenet.samplers.symbols import autoregressive
 
@@ -283,11 +286,11 @@ class SpeechModel(TrainedSpeechModel):
         return Density(self.network)
 
     def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
-        """Return the levels of a prime that is at the level of the sound."""
+        """Return the prime's integer levels, after the gain of the condition's recording."""
         return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
 
     def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
-        """Return the sound of levels, at the level of the condition's recording."""
+        """Return the sound of integer levels, as loud as the condition's recording."""
         return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform: np.ndarray) -> np.ndarray:
@@ -298,9 +301,9 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
     """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
     Args:
-      path: the run directory or model folder; "shipped-teacher" is the one that comes with the
-        package, unless there is a folder of that name.
-      compute_dtype: type of the arithmetic; None: that of its training.
+      path: the run directory or model folder; "shipped-teacher" is the model that comes with the
+        package, unless a folder has this name.
+      compute_dtype: type of the arithmetic; None: as in training.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

@@ -32,7 +32,7 @@ from wavenet.upsampling import FrameUpsampler
 class ContextStack(tf.Module):
     """A stack with a longer view, over blocks of past sound (WaveNet, section 2.6).
 
-    Block b of the condition depends on the sound of the blocks before b only.
+    Block b of the condition depends only on the sound of the blocks before b.
     """
 
     def __init__(self, config: WaveNetConfig, initial: Initial, name: str = "context") -> None:
@@ -46,11 +46,11 @@ class ContextStack(tf.Module):
         )
 
     def __call__(self, wave: tf.Tensor) -> tf.Tensor:
-        """Return the condition of each block, [batch, blocks, channels], of samples."""
+        """Return the condition of each block of samples, [batch, blocks, channels]."""
         batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
         short = -time % self.block_samples
         blocks = tf.reshape(tf.pad(wave, [[0, 0], [0, short]]), [batch, -1, self.block_samples])
-        # Silence before the start, as long as the stack can see, is what a sampler starts from.
+        # Like a sampler, start from silence that is as long as the stack can see.
         past = tf.pad(blocks, [[0, 0], [self.history, 0], [0, 0]])[:, :-1]
         return self.blocks(past)[:, self.history - 1 :]
 
@@ -61,7 +61,7 @@ class ContextStack(tf.Module):
 
 
 class WaveNet(Network):
-    """The network; it holds variables only, no generation state.
+    """The network; it holds only variables, without generation state.
 
     `network(inputs, condition)` returns the parameters of every conditional p(x_t | x_<t, c) in one
     pass; `network.condition(...)` prepares the condition.
@@ -96,7 +96,7 @@ class WaveNet(Network):
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
     def untrained(self) -> "WaveNet":
-        """Return another network of the same configuration, with untrained weights."""
+        """Return a new network with the same configuration and untrained weights."""
         return WaveNet(self.config)
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
@@ -109,7 +109,7 @@ class WaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor | None:
-        """Return the part of the condition that does not depend on the sound, or None."""
+        """Return the condition from frames and speaker, without the context stack's, or None."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -126,7 +126,7 @@ class WaveNet(Network):
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is.
+        They are float32, or float64 if `compute_dtype` is.
         """
         return self.resumed(inputs, condition)[0]
 
@@ -146,11 +146,11 @@ class WaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition of every sample, [batch, time, channels]; frames have no sides."""
+        """Return the condition of every sample, [batch, time, channels]; `frames` have no sides."""
         return self.condition(frames, speaker, num_samples)
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
-        """Return the parameters of a call, whose condition these rows are."""
+        """Return the parameters of a call with these rows as the condition."""
         return self(inputs, rows)
 
     def resumed(
@@ -162,7 +162,7 @@ class WaveNet(Network):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
-        Both begin after the first `skipped` inputs, which the front reads and the layers do not.
+        Both begin after the first `skipped` inputs, which only the front reads, not the layers.
         Without `pasts`, the earlier inputs of every layer [batch, its `past_steps`, residual] are
         zeros.
         """
@@ -197,17 +197,17 @@ class WaveNet(Network):
         return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
 
     def of_past(self, past: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters of every sample [batch, time, parameters], given the one before.
+        """Return the parameters of every sample [batch, time, parameters], from shifted inputs.
 
-        The network as a causal one: output t reads `past` [batch, time], see `shifted`, up to t. It
-        has no context stack.
+        This is the network in causal form: output t reads `past` [batch, time] (`shifted`) up to t.
+        The network must not have a context stack.
         """
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)
 
     def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self.config.reads_levels:
-            # One row more, of zeros: the level of what lies before the first sample.
+            # One more row, of zeros, for the level before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
             return tf.gather(rows, past) + tf.cast(self.front_bias, self.dtype), None
         width = self.config.front_width

@@ -1,4 +1,4 @@
-"""The network that a training configuration asks for."""
+"""The network that a training configuration describes."""
 
 from foundation.errors import UserError
 from wavenet.network import WaveNet
@@ -8,10 +8,10 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return an untrained network: a vocoder where it has `conditioner_units`, else the paper's.
+    """Return an untrained network: a vocoder if it has `conditioner_units`, else the paper's.
 
     Args:
-      config: `resolved`, so that its features and speakers are known.
+      config: the configuration, `resolved`, so that its features and speakers are known.
     """
     if not config.network.conditioner_units:
         return WaveNet(config.network, config.seed)

@@ -36,7 +36,7 @@ def available(measure: str) -> bool:
 
 
 def left_out() -> dict[str, list[str]]:
-    """Return the measures that are unavailable here, by the extra that would add them."""
+    """Return the measures that are unavailable, by the extra that would add them."""
     missing = {
         extra: [name for name in measures if not available(name)]
         for extra, measures in EXTRAS.items()
@@ -45,7 +45,7 @@ def left_out() -> dict[str, list[str]]:
 
 
 def left_out_line() -> str:
-    """Return a line on the measures that are left out and the extras that add them; "" for none."""
+    """Return a line that names the measures left out and the extras that add them; "" for none."""
     missing = left_out()
     if not missing:
         return ""
@@ -60,6 +60,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def require(package: str, extra: str, purpose: str) -> None:
-    """Raise UserError, with the command that installs it, unless a package is installed."""
+    """Raise a UserError with the command that installs a package, unless it is installed."""
     if not is_installed(package):
         raise UserError(f"{purpose} needs {package}: pip install 'onepass[{extra}]'.")

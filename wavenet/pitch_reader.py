@@ -1,4 +1,4 @@
-"""F0 and voicing estimated from mel frames by a small network, where no F0 is given."""
+"""F0 and voicing estimated from mel frames by a small network, if F0 is not given."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
 WIDTHS = (5, 5, 3)  # frames that each layer reads
 GAINS = (4.0, math.sqrt(2.0), math.sqrt(2.0))
 READER_CLIPS = 16
-NEAR_BINS = 4  # on either side of the likeliest one that F0 is the mean of
+NEAR_BINS = 4  # on either side of the most probable one, over which F0 is averaged
 BLUR_CENTS = 25.0  # deviation of the target over the bins
 READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 
@@ -25,14 +25,14 @@ READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 class PitchReader(tf.Module):
     """A small convolutional network over frames that estimates F0 and voicing.
 
-    With bins it is a classifier of F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): where two
-    octaves are possible it chooses one and not a value between them.
+    With bins it is a classifier of F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): if two
+    octaves are possible, it chooses one of them instead of a value in between.
 
     Args:
       features: number of channels of a frame.
       channels: number of channels of a hidden layer.
       bins: number of classes of F0 between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
-        F0 is one number, trained by its error.
+        F0 is a single number, trained by its error.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PitchReader(tf.Module):
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
     def loss(self, frames: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-        """Return the loss of F0 and voicing of the frames that get an estimate, []."""
+        """Return the loss of F0 and voicing, [], over the frames that get an estimate."""
         if self.bins:
             raw = self._outputs(frames)
             return class_loss(raw[..., :-1], raw[..., -1], pitch)
@@ -95,7 +95,7 @@ def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
 
 
 def _likeliest(logits: tf.Tensor) -> tf.Tensor:
-    """Return log2(F0 / 200 Hz) [batch, frames], the mean around the likeliest bin."""
+    """Return log2(F0 / 200 Hz), [batch, frames]: the mean around the most probable bin."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
     # Only near bins count: a mean over two octaves would be the pitch of neither.
@@ -105,11 +105,11 @@ def _likeliest(logits: tf.Tensor) -> tf.Tensor:
 
 
 def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-    """Return the cross-entropy of the bins of F0 where voiced, plus that of voicing, [].
+    """Return the cross-entropy of F0's bins in voiced frames, plus that of voicing, [].
 
-    The target is a normal distribution around F0 over the bins, 25 cents wide. Logits are [batch,
-    frames, bins], those of voicing [batch, frames], the pitch [batch, frames, 2] of
-    `log_f0_features`.
+    The target is a normal distribution around F0 over the bins, 25 cents wide. `logits` are [batch,
+    frames, bins]; `logit`, that of voicing, is [batch, frames]; `pitch`, from `log_f0_features`, is
+    [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
@@ -122,11 +122,11 @@ def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tens
 
 
 def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-    """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
+    """Return F0's error in semitones in voiced frames, plus a cross-entropy of voicing, [].
 
-    The error is squared up to a semitone and linear beyond: a missed octave is one mistake. Octaves
-    and logits, [batch, frames], are those of a reader; `pitch` has the truth, octaves and voicing,
-    [batch, frames, 2].
+    The error is squared up to a semitone and linear beyond, so that a missed octave is one mistake.
+    `octaves` and `logit`, [batch, frames], are a reader's estimates; `pitch` has the true octaves
+    and voicing, [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
@@ -144,7 +144,8 @@ def train_pitch_reader(
 ) -> float:
     """Train the reader on F0 and voicing of clips of frames, and return the last loss.
 
-    The source's frames end in the two F0 channels; `prepare` makes the reader's input of them.
+    The last two channels of the source's frames are F0 and voicing; `prepare` turns the frames into
+    the reader's input.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

@@ -18,7 +18,7 @@ COLUMNS = 1200
 
 
 def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
-    """Return dB re a full-scale sine, [frequencies, columns], a column per hop."""
+    """Return the levels in dB re a full-scale sine, [frequencies, columns], a column per hop."""
     window_samples = max(16, round(WINDOW_SECONDS * sample_rate_hz))
     hop_samples = max(window_samples // 8, -(-waveform.size // COLUMNS))
     window = scipy.signal.get_window("hann", window_samples)
@@ -32,7 +32,7 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
 
 
 def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first sample, lowest and highest value of each of about COLUMNS stretches."""
+    """Return the first sample, lowest and highest value of each of about COLUMNS stretches."""
     stretch = max(1, waveform.size // COLUMNS)
     starts = np.arange(0, waveform.size, stretch)
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
@@ -82,7 +82,7 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 
 
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
-    """Return a figure of each waveform by title above its spectrogram, on one scale of decibels.
+    """Return a figure of each titled waveform above its spectrogram, on one scale of decibels.
 
     The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
     """

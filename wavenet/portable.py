@@ -1,4 +1,4 @@
-"""A WaveNet's training step to plan, and its sampler for machines with JAX and no TensorFlow."""
+"""A WaveNet's training step for planning, and its sampler for machines with only JAX."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from wavenet.samplers.xla import XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import ClipLoss, clip_context
 
-PORTABLE_FRAMES = 200  # of a sound, where nothing gives their number
+PORTABLE_FRAMES = 200  # of a sound, if their number is not given
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
@@ -39,7 +39,7 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
 
 
 def trainable(config: TrainConfig) -> Trainable:
-    """Return the training step on encoded batches, to be planned."""
+    """Return the training step on encoded batches, for planning."""
     make = functools.partial(trainable, config)
     config = config.resolved(max(config.network.speakers, 1))
     network = make_network(config)
@@ -59,17 +59,17 @@ def export_sampler(
     sampler: Literal["cached", "fixed-point"] = "cached",
     tensor_float_32: bool = True,
 ) -> None:
-    """Write functions that sample the network under its current weights, and an initial state.
+    """Write functions that sample the network with its current weights, and an initial state.
 
-    `sampler`, of `XlaSampler.chunk`, takes and returns the fields of a `SamplerState`; it takes
-    `noise` [batch, time, noise channels], `temperature` [] and, where the network has one,
-    `condition` [batch, time, channels] too; it returns `levels` int32 [batch, time] and
-    `parameters`. By fixed point, of `FixedPointSampler.chunk`, the state is a `PassState`
-    (`pasts_0` is that of the first layer), and `passes` int32 [] replaces the parameters.
+    `sampler`, made from `XlaSampler.chunk`, takes and returns the fields of a `SamplerState`; it
+    also takes `noise` [batch, time, noise channels], `temperature` [] and, if the network has one,
+    `condition` [batch, time, channels]; it returns `levels` int32 [batch, time] and `parameters`.
+    For "fixed-point", made from `FixedPointSampler.chunk`, the state is a `PassState` (`pasts_0`
+    belongs to the first layer), and `passes` int32 [] replaces the parameters.
 
     `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
     [], the position of the chunk. `condition`, for sounds of `num_frames`, takes `frames` [batch,
-    num_frames, features] and `speaker` int32 [batch], whichever the network has.
+    num_frames, features] and `speaker` int32 [batch], those that the network reads.
     `sampler_state.npz` is the initial state. With a context stack, `chunk_samples` must be its
     block.
     """
@@ -106,7 +106,7 @@ def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:
-    """Return the tensors of a sampler's state by name, those of a list numbered."""
+    """Return the tensors of a sampler's state by name; those in a list are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
         many = isinstance(value, list)

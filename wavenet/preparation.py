@@ -1,4 +1,4 @@
-"""Preparation of a vocoder before training: mel statistics, and estimating F0."""
+"""Preparation of a vocoder before training: mel statistics, and the estimation of F0."""
 
 import math
 from collections.abc import Callable
@@ -28,15 +28,15 @@ CENTS_PER_OCTAVE = 1200.0
 def prepare_network(
     network: Network, config: TrainConfig, corpus: Corpus, log: Callable[[str], None] = print
 ) -> None:
-    """Give the network the statistics of the mel, and train its reader of F0 where it has one.
+    """Set the network's mel statistics, and train its reader of F0 if it has one.
 
     Both are stored with its weights and then stay fixed. A network that starts from a trained model
-    of the same frames takes the statistics, with all its weights, from there, and its reader goes
-    on learning for `pitch_steps`; one of other frames (another rate, hop or mel) measures the
-    statistics, and one with a reader of another size learns from the start.
+    of the same frames takes the statistics and all weights from there, and its reader is trained
+    further for `pitch_steps`; for different frames (rate, hop or mel) the statistics are measured,
+    and a reader of a different size is trained from the start.
 
     Raises:
-      UserError: the model to start from cannot be read, or has another network.
+      UserError: the model to start from cannot be read, or its network differs.
     """
     same_frames = False
     if config.start_from is not None:
@@ -74,7 +74,7 @@ def _reader_variables(network: Network) -> dict[str, tf.Variable]:
 
 
 def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
-    """Return the values of all variables if one has another size than in the weights; else none."""
+    """Return the values of all variables if the size of one differs from the weights'; else {}."""
     shapes = {name: weights[name].shape for name in variables if name in weights}
     if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
         return {}

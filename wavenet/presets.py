@@ -1,4 +1,4 @@
-"""Presets: whole training configurations, each with the figure it should reach and its cost."""
+"""Presets: complete training configurations, each with the result to expect and its cost."""
 
 import dataclasses
 from typing import Literal
@@ -15,7 +15,7 @@ Padding = Literal["zeros", "reflect"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The data of a network's training, and its clips."""
+    """The settings of a network's training data and of its clips."""
 
     sample_rate_hz: int = 24_000
     """Recordings of another rate are resampled."""
@@ -55,7 +55,7 @@ class DataConfig:
     """Share of the files kept for dev where the folder has no split."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
         speeds = self.augment_speeds
         is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
@@ -67,7 +67,7 @@ class DataConfig:
         require(known, "features", rule, " ".join(self.features))
 
     def mel(self, hop_samples: int) -> MelConvention | None:
-        """Return the convention of the mel frames, or None where there are none."""
+        """Return the convention of the mel frames, or None without mel frames."""
         if "mel" not in self.features:
             return None
         window = self.mel_window_samples
@@ -83,7 +83,7 @@ class DataConfig:
         )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
-        """Return the convention of the F0 frames, or None where there are none."""
+        """Return the convention of the F0 frames, or None without F0 frames."""
         if "f0" not in self.features:
             return None
         return PitchConvention(self.sample_rate_hz, hop_samples)
@@ -112,11 +112,11 @@ class TrainConfig:
     """Seed of the initial weights and of the order of clips."""
 
     def resolved(self, num_speakers: int) -> "TrainConfig":
-        """Return the configuration with the network's inputs taken from the data's.
+        """Return the configuration with the network's inputs derived from the data.
 
         Raises:
-          ValueError: the network is given other inputs, a clip is no whole number of frames, or
-            frames of that kind are impossible.
+          ValueError: the network is configured for different inputs, a clip is not a whole number
+            of frames, or frames of that kind are impossible.
         """
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0

@@ -1,6 +1,7 @@
 """The gated, dilated layers of a WaveNet, with residual and skip connections.
 
-van den Oord et al. 2016, arXiv:1609.03499, sections 2.3 and 2.4; the equations: `wavenet.network`.
+van den Oord et al. 2016, arXiv:1609.03499, sections 2.3 and 2.4; `wavenet.network` has the
+equations.
 """
 
 import math
@@ -46,7 +47,7 @@ class ResidualLayer(tf.Module):
 
     @property
     def past_steps(self) -> int:
-        """Past steps of its input that it reads."""
+        """Number of past steps of its input that the layer reads."""
         return (self.width - 1) * self.dilation
 
     def __call__(
@@ -54,7 +55,7 @@ class ResidualLayer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor | float]:
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
-        The condition may have fewer rows than `hidden`, each of which stands for as many steps.
+        The condition may have fewer rows than `hidden`, each of which holds for equally many steps.
         Without the past [batch, past_steps, residual] the input before these steps is zeros.
         """
         dtype = hidden.dtype
@@ -80,7 +81,7 @@ class ResidualLayer(tf.Module):
         return self.residual(hidden, update), skip
 
     def _with_slow(self, gate: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-        """Return the gates with a condition that is projected at its own, lower rate."""
+        """Return the gates after adding a condition that is projected at its own, lower rate."""
         batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
         offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
         rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
@@ -93,7 +94,7 @@ class ResidualLayer(tf.Module):
 
 
 class ResidualStack(tf.Module):
-    """Residual layers one after another, whose skips are summed and scaled by sqrt(1/layers)."""
+    """Consecutive residual layers, whose skips are summed and scaled by sqrt(1/layers)."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class ResidualStack(tf.Module):
 
 
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
-    """Return the residual layers of a configuration for a condition of so many channels."""
+    """Return a configuration's residual layers for a condition with `condition_channels`."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
     return ResidualStack(
         initial, channels, config.dilations, config.filter_width, condition_channels, "stack"

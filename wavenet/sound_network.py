@@ -16,19 +16,19 @@ from wavenet.config import WaveNetConfig
 
 
 class Network(tf.Module):
-    """A causal network of sound; `WaveNet` and `VocoderWaveNet` are two.
+    """A causal network of sound, such as `WaveNet` and `VocoderWaveNet`.
 
     Attributes:
       config: the sizes of the network.
       codec: converts samples to levels and back.
       likelihood: the distribution of a level, a `likelihoods.distribution.Distribution`.
       dtype: type in which the residual layers compute.
-      front_dtype: type in which the wave is read and its parameters are computed.
+      front_dtype: type in which the wave is read and the parameters are computed.
       stack: the residual layers.
       conditioner: standardises mel frames and estimates F0 from them; None: the network has none.
-      upsampler: brings frames to the rate of the samples; None: a conditioner reads the frames, or
-        there are none.
-      context_stack: computes a condition from blocks of past sound; None: there is none.
+      upsampler: brings frames to the rate of the samples; None if a conditioner reads the frames,
+        or there are no frames.
+      context_stack: computes a condition from blocks of past sound; None if the network has none.
     """
 
     config: WaveNetConfig
@@ -42,7 +42,7 @@ class Network(tf.Module):
     context_stack: Any = None
 
     def untrained(self) -> "Network":
-        """Return another network of the same configuration, with untrained weights."""
+        """Return a new network with the same configuration and untrained weights."""
         raise NotImplementedError
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
@@ -81,7 +81,7 @@ class Network(tf.Module):
         Args:
           inputs: [batch, time] from `inputs`, not shifted.
           frames: [batch, frames, feature_channels], with as many neighbours on either side of the
-            clip as the network needs; None: the network reads none.
+            clip as the network needs; None for a network that reads no frames.
           speaker: int32 [batch], or None.
         """
         raise NotImplementedError
@@ -99,7 +99,7 @@ class Network(tf.Module):
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples, or None.
           speaker: int32 [batch], or None.
           num_samples: number of samples that the condition is for.
-          side_frames: number of `frames` on either side that are neighbours only.
+          side_frames: number of `frames` on either side that are only neighbours.
         """
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class Network(tf.Module):
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
     """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
 
-    `reach` is the distance of means from 0, of the amplified full scale.
+    `reach` is how far the means lie from 0, as a share of the amplified full scale.
     """
     located = with_scales(likelihood)
     if located is None:
@@ -152,7 +152,7 @@ def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | 
 def speaker_row(
     config: WaveNetConfig, embedding: tf.Variable | None, speaker: tf.Tensor
 ) -> tf.Tensor:
-    """Return the speaker's part of the gate condition, [batch, channels].
+    """Return the channels of the gate condition that encode the speaker, [batch, channels].
 
     It is the learned embedding of the speaker int32 [batch], or a one-hot vector without one.
     """
@@ -161,7 +161,10 @@ def speaker_row(
 
 
 def check_condition(config: Any, frames: tf.Tensor | None, speaker: tf.Tensor | None) -> None:
-    """Raise ValueError for frames or a speaker that a network does not read."""
+    """Raise ValueError unless a network gets the frames and the speaker that it reads.
+
+    The error covers an input that is missing or superfluous, and a wrong number of channels.
+    """
     for name, value, field in (
         ("frames", frames, "feature_channels"),
         ("speaker", speaker, "speakers"),

@@ -1,4 +1,4 @@
-"""The common part of every trained model of speech, and its storage."""
+"""What all trained models of speech have in common, and their storage."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -24,8 +24,9 @@ class Request:
       rows: index of each sound under the seed, one per batch entry.
       frames: float32 [batch, frames, channels], covering the prime as well, or None.
       speaker: int32 [batch] or None.
-      prime: int32 levels [batch, samples] that the sound continues, or None; students take none.
-      temperature: 1 samples the model, less comes closer to its mode.
+      prime: int32 levels [batch, samples] that the sound continues, or None; always None for
+        students.
+      temperature: 1 samples the model; less comes closer to its mode.
     """
 
     num_samples: int
@@ -37,14 +38,14 @@ class Request:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for no samples, or a temperature below 0."""
+        """Raise ValueError if there are no samples or the temperature is below 0."""
         at_least(self, 1, "num_samples")
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
 
 @dataclasses.dataclass
 class PassCount:
-    """Counts per row of the newest sounds, for samplers that settle many samples in a pass.
+    """Counts of the newest sounds, per row, for samplers that settle many samples in a pass.
 
     Attributes:
       passes: number of passes of the network.
@@ -69,12 +70,12 @@ class PassCount:
 
     @property
     def samples_per_pass(self) -> float:
-        """Samples that a pass settles, in the mean."""
+        """Mean number of samples that a pass settles."""
         return self.samples / max(1, self.passes)
 
     @property
     def acceptance(self) -> float:
-        """The share of samples whose draft is kept."""
+        """Share of the samples whose draft is kept."""
         return 1.0 - self.corrected / max(1, self.samples)
 
     def format_report(self) -> str:
@@ -88,7 +89,7 @@ def request_of(condition: tuple, num_samples: int) -> Request:
     """Return a request for one sound of seed 0.
 
     Args:
-      condition: frames [frames, channels] and speaker of a recording; None for what it lacks.
+      condition: frames [frames, channels] and speaker of a recording, each of which may be None.
       num_samples: length of the sound, in samples.
     """
     frames, speaker = condition
@@ -122,7 +123,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def level_db(self: Any) -> float | None:
-        """RMS of the recordings that it was trained on, after the gain; None: not known."""
+        """RMS in dB of the training recordings after the gain; None if it is not known."""
         return self.spec.get("level_db", self.data.level_db)
 
     @property
@@ -137,12 +138,12 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers whose voice it has; none for a model without speakers."""
+        """The names of the speakers that the model knows; empty for a model without speakers."""
         return self.speakers[: self.network.config.speakers]
 
     @property
     def temperature(self) -> float:
-        """The default temperature: that in model.json, else 1."""
+        """The default temperature: the one in model.json, else 1."""
         return float(self.spec.get("temperature", 1.0))
 
     def sample(
@@ -169,7 +170,7 @@ class TrainedSpeechModel(FeatureExtraction):
         temperature: float | None,
         prime: np.ndarray | None = None,
     ) -> Request:
-        """Return the request of `generate` from its arguments; prime: levels [samples] or None."""
+        """Return the request for the arguments of `generate`; the prime is levels [samples]."""
         if num_samples is None:
             if condition is None:
                 raise ValueError("`num_samples` must be given when there is no `condition`.")
@@ -194,7 +195,7 @@ def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """Return the statistics that a network standardises its frames by, if it does."""
+    """Return the statistics by which a network standardises its frames; None if it does not."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None
@@ -204,7 +205,7 @@ def _standardised_by(network: Any) -> FrameStatistics | None:
 
 
 def spec_of_speech(kind: str, stored: dict, data: DataConfig, network: Any) -> dict[str, Any]:
-    """Return the content of model.json of any model of speech, from its run's config.json."""
+    """Return the content of model.json for any model of speech, from its run's config.json."""
     mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
     return {
         "kind": kind,

@@ -28,7 +28,7 @@ from wavenet.preparation import prepare_network
 from wavenet.presets import KIND, TrainConfig
 from wavenet.sound_network import Network
 
-HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
+HEARD = ("level_db", "frames")  # facts about the recordings in config.json, which change nothing
 CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
@@ -79,7 +79,7 @@ class SpeechRecipe(Recipe):
 
 
 def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
-    """Return a line where resuming changes the rest of a schedule; `before` is config.json."""
+    """Return a warning if resuming changes the schedule from here on; `before` is config.json."""
     if config.optimizer.decay != "cosine" or not before:
         return []
     stored = before.get("loop")
@@ -93,7 +93,7 @@ def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
 
 
 class ClipLoss:
-    """The loss of a batch of `clips`, nats per sample, with `bits_per_sample` as a metric."""
+    """The loss of a batch of `clips`, in nats per sample, with `bits_per_sample` as a metric."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -102,8 +102,8 @@ class ClipLoss:
         """Return the mean over the samples outside padding, and the metrics.
 
         Args:
-          batch: a batch from `clips`; "levels" are encoded here where they are missing; "counted"
-            is the number of samples to divide by, where that is not the mask's own sum.
+          batch: a batch from `clips`; "levels" are encoded here if they are missing; "counted" is
+            the number of samples to divide by, if it is not the mask's own sum.
         """
         network = self.network
         levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])
@@ -121,12 +121,12 @@ class ClipLoss:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the divisor of every replica: shares differ in their padding."""
+        """Return the divisor for every replica, since shares differ in their padding."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
 def batches(corpus: Corpus, config: TrainConfig) -> ClipBatches:
-    """Return the batches of training, a function of the seed and the step alone."""
+    """Return the batches of training, each a function of only the seed and the step."""
     return ClipBatches(
         corpus,
         config.data.clip_samples,
@@ -155,7 +155,7 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
     A cache folder that does not exist is not created.
 
     Raises:
-      DataError: train or dev would have no recording.
+      DataError: there is no usable recording for train or for dev.
     """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,
@@ -178,7 +178,7 @@ def prepare_corpus(
 ) -> Corpus:
     """Return the recordings with their frames, cached in the run directory if there is one.
 
-    Without a gain they get the level of the configuration.
+    Without `gain_db` they are brought to the configuration's level.
     """
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
@@ -196,10 +196,10 @@ def prepare_corpus(
 
 
 def heard(corpus: Corpus) -> dict:
-    """Return what config.json says of the recordings: gain, speakers, and the names in `HEARD`.
+    """Return what config.json records about the data: gain, speakers, and the names in `HEARD`.
 
-    `level_db`: the median RMS of train, after the gain. `frames`, where there are mel frames: see
-    `FrameStatistics`.
+    `level_db` is the median RMS of train after the gain. `frames`, present if there are mel frames,
+    has their `FrameStatistics`.
     """
     members = recordings_of(corpus, "train")
     levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
@@ -214,9 +214,9 @@ def config_from(stored: dict) -> TrainConfig:
     """Return the configuration that a config.json holds.
 
     Raises:
-      UserError: naming what is wrong in it.
+      UserError: an entry is invalid; the message names it.
     """
-    missing: dict = {"pitch_steps": 0}  # of runs before there were any
+    missing: dict = {"pitch_steps": 0}  # in runs from before this setting existed
     if isinstance(stored.get("network"), dict):
         missing["network"] = {"exact_prediction": False}  # of version 0.2
     return stored_config(TrainConfig, completed(stored, missing))

@@ -1,9 +1,9 @@
-"""The bits that a mel spectrogram alone is worth: linear prediction from it, nothing trained.
+"""The bits that only a mel spectrogram saves: linear prediction from it, with nothing trained.
 
-A conditional model is given the mel, a lossless codec is not, so that the codec's bits say little
-about the model. The predictor here is given the same frames: they determine the coefficients and
-the gain of linear prediction (wavenet/linear_prediction.py), and one distribution of the residual
-over the gain is fitted to all samples at once.
+A conditional model reads the mel, a lossless codec does not, so that the codec's bits say little
+about the model. The predictor here reads the same frames: they determine the coefficients and the
+gain of linear prediction (wavenet/linear_prediction.py), and a single distribution of the residual
+over the gain is fitted to all samples.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
 from wavenet.linear_prediction import MelPrediction, predictions
 
 ORDER = 32
-ROW_SAMPLES = 50  # about as many share one set of coefficients
+ROW_SAMPLES = 50  # samples, about, that share one set of coefficients
 SCALES = 0.02 * 1.5 ** np.arange(16)  # of the logistics, in units of the gain: 0.02 to 8.8
 FITTED_SAMPLES = 500_000  # the distribution is fitted to every n-th sample of more than these
 ITERATIONS = 100
@@ -29,9 +29,9 @@ def untrained_bits(
     """Return bits per sample of each recording, [recordings], and the number of samples of each.
 
     Every sample is a 16-bit level, whose probability is that of its bin under a mixture of logistic
-    distributions around the prediction of this order; the mixture's weights are those that make all
-    these recordings most probable, and nothing else is fitted. Each item has its "waveform",
-    [samples] in [-1, 1].
+    distributions around the prediction of this order; the mixture's weights maximise the likelihood
+    of all these recordings, and nothing else is fitted. Each item has a "waveform", [samples] in
+    [-1, 1].
     """
     prediction = MelPrediction(mel, order)
     pairs = [_over_gain(item["waveform"], mel, prediction) for item in items]
@@ -46,7 +46,7 @@ def untrained_bits(
 def _over_gain(
     waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return residual and half the width of a level's bin, [samples], in units of the gain."""
+    """Return the residual and half the width of a level's bin, [samples], in units of the gain."""
     rows, row_samples = _rows(waveform, mel)
     coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
     padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
@@ -72,8 +72,8 @@ def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
 def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
     """Return the probability of each sample's bin under each logistic, [samples, scales].
 
-    F(b) - F(a) with F the logistic distribution; both arguments are taken on the side of zero where
-    F is small, so that the tails are not lost.
+    It is F(b) - F(a) with F the logistic distribution function; both arguments are reflected to the
+    side of zero where F is small, so that the tails are not lost.
     """
     distance = np.abs(residual)[:, None]
     half = half_bin[:, None]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 
-FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
+FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1, but differ by only a quarter of that
 
 
 class FrameUpsampler(tf.Module):
@@ -14,7 +14,7 @@ class FrameUpsampler(tf.Module):
 
     "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
     convolution has stride s and width 3 s, starts as linear interpolation, and is computed as one
-    matrix product of three neighbouring frames. The configuration is a WaveNet's or a student's.
+    matrix product with three neighbouring frames. The configuration is a WaveNet's or a student's.
     """
 
     def __init__(self, config: Any, initial: Initial, name: str = "upsampler") -> None:
@@ -46,8 +46,8 @@ class FrameUpsampler(tf.Module):
 def upsample(frames: tf.Tensor, kernel: tf.Tensor, factor: int) -> tf.Tensor:
     """Return [batch, frames * factor, channels] from [batch, frames, channels].
 
-    The rows of the kernel [3 * channels, factor * channels] read the frame before, this and the
-    next one; its columns are the outputs of a frame. The edge frames are repeated outwards.
+    The rows of the kernel [3 * channels, factor * channels] read the previous, the current and the
+    next frame; its columns are the outputs of a frame. The edge frames are repeated outwards.
     """
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
@@ -66,7 +66,7 @@ def interpolated(frames: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _shares(count: int, dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the shares of the frame before, this and the next one in each of its samples."""
+    """Return the weights of the previous, the current and the next frame in each sample."""
     offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
     return before, 1.0 - before - after, after

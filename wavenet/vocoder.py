@@ -1,4 +1,4 @@
-"""A WaveNet for vocoding: linear prediction and pitch from the frames, several samples a step.
+"""A WaveNet for vocoding: linear prediction and pitch from frames, several samples per step.
 
 The layers are WaveNet's (wavenet/network.py). Around them:
 
@@ -28,11 +28,11 @@ from wavenet.linear_prediction import predictions
 from wavenet.residual_layers import gated, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
-AHEAD = 4  # of the pitch taps, how many lie later than one period ago
+AHEAD = 4  # number of pitch taps that lie later than one period ago
 
 
 class VocoderWaveNet(Network):
-    """The network; it holds variables only, and is called as `WaveNet` is.
+    """The network; it holds only variables, and is called like `WaveNet`.
 
     Args:
       config: the sizes of the network; `conditioner_units` must be positive.
@@ -82,7 +82,7 @@ class VocoderWaveNet(Network):
         self.head2_bias = tf.Variable(bias, name="head2_bias")
 
     def untrained(self) -> "VocoderWaveNet":
-        """Return another network of the same configuration, with untrained weights."""
+        """Return a new network with the same configuration and untrained weights."""
         return VocoderWaveNet(self.config, self.conditioner.mel)
 
     @property
@@ -113,7 +113,7 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        `side_frames` of the frames on either side are only neighbours, and get no row.
+        `side_frames` frames on either side are only neighbours, and get no row.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -138,13 +138,13 @@ class VocoderWaveNet(Network):
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, row_samples: int = 1) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is.
+        They are float32, or float64 if `compute_dtype` is.
 
         Args:
           inputs: [batch, time] from `inputs(levels)`, the first of which begins a bunch; the
             network shifts them by one itself.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
-          row_samples: samples per row of the condition: 1 for that of `condition`.
+          row_samples: samples per row of the condition; 1 for a result of `condition`.
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
@@ -163,8 +163,8 @@ class VocoderWaveNet(Network):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
-        Both begin after the first `skipped` inputs, whole bunches, which front and head read and
-        the layers do not. `pasts` are the earlier inputs of every layer; None: zeros.
+        Both begin after the first `skipped` inputs, whole bunches, which only front and head read,
+        not the layers. `pasts` are the earlier inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -194,7 +194,7 @@ class VocoderWaveNet(Network):
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Return the parameters of any number of samples, whose condition is from `clip_rows`."""
+        """Return the parameters of any number of samples, with a condition from `clip_rows`."""
         time = tf.shape(inputs)[1]
         beyond = tf.shape(rows)[1] * self.row_samples - time
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
@@ -240,8 +240,8 @@ class VocoderWaveNet(Network):
     def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
         """Return residuals around one period before every sample, [batch, time, pitch_taps].
 
-        Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; bunches of up to four read
-        those of their first sample. All lie in the past, since no period is as short as that.
+        Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; all samples of a bunch, up
+        to four, read the taps of the first. All lie in the past, since no period is that short.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
@@ -255,7 +255,7 @@ class VocoderWaveNet(Network):
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
     def head(self, skips: tf.Tensor, bottom: "_Bottom", skipped: int = 0) -> tf.Tensor:
-        """Return the mixture's parameters of e_t after `skipped` samples, [batch, time, ...]."""
+        """Return the parameters of e_t's mixture after `skipped` samples, [batch, time, ...]."""
         config = self.config
         units = 2 * config.head_channels
         given = self.from_layers(skips)
@@ -268,7 +268,7 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
-        """Return the layers' input to the head of every sample of a bunch, [..., B * units]."""
+        """Return what the layers give to the head of every sample in a bunch, [..., B * units]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
@@ -277,7 +277,7 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the newest samples' part in the head, [..., units].
+        """Return the newest samples' contribution to the head, [..., units].
 
         Residuals and scaled samples are the newest ones, oldest first, [..., head_width] each.
         """
@@ -302,10 +302,10 @@ class VocoderWaveNet(Network):
 
 
 def located(likelihood: Distribution) -> LocationScale:
-    """Return the distribution itself, after a check that a vocoder can use it.
+    """Return the distribution unchanged, after checking that a vocoder can use it.
 
     Raises:
-      ValueError: the distribution has no means and scales.
+      ValueError: the distribution does not have means and scales.
     """
     found = with_scales(likelihood)
     if found is None:
@@ -315,7 +315,7 @@ def located(likelihood: Distribution) -> LocationScale:
 
 
 class _Bottom(NamedTuple):
-    """All that is known before the layers run."""
+    """Everything that is known before the layers run."""
 
     hidden: tf.Tensor
     local: tf.Tensor

@@ -12,7 +12,7 @@ from serving.errors import ServingError
 
 
 class ArrayDrawing(Drawing):
-    """Rows of a user's model, drawn at once, and their log-probabilities if they are asked for."""
+    """Rows of a user's model, drawn together, and their log-probabilities if requested."""
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__(given, model, arguments)

@@ -38,10 +38,10 @@ def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[
 
 
 def run_served(words: list[str], parse: Callable) -> int:
-    """Run `onepass sample URL ...` and return the exit status; the server says of what kind it is.
+    """Run `onepass sample URL ...` and return the exit status; the server tells the model's kind.
 
     Raises:
-      UserError: there is no server or model, or it cannot draw this.
+      UserError: the server or the model does not exist, or the model cannot draw this.
     """
     from onepass.remote_model import RemoteModel
 
@@ -60,7 +60,7 @@ def _served_kind(model: Any) -> str:
     """Return the key of `KINDS` for a served model.
 
     Raises:
-      UserError: the server has not loaded it.
+      UserError: the server has not loaded the model.
     """
     from serving.bundles.condition_inputs import has_named
 
@@ -76,7 +76,7 @@ def _model_here(makes: str, given: Any) -> Any:
     """Return the model of a folder or a shipped name.
 
     A bundle of a model of this library also holds its model folder, which is read in place of its
-    program: the program draws one size by one sampler, while the folder offers every size,
+    program: the program draws one size with one sampler, while the folder offers every size,
     sampler, draft and beginning that the options name.
     """
     from onepass.models import load, load_trained
@@ -91,7 +91,7 @@ def _model_here(makes: str, given: Any) -> Any:
 
 
 def _drawing(given: options.Options, model: Any) -> Drawing:
-    """Return what a model draws; what each kind needs is imported when it is needed."""
+    """Return the `Drawing` for a model; the modules of each kind are imported on first use."""
     arguments = options.arguments_of(given)
     if isinstance(given, options.Arrays):
         from onepass.sample.arrays import ArrayDrawing

@@ -12,9 +12,9 @@ INTERRUPTED = 130
 
 
 class Drawing(contextlib.ExitStack):
-    """Samples of a model on their way to files; entered while they are written.
+    """Samples of a model that are written to files; a context manager around the writing.
 
-    A kind of models has a subclass, whose `start` sets `total` if it is not known before.
+    Each kind of model has a subclass, whose `start` sets `total` if it is not known earlier.
 
     Attributes:
       files: the files to write, which must not exist yet unless they may be overwritten.
@@ -28,7 +28,7 @@ class Drawing(contextlib.ExitStack):
       arguments: the arguments of its `stream`, `progressions` or `sample` that options set.
     """
 
-    title, unit = "drawing", "sample"  # of the progress: what is done, and of what it is counted
+    title, unit = "drawing", "sample"  # of the progress bar: its title, and the unit it counts
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__()
@@ -50,7 +50,7 @@ class Drawing(contextlib.ExitStack):
         return f"{self.written} of {counted(self.total, self.unit)}"
 
     def finish(self) -> None:
-        """Write what is made of all parts, and print a summary; also after an interruption."""
+        """Write what combines all parts, and print a summary; also called after an interruption."""
 
 
 def write_out(drawing: Drawing) -> int:

@@ -61,7 +61,7 @@ class Enlargement(Drawing):
         return f"{self.written} of {len(self.files)} scales"
 
     def finish(self) -> None:
-        """Print two lines on what was written and the work that it took."""
+        """Print two lines that say what was written and how much work it took."""
         if self.written < len(self.files):
             return
         (height, width), work = self._shape, self._work

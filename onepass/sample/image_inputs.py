@@ -30,10 +30,10 @@ def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndar
 
 
 def at_own_size(path: Path, model: Any) -> np.ndarray:
-    """Read an image upright at its own size and shape, with the levels of the model.
+    """Return an image, turned upright, at its own size and shape, in the model's levels.
 
     Raises:
-      UserError: no image that can be read.
+      UserError: the file is missing, or is not an image that can be read.
     """
     with _readable(path), Image.open(path) as opened:
         size = max(opened.size)
@@ -44,7 +44,8 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
     """Read the labels of a map, int32 [side, side], from grey levels or from an npy file.
 
     Raises:
-      UserError: they do not fit the model, as far as that is known.
+      UserError: the file cannot be read, the labels are not whole numbers of at least 0, or they do
+        not fit the model, if it is local (a server checks them itself).
     """
     if path.suffix == ".npy":
         labels = read_npy(path)
@@ -54,7 +55,7 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
     if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
         raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
     config = getattr(model, "config", None)
-    if config is None:  # the server knows
+    if config is None:  # a served model: the server checks
         return labels
     if labels.shape != (model.size, model.size):
         got = "x".join(map(str, reversed(labels.shape)))
@@ -77,7 +78,7 @@ def _levels(path: Path, rules: ImageRules) -> np.ndarray:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise UserError for a file that is missing or no image."""
+    """Raise UserError for a file that is missing or is not an image."""
     try:
         yield
     except FileNotFoundError as error:

@@ -16,7 +16,7 @@ from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png,
 
 MANY = 16  # images unless another number is given
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by a server's name of it
+NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by the server's name for it
 NOT_OF_VIDEOS = ("size", "start", "prime", "prime_rows")
 
 
@@ -44,7 +44,7 @@ def kind_of_condition(model: Any) -> str:
 
 
 class ImageDrawing(Drawing):
-    """Images, one after the other, then sheets of them all."""
+    """Images that are written one after the other, then contact sheets of all of them."""
 
     unit = "image"
 
@@ -146,7 +146,7 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
 
 
 def _passes(passes: list[int], model: Any, size: int | None, batch: int) -> str:
-    """Return a line on the network passes that images took by fixed point."""
+    """Return a line that says how many network passes the fixed-point sampler took per image."""
     side = model.multiscale.config.base_size if model.multiscale else size or model.size
     what = "the base" if model.multiscale else "an image"
     whole = f", {model.sampler.batch_passes} for all of them" if batch > 1 else ""

@@ -1,9 +1,9 @@
 """The options of `onepass sample`: each is declared once, for all kinds of models that take it.
 
 A field is an option: its name, type, default and help text, its `Rule` and whether it `Reaches` the
-model. A class of options is of one kind of models, or is shared by several. A further option is a
-further field, and nothing else, if it reaches the model as it is. This module imports nothing
-large, so that a help text is quick.
+model. A class of options belongs to one kind of model, or is shared by several. To add an option
+that reaches the model unchanged, add a field and nothing else. This module imports nothing large,
+so that help texts are quick.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition on an option's numbers, in words and as a test."""
+    """A condition that an option's numbers must meet, in words and as a test."""
 
     words: str
     holds: Callable[[float], bool]
@@ -219,7 +219,7 @@ class Arrays(Options):
     prefix: Annotated[tuple[str, ...] | None, Reaches(read=_prefix)] = None
     """Elements that all rows begin with; or an npy file [n] or [num, n]; or one file per row."""
     top_k: Annotated[int, AS_IT_IS] = 0
-    """Draw only from so many of the most probable tokens; 0: from all."""
+    """Draw only from this number of the most probable tokens; 0: from all."""
     top_p: Annotated[float, AS_IT_IS] = 1.0
     """Draw only from the most probable tokens that together have this probability."""
     stop: Annotated[str | None, Reaches(read=_stop)] = None
@@ -265,10 +265,10 @@ def check(given: Options) -> None:
 
 
 def arguments_of(given: Options) -> dict[str, Any]:
-    """Return the arguments of the model that options are given for, without those by default.
+    """Return the model's arguments for the options that are set, without those at their defaults.
 
     Raises:
-      UserError: a word cannot be read as its option needs it.
+      UserError: a word cannot be read as its option requires.
     """
     default = {field.name: field.default for field in dataclasses.fields(given)}
     return {
@@ -279,7 +279,7 @@ def arguments_of(given: Options) -> dict[str, Any]:
 
 
 def _marked(given: Options, mark: type) -> list[tuple[str, Any, Any]]:
-    """Return name, value and mark of the options that have such a mark and a value."""
+    """Return the name, value and mark of each option that has a mark of this type and a value."""
     hints = get_type_hints(type(given), include_extras=True).items()
     marks = [(name, each) for name, hint in hints for each in getattr(hint, "__metadata__", ())]
     found = [(name, getattr(given, name), each) for name, each in marks if isinstance(each, mark)]

@@ -1,4 +1,4 @@
-"""Sounds of a model, here or on a server: of a recording, mel frames, a text, or of nothing."""
+"""Sounds of a model, here or on a server: from a recording, mel frames, a text, or nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ class SoundHere(SoundDrawing):
         super().__init__(given, model, arguments, name, model.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
-        """Return the beginning of the recording that is continued, if any, and what is drawn."""
+        """Return the chunks: the beginning of a recording that is continued, then what is drawn."""
         given, model = self.given, self.model
         source = source_of(given, model, self._file)
         whole = _length(given, model, source)
@@ -61,7 +61,7 @@ class SoundHere(SoundDrawing):
             self.advance(chunk.shape[1])
 
     def finish(self) -> None:
-        """Finish the files, and say how many passes a sampler took that counts them."""
+        """Finish the files; if the sampler counts its network passes, print their number."""
         super().finish()
         passes = getattr(self.model, "passes", None)
         if passes is not None and passes.passes:
@@ -69,7 +69,7 @@ class SoundHere(SoundDrawing):
 
 
 class ServedSound(SoundDrawing):
-    """Sounds that a server makes of what it is sent, row after row."""
+    """Sounds that a server makes from the source that it is sent, row after row."""
 
     title, unit = "speaking", "sound"
 
@@ -121,13 +121,13 @@ def _recording_file(given: Any, model: Any) -> Path | None:
 
 
 def _words_of(text: str) -> str:
-    """Return a file name of the first words of a text."""
+    """Return a file name made from the first words of a text."""
     words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
     return "_".join(words[:NAMED_WORDS])[:LONGEST_NAME] or "text"
 
 
 def _length(given: Any, model: Any, source: Source) -> int:
-    """Return the samples of a sound, including the prime."""
+    """Return the number of samples of a sound, including the prime."""
     seconds = 3.0 if given.seconds is None else given.seconds
     wanted = max(1, round(seconds * model.sample_rate_hz))
     if source.frames is None:
@@ -138,7 +138,7 @@ def _length(given: Any, model: Any, source: Source) -> int:
 
 
 def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
-    """Return the beginning of the recording, shorter than the sound; None: none."""
+    """Return the beginning of the recording, shorter than the sound; None without a prime."""
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
@@ -154,10 +154,10 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the only source of a sound as an argument of `stream`; note on stderr tags in a text.
+    """Return the source of a sound as an argument of `stream`; mention a text's tags on stderr.
 
     Raises:
-      UserError: there are several, or none for a model that reads frames.
+      UserError: there are several sources, or none for a model that reads frames.
     """
     sources = {
         "recording": given.recording,

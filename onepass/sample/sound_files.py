@@ -22,10 +22,10 @@ class Chunk(NamedTuple):
     """A part of sounds.
 
     Attributes:
-      rows: the rows that are drawn together; the first chunk of other rows ends these.
+      rows: the rows that are drawn together; the first chunk of different rows ends them.
       samples: float32 [rows, samples].
       limited: how many samples of each row reached full scale, int [rows].
-      made: whether they are drawn, rather than copied from a recording.
+      made: whether the samples are drawn, rather than copied from a recording.
     """
 
     rows: range
@@ -47,10 +47,10 @@ class SoundDrawing(Drawing):
     Attributes:
       paths: the WAV files, one for each sound.
       rate_hz: sample rate of the sounds.
-      recording: float32 [samples], plotted below the sounds; None: none.
+      recording: float32 [samples], plotted below the sounds; None: nothing is plotted there.
     """
 
-    remark = ""  # on the time that it took
+    remark = ""  # about the time that it took
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any], name: str, rate_hz: int):
         super().__init__(given, model, arguments)
@@ -75,7 +75,7 @@ class SoundDrawing(Drawing):
         for append, row in zip(self._writers, part.samples, strict=True):
             append(row)
         self._record.add(part, int(PLOTTED_SECONDS * self.rate_hz))
-        return 0  # what draws counts
+        return 0  # the drawing itself counts the units
 
     def kept(self) -> str:
         """Return the length of the sounds so far."""
@@ -124,7 +124,7 @@ class Record:
         self.beginnings: list[np.ndarray] = []
 
     def add(self, part: Chunk, plotted: int) -> None:
-        """Record a chunk; `plotted` is the number of samples of the spectrogram."""
+        """Record a chunk; `plotted` is the number of samples that the spectrogram shows."""
         chunk = part.samples
         if self.samples < plotted:
             self.beginnings.append(chunk[:, : plotted - self.samples])
@@ -146,7 +146,7 @@ class Record:
         )
 
     def speed(self, rate_hz: int) -> str:
-        """Return a line on the time of the sounds, of long ones with the real-time factor."""
+        """Return a line with the time that sounds took; if long, also their real-time factor."""
         seconds, took = self.made / rate_hz, self.ended - self.started
         said = (
             f"{_duration(self.made, rate_hz)} of sound in {took:.2f} s, "
@@ -158,12 +158,12 @@ class Record:
 
 
 def _duration(samples: int, rate_hz: int) -> str:
-    """Return a length in seconds, and of a very short sound in samples."""
+    """Return a length in seconds, or in samples if the sound is very short."""
     short = samples < LEAST_SECONDS * rate_hz
     return f"{samples:,} samples" if short else f"{samples / rate_hz:.2f} s"
 
 
 def say_markup(text: str) -> None:
-    """Print on stderr that tags of a text are read aloud, if it has some."""
+    """Print on stderr that tags are read aloud, if the text has any."""
     if note := note_on_markup(text):
         print(f"--text: {note}", file=sys.stderr)

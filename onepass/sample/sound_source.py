@@ -1,4 +1,4 @@
-"""The input of a sound model on this machine: frames, and the recording they are of."""
+"""The input of a sound model on this machine: frames, and the recording they come from."""
 
 import dataclasses
 import sys
@@ -21,7 +21,7 @@ from wavenet.features.mel import above_silence
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The input of a synthesis; None where there is none.
+    """The input of a synthesis; a part that it does not have is None.
 
     Attributes:
       recording: float32 [samples] at the model's rate, as stored; its beginning where the frames
@@ -38,12 +38,12 @@ class Source:
 
 
 def source_of(given: Any, model: Any, path: Path | None) -> Source:
-    """Return what to make a sound from; note on stderr what is special about a recording or a text.
+    """Return what to make a sound from; print remarks about a recording or a text on stderr.
 
     Args:
       given: the options of the command.
       model: the model that reads the frames.
-      path: the recording; None: none.
+      path: the recording; None if the sound is not made from a recording.
     """
     if given.text is not None:
         say_markup(given.text)
@@ -73,7 +73,7 @@ def _of_recording(given: Any, model: Any, path: Path) -> Source:
 
 
 def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> None:
-    """Print what is special about a recording on stderr; resampling of the user's own alone."""
+    """Print remarks about a recording on stderr; on resampling only for the user's own file."""
     for note in file.notes(rate_hz if given.recording else None):
         print(f"{path}: {note}", file=sys.stderr)
 
@@ -93,7 +93,7 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """Return the logarithms of an npy file, float32 [frames, bands].
 
-    It holds them so, or as HiFi-GAN stores them, [bands, frames] or [1, bands, frames].
+    The file may also hold them as HiFi-GAN does, [bands, frames] or [1, bands, frames].
     """
     mel = read_npy(path)
     shape = mel.shape

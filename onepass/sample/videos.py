@@ -16,7 +16,7 @@ MANY = 16  # videos unless another number is given
 
 
 class VideoDrawing(Drawing):
-    """The predicted frames of dev clips, of which a model has all options but the temperature."""
+    """The predicted frames of dev clips; the temperature is the only drawing option that counts."""
 
     unit = "video"
 
@@ -32,7 +32,7 @@ class VideoDrawing(Drawing):
         self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
 
     def start(self) -> Iterator[Any]:
-        """Return the frames of each video after the first ones of a clip of dev."""
+        """Return the frames of each video, which continue the first frames of a dev clip."""
         clips, statistics, given = self._clips, self._video.statistics, self.given
         heat = self.arguments.get("temperature", 1.0)
         drawn = [
@@ -59,6 +59,6 @@ class VideoDrawing(Drawing):
         return 1
 
     def finish(self) -> None:
-        """Print a line on the videos."""
+        """Print a summary of the videos in one line."""
         count = counted(self.written, "video")
         print(f"{self.given.out}: {count}; left or above the real frames, right or below the drawn")

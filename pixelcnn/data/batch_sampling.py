@@ -1,6 +1,6 @@
 """The examples of batch number n, a pure function of the seed and n: nothing has to be replayed.
 
-The file uses NumPy alone and imports nothing of this package, so that it can be copied to another
+The file uses only NumPy and imports nothing from this package, so that it can be copied to another
 machine, where `open_batches` gives exactly the batches made here.
 """
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 ALL_ROWS = slice(None)
-LANES = 5  # words of each image: its seed, its flip, its place's top and left, its condition
+LANES = 5  # words of each image: its seed, flip, top, left and condition
 DROPPED = {"label": -1, "caption": 0}  # what stands in place of a dropped condition
 Arrays = dict[str, np.ndarray]
 
 
 def words(seed: int, stream: int, count: int) -> np.ndarray:
-    """Return uint64 [count] of Philox-4x64 (Salmon et al. 2011) under the key (seed, stream)."""
+    """Return uint64 [count] from Philox-4x64 (Salmon et al. 2011) under the key (seed, stream)."""
     key = np.array([seed % 2**64, stream], np.uint64)
     return np.random.Philox(key=key).random_raw(count)
 
@@ -38,7 +38,7 @@ def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.nd
 
 
 def example_words(seed: int, step: int, batch_size: int, lanes: int) -> np.ndarray:
-    """Return uint64 [lanes, batch_size] that belong to the examples of batch `step` alone."""
+    """Return random words of the examples of batch `step`, uint64 [lanes, batch_size]."""
     return words(seed, 2 * step + 1, lanes * batch_size).reshape(lanes, batch_size)
 
 
@@ -89,7 +89,7 @@ def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
     """Return the rows of one of the equal parts of a batch.
 
     Raises:
-      ValueError: the batch has no such equal parts.
+      ValueError: the batch cannot be divided into equal parts.
     """
     if batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
@@ -113,9 +113,9 @@ def image_batch(
 ) -> Arrays:
     """Return rows of batch `step`: int32 rows of the stored arrays, and "seed" int32 [batch, 2].
 
-    Every image comes once per epoch, with another seed in every step. `flip` mirrors images, and
-    their "map", with probability one half; `shift` moves both by up to so many pixels, see
-    `shifted`; `dropout` is the probability that a "label" or "caption" becomes `DROPPED`.
+    Every image comes once per epoch, with a different seed in every step. `flip` mirrors images,
+    and their "map", with probability one half; `shift` is the number of pixels by which both move
+    at most (`shifted`); `dropout` is the probability that a "label" or "caption" becomes `DROPPED`.
 
     `stored` has "levels" [images, height, width, channels] and the conditions of each image.
     """
@@ -166,7 +166,7 @@ def square_batch(
 
 
 def _square(photograph: np.ndarray, corner: Sequence, side: int) -> np.ndarray:
-    """Return the square whose corner two words determine, down and across."""
+    """Return the square of a photograph whose corner, down and across, two words determine."""
     cut = []
     for word, length in zip(corner, photograph.shape[:2], strict=True):
         places = np.uint64(length - side + 1)
@@ -178,18 +178,18 @@ def _square(photograph: np.ndarray, corner: Sequence, side: int) -> np.ndarray:
 def moments(
     stored: Mapping[str, np.ndarray], chosen: np.ndarray, acting: np.ndarray, context: int
 ) -> Arrays:
-    """Return the examples `chosen` of a video with the actions and states of the examples `acting`.
+    """Return the examples `chosen` of a video, with actions and states of the examples `acting`.
 
     Example number e is step t = e % n + context of clip e // n, where n = steps - context.
 
-    Of `stored`, "frames" are uint8 [clips, steps, height, width, channels], "actions" and "states"
-    float32 [clips, steps, numbers]; `chosen` and `acting` are int64 [batch]; `context` frames
-    before an example's belong to it.
+    In `stored`, "frames" are uint8 [clips, steps, height, width, channels], "actions" and "states"
+    float32 [clips, steps, numbers]; `chosen` and `acting` are int64 [batch]; an example includes
+    the `context` frames before its own.
 
     Returns:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
-      height, width, channels], "action" and "state" float32 [batch, context, numbers], those of
-      steps t - context to t - 1.
+      height, width, channels], "action" and "state" float32 [batch, context, numbers], from steps
+      t - context to t - 1.
     """
     choices = stored["frames"].shape[1] - context
     clips, steps = chosen // choices, chosen % choices + context
@@ -214,9 +214,9 @@ def video_batch(
     jitter: float,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Return rows of batch `step`: `moments` of frames, each once per epoch, and their "seed".
+    """Return rows of batch `step`: the `moments` of frames, each once per epoch, with their "seed".
 
-    Actions and states get normal noise of standard deviation `jitter`.
+    Normal noise of standard deviation `jitter` is added to actions and states.
     """
     clips, steps = stored["frames"].shape[:2]
     chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))[rows]

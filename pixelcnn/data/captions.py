@@ -26,10 +26,10 @@ def encode_caption(text: str) -> np.ndarray:
     """Return the codes of a caption, int32 [201]: its characters, the closing code, zeros.
 
     All characters outside the alphabet (a-z, 0-9, ASCII punctuation, the space) share one code. An
-    empty text is the closing code alone.
+    empty text becomes only the closing code.
 
     Raises:
-      UserError: more than 200 characters, as given or once normalised.
+      UserError: the text has more than 200 characters, as given or once normalised.
     """
     # A giant text is refused before anything is computed from it.
     folded = normalised(text) if len(text) <= MAX_CAPTION_CHARACTERS else text

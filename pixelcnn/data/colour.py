@@ -1,7 +1,7 @@
-"""Colours of an image in sRGB, the levels that screens and other images have.
+"""Conversion of an image's colours to sRGB, the colour space of screens and of other images.
 
-A file can say that its levels mean something else: by an ICC profile (AdobeRGB, Display P3, CMYK),
-by the gamma and the primaries of a PNG, or by the EXIF of a camera that is set to AdobeRGB.
+A file can declare another colour space: by an ICC profile (AdobeRGB, Display P3, CMYK), by the
+gamma and the primaries of a PNG, or by the EXIF of a camera that is set to AdobeRGB.
 """
 
 import functools
@@ -14,7 +14,7 @@ from PIL import Image, ImageCms
 
 CONVERTED = "of another colour profile, converted to sRGB"
 KEPT = "of another colour profile, its levels kept as stored"
-SAME_LEVELS = 3  # by which a profile that is one of sRGB may differ from ours
+SAME_LEVELS = 3  # levels by which another sRGB profile may differ from ours
 SRGB_GAMMA, SAME_GAMMA = 1 / 2.2, 0.02
 WHITE = (0.3127, 0.3290)  # D65
 SRGB = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)  # of red, green and blue, x and y
@@ -26,9 +26,9 @@ MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # by the colour space of a
 
 
 def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
-    """Return a loaded image with its colours in sRGB, and a remark if it said other ones.
+    """Return a loaded image with its colours in sRGB, and a remark if they were converted.
 
-    The levels of an image of sRGB, or of no known colours, are returned unchanged.
+    The levels of an image in sRGB, or in an unknown colour space, are returned unchanged.
     """
     profile = image.info.get("icc_profile")
     if profile:
@@ -56,7 +56,7 @@ def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | 
 
 
 def _fits(stored: str, mode: str) -> bool:
-    """Return whether a profile for a mode describes images that are stored in another one."""
+    """Return whether a profile for the mode `stored` describes images of the mode `mode`."""
     if not mode or stored.startswith(("I", "F")):
         return False
     if mode == "CMYK" or stored == "CMYK":
@@ -77,7 +77,7 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
 
 @functools.lru_cache(maxsize=64)
 def _is_srgb(profile: bytes, mode: str) -> bool:
-    """Return whether a profile leaves colours from all over the space as they are."""
+    """Return whether a profile leaves sample colours from the whole space unchanged."""
     if mode == "CMYK":
         return False
     steps = np.linspace(0, 255, 9 if mode == "RGB" else 256).astype(np.uint8)
@@ -89,7 +89,7 @@ def _is_srgb(profile: bytes, mode: str) -> bool:
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Return the image in a mode without transparency; of a palette, its colours."""
+    """Return the image in a mode without transparency; a palette is replaced by its colours."""
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -106,7 +106,7 @@ def _with_alpha(
 
 
 def _described(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
-    """Return the gamma and the primaries that a file without a profile says, unless those of sRGB.
+    """Return the gamma and primaries that a file without a profile declares; None if sRGB's own.
 
     The gamma is the power from light to levels.
     """
@@ -131,13 +131,13 @@ def _differ(places: tuple[float, ...], others: tuple[float, ...]) -> bool:
 def _says_adobe(image: Image.Image) -> bool:
     try:
         mark = image.getexif().get_ifd(INTEROPERABILITY).get(1)
-    except Exception:  # pillow's EXIF reader raises many kinds on damaged bytes
+    except Exception:  # pillow's EXIF reader raises many kinds of errors on damaged bytes
         return False
     return str(mark).rstrip("\\0") == ADOBE_MARK
 
 
 def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) -> Image.Image:
-    """Return an RGB image of these colours in sRGB."""
+    """Return an RGB image with this gamma and these primaries, converted to sRGB."""
     decode = ((np.arange(256) / 255.0) ** (1.0 / gamma)).astype(np.float32)
     matrix = (np.linalg.inv(_to_xyz(SRGB)) @ _to_xyz(primaries)).T.astype(np.float32)
     levels = np.array(image)
@@ -149,7 +149,7 @@ def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) 
 
 
 def _to_xyz(primaries: tuple[float, ...]) -> np.ndarray:
-    """Return the matrix from light of primaries to XYZ, [3, 3], with the white of D65."""
+    """Return the matrix, [3, 3], from linear light in the primaries to XYZ, with white D65."""
     columns = [[x / y, 1.0, (1.0 - x - y) / y] for x, y in np.reshape(primaries, [3, 2])]
     base = np.array(columns).T
     white = np.array([WHITE[0] / WHITE[1], 1.0, (1.0 - sum(WHITE)) / WHITE[1]])

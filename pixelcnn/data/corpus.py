@@ -26,11 +26,11 @@ REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 
 @dataclasses.dataclass(frozen=True)
 class ImageSet:
-    """The images of one split, all in memory; None for what the source does not have.
+    """The images of one split, all in memory; a field is None if the source does not have it.
 
     Attributes:
-      images: uint8 or uint16 [n, size, size, channels]; of photographs objects [n], uint8 [height,
-        width, channels] each.
+      images: uint8 or uint16 [n, size, size, channels]; for photographs an array of objects [n],
+        each uint8 [height, width, channels].
       labels: int32 [n], indices into the corpus's classes.
       captions: one text per image.
       maps: int32 [n, size, size], a label per pixel.
@@ -62,9 +62,9 @@ class Corpus:
     """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
 
     Attributes:
-      classes: empty where the source has no labels.
-      notes: lines on what was read, how it was reduced, and what was left out and why.
-      found: images in the source, including those of other splits.
+      classes: names of the classes; empty if the source has no labels.
+      notes: lines that say what was read, how it was reduced, and what was left out and why.
+      found: number of images in the source, including other splits.
     """
 
     splits: dict[str, ImageSet]
@@ -104,7 +104,7 @@ def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
 
 
 def _why_none(raw: RawCorpus, split: str) -> str:
-    """Return a sentence on why a share that was asked for is empty, if the classes are why."""
+    """Return a sentence that says so if dev is empty because no class has two images, else ""."""
     if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
         return ""
     if len(set(raw.class_names)) < len(raw.names):
@@ -182,18 +182,18 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
 
     Args:
       path: one of
-        - a folder of images, of any format that pillow decodes, at any depth: see
-          `folders.find_entries` for how splits, classes and captions are found;
-        - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file: see
-          `npz.read_npz_file`;
-        - "tfds:NAME", of TensorFlow Datasets.
-      rules: size, channels and depth of the images. Where the source has no split, a share
-        `dev_share` of the images goes to dev, by the hash of each name; at least one of each class
-        stays in train.
+        - a folder of images, of any format that pillow decodes, at any depth, with the splits,
+          classes and captions that `image_folder.find_entries` finds;
+        - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file, with the
+          arrays that `npz.read_npz_file` reads;
+        - "tfds:NAME", a data set of TensorFlow Datasets.
+      rules: size, channels and depth of the images. If the source has no split, the share
+        `dev_share` of the images goes to dev, chosen by a hash of each name; at least one image of
+        each class stays in train.
 
     Raises:
-      DataError: a source that cannot be read, no image for train or dev, a class of dev that
-        train does not have.
+      DataError: the source cannot be read, has no images for train or dev, or has a class in dev
+        that train does not have.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
@@ -218,20 +218,20 @@ def read_dev(
     everything: bool = False,
     others_allowed: bool = False,
 ) -> Corpus:
-    """Return the dev images alone, to evaluate a model on; there is no split for train.
+    """Return only the dev images, to evaluate a model on, without a split for train.
 
     Args:
       path: a source that `read_corpus` reads, or a single `*_dev.npz`, all of whose images are
         taken.
-      rules: size, channels and depth of the images, and the share of dev where the source has no
+      rules: size, channels and depth of the images, and the share of dev if the source has no
         split.
       classes: the model's classes, in the order of its labels; empty for a model without classes.
       everything: take the images of all splits as dev.
       others_allowed: treat images of other classes as images without a class.
 
     Raises:
-      DataError: the source cannot be read, has no image for dev, or has a class that the model does
-        not have.
+      DataError: the source cannot be read, has no images for dev, or has a class that the model
+        does not have.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)

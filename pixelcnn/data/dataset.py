@@ -26,7 +26,7 @@ from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
-VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
+VIDEO_SHUFFLES = 8  # a video has few moments, so a single shuffle would be too random
 OTHER_TABLES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of Hugging Face
 CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
 CAPTIONS_NAMED = 12
@@ -40,7 +40,7 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A corpus of images, or of video where the condition is the frames before."""
+    """A corpus of images, or of video if the condition is the frames before an image."""
 
     config: Any  # a TrainConfig, of either model
     source: Corpus | Video
@@ -65,9 +65,9 @@ class ImageDataset:
         statistics: Statistics | None = None,
         everything: bool = False,
     ) -> "ImageDataset":
-        """Return the dev split alone, with the classes and statistics of a trained model.
+        """Return only the dev split, with the classes and statistics of a trained model.
 
-        `everything` takes the images of all splits as dev; of a video dev is a file of its own.
+        `everything` takes the images of all splits as dev; a video has a separate file for dev.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data, statistics))
@@ -96,7 +96,7 @@ class ImageDataset:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on what was read, to be printed."""
+        """Lines to print that say what was read."""
         return self.source.notes
 
     @property
@@ -106,7 +106,7 @@ class ImageDataset:
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Up to `CAPTIONS_NAMED` captions, of training images where there are some."""
+        """Up to `CAPTIONS_NAMED` captions, of training images if there are any."""
         if not isinstance(self.source, Corpus):
             return ()
         splits = self.source.splits
@@ -156,7 +156,7 @@ class ImageDataset:
 
     @functools.cached_property
     def drawn(self) -> tuple[Arrays, dict[str, Any]]:
-        """The arguments of `batch_sampling.batches_of`, of a resolved configuration."""
+        """The arguments of `batch_sampling.batches_of` for a resolved configuration."""
         data, conditioning = self.config.data, self.config.conditioning
         settings = {"batch_size": data.batch_size, "seed": self.config.seed}
         if data.crop:
@@ -179,9 +179,9 @@ class ImageDataset:
     def training(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Return endless batches from a step on, a function of the seed and the step alone.
+        """Return endless batches starting at a step; a batch depends only on the seed and its step.
 
-        With shards, a batch has one of so many equal parts of its rows.
+        With shards, a batch holds one of `num_shards` equal parts of its rows.
         """
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
@@ -198,11 +198,11 @@ class ImageDataset:
         return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
-        """Return all of dev, once: a tf.data.Dataset; photographs in a list, one per batch.
+        """Return all of dev, once: a tf.data.Dataset, or for photographs a list of batches of one.
 
-        With `shuffled`, the number, from 1 to `shuffles`, of a permutation, every image has the
-        condition of another one: a caption, a class, a map; of a frame the action and the state,
-        not the frames before it.
+        With `shuffled`, the number of a permutation from 1 to `shuffles`, every image has the
+        condition of another one: a caption, a class or a map; a frame has another one's action and
+        state, but its own preceding frames.
         """
         if self.config.data.crop:
             return whole_photographs(self._photographs("dev"), self.config.multiple)
@@ -236,7 +236,7 @@ class ImageDataset:
 
 
 def _other_table(folder: Path, kind: str) -> str:
-    """Return a sentence on a table of captions in the form of Hugging Face, if there is one."""
+    """Return a sentence about a table in the format of Hugging Face, "" if there is none."""
     found = [folder / name for name in OTHER_TABLES if (folder / name).is_file()]
     if kind not in ("text", "class") or not found:
         return ""
@@ -248,7 +248,7 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images, each with a caption a share of the way round the sorted circle of all."""
+    """Return the images, with the sorted distinct captions rotated by a share of their number."""
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}
@@ -257,7 +257,7 @@ def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
 
 
 def _with_others(dev: ImageSet) -> ImageSet:
-    """Return the images, each with the class or the map of one that has another."""
+    """Return the images, each with the class or the map of a different image."""
     order = _derangement(dev.names if dev.labels is None else dev.labels)
     return dataclasses.replace(
         dev,
@@ -267,9 +267,9 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return another image for each, half way round the circle of images sorted by class.
+    """Return the index of another image for each: half way round the images sorted by class.
 
-    It has another class wherever no class has more than half of all images.
+    The classes differ if no class has more than half of all images.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)
@@ -278,7 +278,7 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
-    """Return a batch for every photograph, its sides cut at both ends to multiples of a number.
+    """Return a batch for every photograph, its sides cropped at both ends to multiples of a number.
 
     Args:
       photographs: uint8 [height, width, channels] each.

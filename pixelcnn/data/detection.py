@@ -20,7 +20,7 @@ LOOKED_AT = 200  # images, evenly from all by name
 
 
 class Stored(NamedTuple):
-    """The channels of images, 3 as soon as one has colours, and the bits of grey ones."""
+    """The number of channels of images, 3 if any has colours, and the bits of grey ones."""
 
     channels: int
     bits: int
@@ -29,12 +29,12 @@ class Stored(NamedTuple):
 def stored_as(source: str | Path) -> Stored | None:
     """Return how a source stores its images; None if that is unknown or the source is not on disk.
 
-    Of a folder, `LOOKED_AT` images are read.
+    In a folder, `LOOKED_AT` images are read.
     """
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
         return None
-    with contextlib.suppress(Exception):  # whoever reads the images says what is wrong with them
+    with contextlib.suppress(Exception):  # reading the images later reports what is wrong with them
         files = [path] if path.is_file() else list(pair(path) or ())
         found = [_of_array(each) for each in files] if files else _of_folder(path)
         if found:
@@ -49,13 +49,13 @@ def _of_folder(folder: Path) -> list[tuple[int, int]]:
     chosen = np.linspace(0, len(names) - 1, min(LOOKED_AT, len(names))).astype(int)
     found = []
     for place in chosen:
-        with contextlib.suppress(Exception):  # a broken image is left out by who reads it
+        with contextlib.suppress(Exception):  # a broken image is left out when it is read
             found.append(_of_image(folder / names[place]))
     return found
 
 
 def _of_image(path: Path) -> tuple[int, int]:
-    """Return the channels, and the highest level where more than 8 bits are stored."""
+    """Return the number of channels, and the highest level if more than 8 bits are stored."""
     if path.suffix.lower() == ARRAY:
         return _of_array(path, single=True)
     with Image.open(path, formats=formats()) as opened:
@@ -74,10 +74,10 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
 def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     """Return the options for channels and bits that a command line leaves out.
 
-    A value of `--data.channels` or `--output.channels` holds for the other one. Otherwise the
-    values are those of the run, if one is resumed, else those of the images: a preset for colour
-    becomes one for grey where no image has colours, and grey images keep their bits under a mixture
-    of logistics. `config` is that of the preset.
+    A value given for `--data.channels` or `--output.channels` also holds for the other. Otherwise
+    the values are those of the run if one is resumed, else those of the images: a preset for colour
+    becomes one for grey if no image has colours, and grey images keep their bits under a mixture
+    of logistics. `config` is the preset's configuration.
     """
     said = _said(arguments)
     if "data" not in said or config.conditioning.kind == "video":
@@ -112,7 +112,7 @@ def _said(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _of_run(workdir: str | None) -> Stored | None:
-    """Return how the images of a run directory are stored, None where there is no run."""
+    """Return how the images of a run directory are stored; None if there is no run."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
         return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))

@@ -2,8 +2,8 @@
 
 Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder of a `*_train.npz`
 and a `*_dev.npz` whose `names` identify subjects and whose `styles` identify designs. TARGET gets
-both files: train without the held-out pairs, dev unchanged; and `held/` gets a `*_dev.npz` of those
-pairs alone, for `onepass evaluate MODEL --data`.
+both files: train without the held-out pairs, dev unchanged; and `held/` gets a `*_dev.npz` of only
+those pairs, for `onepass evaluate MODEL --data`.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def held_pairs(
 ) -> np.ndarray:
     """Return which images have a held-out pair of subject and design, bool [n].
 
-    Of a share of the subjects with several designs, chosen by hashes, one design each is held out,
-    and so are the designs of `wanted` images. At least one design of every subject stays.
+    One design is held out for each of a share of the subjects with several designs, chosen by a
+    hash; so are the designs of `wanted` images. At least one design of every subject stays.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -58,8 +58,8 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
     The designs of images with one of the captions are held out in any case.
 
     Raises:
-      DataError: files that are no npz files or lack `names`, `styles` or `captions` of one length,
-        an unknown caption, or a target that is the source.
+      DataError: a file is missing or not an npz file; `names`, `styles` or `captions` are missing
+        or differ in length; no image has one of the captions; or the target is the source.
     """
     files = pair(source)
     if files is None:

@@ -32,7 +32,7 @@ class DataError(UserError):
 
 
 class ImageError(UserError):
-    """An image that cannot be used: the reason in a word or two (`kind`), and in detail."""
+    """An image that cannot be used; `kind` is the reason in a word or two."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -44,7 +44,8 @@ class DecodedImage:
     """A decoded image at the size and channels of the rules.
 
     Attributes:
-      levels: uint8 [size, size, channels], see `ImageRules.crop`; uint16 beyond 8 bits.
+      levels: uint8 [size, size, channels], or uint16 beyond 8 bits; with `ImageRules.crop` the
+        whole image, [height, width, channels].
       stored_size: width and height when upright, in pixels.
       remarks: conversions that were made, such as `TRANSPARENT`.
       highest: the highest stored level.
@@ -63,7 +64,7 @@ class DecodedImage:
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """Return the formats that pillow reads by itself."""
+    """Return the formats that pillow reads without other programs."""
     Image.init()
     return tuple(sorted(set(Image.OPEN) - NOT_DECODED))
 
@@ -93,7 +94,7 @@ def _too_many(pixels: int) -> ImageError:
 
 
 def _turn_upright(loaded: Image.Image) -> None:
-    # Pillow's EXIF reader raises many kinds on damaged bytes; the levels are fine all the same.
+    # Pillow's EXIF reader raises many kinds of errors on damaged bytes; the levels are still fine.
     with contextlib.suppress(Exception):
         ImageOps.exif_transpose(loaded, in_place=True)
 
@@ -106,7 +107,7 @@ def _square(upright: Image.Image) -> Image.Image:
 def _has_several_frames(opened: Image.Image) -> bool:
     try:
         return bool(getattr(opened, "is_animated", False))
-    except Exception:  # a damaged second frame says nothing against the first
+    except Exception:  # a damaged second frame does not matter
         return False
 
 
@@ -117,7 +118,7 @@ def _is_sixteen_bit(opened: Image.Image) -> bool:
 
 
 def _sixteen_bit(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers that fit as uint16 [height, width, channels]."""
+    """Return whole numbers that fit into 16 bits as uint16 [height, width, channels]."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
         raise ImageError("no known range", f"32-bit integers from {low} to {high}")
@@ -133,7 +134,7 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
 
 
 def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """Return uint8 or uint16 [height, width, 1 or 3] of an image of any mode, and remarks."""
+    """Return the levels of any image, uint8 or uint16 [height, width, 1 or 3], and remarks."""
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
@@ -141,7 +142,7 @@ def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
     if square.has_transparency_data:
         opaque, shows = _on_white(square)
         return np.asarray(opaque), [TRANSPARENT] if shows else []
-    # What is converted is copied, and a photograph may be large.
+    # A conversion copies the image, and a photograph may be large.
     wanted = "L" if square.mode in ("1", "L") else "RGB"
     levels = np.asarray(square if square.mode == wanted else square.convert(wanted))
     remarks = [CMYK] if square.mode == "CMYK" else []
@@ -192,7 +193,7 @@ def _reduced(
 
 
 def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
-    """Return an image with levels of a depth, and a remark if that scaled them.
+    """Return an image with levels of `bits` bits, and a remark if that scaled them.
 
     `stored_bits` is the depth of images that are stored in 16 bits; 8-bit files have 8.
 
@@ -242,9 +243,9 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
 def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     """Read the image of a file: upright by its EXIF, the largest centred square, reduced.
 
-    Colours of another profile, gamma or primaries become those of sRGB, see `colour.in_srgb`.
-    Transparent pixels are put on white, of several frames the first is taken, and colour becomes
-    grey by ITU-R BT.601. Grey of 16 bits is kept. The image is decoded only if it has at most
+    Colours with a different profile, gamma or primaries are converted to sRGB (`colour.in_srgb`).
+    Transparent pixels are put on white, the first of several frames is taken, and colour becomes
+    grey by ITU-R BT.601. 16-bit grey is kept. The image is decoded only if it has at most
     `PIL.Image.MAX_IMAGE_PIXELS` pixels.
 
     Raises:

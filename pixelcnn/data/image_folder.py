@@ -33,7 +33,7 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file: its name relative to the folder, and its split, "train", "dev" or ""."""
+    """An image file: its name relative to the folder, and its split: "train", "dev" or ""."""
 
     name: str
     split: str
@@ -64,14 +64,14 @@ def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) 
 
 
 def _all_or_none(folder: Path, entries: Sequence[Entry], field: str, lack: str) -> None:
-    """Raise DataError unless either every entry has a value in a field or none does."""
+    """Raise DataError unless all entries have a value in a field, or none do."""
     bare = [entry for entry in entries if not getattr(entry, field)]
     if bare and len(bare) < len(entries):
         raise DataError(f"{shown(folder)}: {shown(bare[0].name)} {lack}.")
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-    """Return the entries, all with a class or all without, and notes."""
+    """Return the entries, either all with a class or all without, and notes."""
     bare = [shown(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
@@ -103,12 +103,13 @@ def _listed(
 def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """Return the image files to read, by name, and notes on skipped files.
 
-    The split is given by top-level `train/` and `dev/`, else by the tables. Where there are tables,
+    The split is given by top-level `train/` and `dev/`, else by the tables. If there are tables,
     only the images in them count. A class is given by a table or by the name of the immediate
     sub-folder.
 
     Raises:
-      DataError: no image file, an invalid table, or a split that some images lack.
+      DataError: there are no image files, a table is invalid, or only some images have a split or a
+        caption.
     """
     names, notes = list_files(folder)
     notes += unread(names, suffixes())
@@ -136,7 +137,7 @@ def _read_all(
 
     formats()  # loads pillow's plugins before the threads would race to
     with warnings.catch_warnings():
-        # Pillow's warnings on single files would break the progress bar; what matters is in a note.
+        # Pillow's warnings about files would break the progress bar; the notes have what matters.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
@@ -146,7 +147,7 @@ def _read_all(
 def _at_depth(
     results: Sequence[DecodedImage | ImageError], bits: int
 ) -> list[DecodedImage | ImageError]:
-    """Return the images at one depth; the brightest 16-bit image decides how many bits all have."""
+    """Return the images at one depth; the brightest 16-bit image decides the bits of all."""
     highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
 
     depth = depth_of(highest)
@@ -178,7 +179,7 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
 
 
 def separate(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Return images of several shapes in one array of objects, [n]."""
+    """Return images of different shapes in one array of objects, [n]."""
     held = np.empty(len(images), object)
     for i, image in enumerate(images):
         held[i] = image
@@ -188,11 +189,11 @@ def separate(images: Sequence[np.ndarray]) -> np.ndarray:
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
     """Read the usable images of a folder, searched to any depth; hidden files are skipped.
 
-    The result does not depend on `workers`, the threads: None is one per core, at most 4.
+    The result does not depend on `workers`, the number of threads; None: one per core, at most 4.
 
     Raises:
-      DataError: no image file or no usable image, an invalid table, or a split that some images
-        lack.
+      DataError: there are no usable images, a table is invalid, or only some images have a split or
+        a caption.
     """
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)
@@ -201,7 +202,7 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     read = {entry: result for entry, result in pairs if isinstance(result, DecodedImage)}
     errors = {entry: result for entry, result in pairs if isinstance(result, ImageError)}
     left_out = _left_out_notes(errors)
-    classed, on_classes = _complete_classes(list(read))  # what cannot be used has no say in it
+    classed, on_classes = _complete_classes(list(read))  # unusable images do not count
     notes += on_classes
     if not read:
         raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")

@@ -29,7 +29,7 @@ class ImageRules:
     side reduced to `size` (factors without coordinates); 0: on whole square images."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "size")
         at_least(self, 0, "crop")
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)

@@ -58,13 +58,13 @@ def _rows(path: Path) -> list[Row]:
 
 
 def read_tables(folder: Path) -> list[Row]:
-    """Read the rows of the folder's `pictures.tsv`, `train.tsv` and `dev.tsv`, where they exist.
+    """Read the rows of those of `pictures.tsv`, `train.tsv` and `dev.tsv` that the folder has.
 
     The first line is the header: `file`, and optionally `class`, `caption` and `split`; other
     columns are ignored. The names `train.tsv` and `dev.tsv` give the split.
 
     Raises:
-      DataError: an unreadable table, an empty class or caption, a caption that is too long.
+      DataError: a table cannot be read, a class or caption is empty, or a caption is too long.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).is_file()]:
@@ -80,11 +80,11 @@ def read_tables(folder: Path) -> list[Row]:
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
     """Return the row of each image by the image's name, in the order of the rows.
 
-    Names are relative to the folder, with forward slashes. A row of `train.tsv` may omit the folder
-    `train/` of its file, one of `dev.tsv` likewise.
+    Names are relative to the folder, with forward slashes. Rows of `train.tsv` may omit the folder
+    `train/` of their files; likewise for `dev.tsv`.
 
     Raises:
-      DataError: a row without its file, or two rows for one file.
+      DataError: the file of a row does not exist, or a file has two rows.
     """
     matched: dict[str, Row] = {}
     for row in rows:

@@ -31,10 +31,12 @@ TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read the given arrays, or all, of an npz file as far as it has them; never a pickled object.
+    """Read those of the given arrays that an npz file has, or all; never unpickle an object.
+
+    The array of an npy file is returned as `images`.
 
     Raises:
-      DataError: no such file, not an npz file, or an unreadable array.
+      DataError: the file is missing, is neither an npz nor an npy file, or an array cannot be read.
     """
     if not path.is_file():
         raise DataError(f"{shown(path)}: no such file.")
@@ -78,10 +80,10 @@ def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def pair(folder: Path) -> tuple[Path, Path] | None:
-    """Return the folder's `*_train.npz` and `*_dev.npz`, or None where it has neither.
+    """Return the folder's `*_train.npz` and `*_dev.npz`, or None if it has neither.
 
     Raises:
-      DataError: one without the other, or more than one of a kind.
+      DataError: the folder has only one of the two, or several of a kind.
     """
     found = (filter(Path.is_file, folder.glob(f"*_{split}.npz")) for split in SPLITS)
     train, dev = map(sorted, found)
@@ -126,7 +128,7 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, Any]:
-    """Return the file's other arrays as far as it has them, numbers unchanged, text as tuples."""
+    """Return the other arrays that the file has, checked: numbers unchanged, text as tuples."""
     shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
     found: dict[str, Any] = {}
     for key in (key for key in KEYS[1:] if key in arrays):
@@ -182,14 +184,14 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 
     Args:
       path: a file with `images` uint8 or uint16 [n, height, width] or [n, height, width, 1 or 3],
-        or an npy file of that array alone; optionally `labels` [n] whole numbers, `classes` text
+        or an npy file of only that array; optionally `labels` [n] whole numbers, `classes` text
         [classes], `names` text [n], `captions` text [n] and `maps` whole numbers [n, height,
         width], which are sub-sampled.
       rules: size, channels and depth of the result.
       stored_bits: depth of uint16 images; None: as their brightest level requires.
 
     Raises:
-      DataError: naming the invalid array and the reason.
+      DataError: an array is invalid; the message names it and gives the reason.
     """
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
@@ -216,7 +218,7 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 def _at_depth(
     path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return reduced images with levels of a depth, and notes for images that were scaled."""
+    """Return reduced images with levels of `bits` bits, and notes if that scaled them."""
     stored_bits = stored_bits or depth_of(int(images.max()))
     whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
     try:
@@ -237,7 +239,7 @@ def _joined(first: Texts, second: Texts) -> Texts:
 
 
 def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
-    """Return the longer of two lists, one of which begins with the other."""
+    """Return the longer list of classes; raise DataError unless it begins with the other one."""
     if first is None or second is None:
         return None
     shared = min(len(first), len(second))

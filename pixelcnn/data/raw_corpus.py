@@ -11,10 +11,10 @@ class RawCorpus:
     """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
     Attributes:
-      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits; of photographs
-        (`ImageRules.crop`) objects [n], uint8 [height, width, channels] each.
+      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits; for photographs
+        (`ImageRules.crop`) objects [n], each uint8 [height, width, channels].
       names: one name per image.
-      splits: "train" or "dev" per image; None leaves it to the hash of the name.
+      splits: "train" or "dev" per image; None: a hash of the name decides.
       class_names: one class per image, or None.
       captions: one text per image, or None.
       classes: all classes, in the order of their indices; None: those of train, sorted.

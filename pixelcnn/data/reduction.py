@@ -1,4 +1,4 @@
-"""Reduction of an image of any size to a small square, in integers and so equal on all machines."""
+"""Reduction of an image of any size to a small square, in integers, so equal on all machines."""
 
 import numpy as np
 
@@ -40,8 +40,8 @@ def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np
 def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
     """Return every k-th pixel of the centred square of side k * size, [size, size, ...].
 
-    k = floor(side / size). Each is the upper left pixel of a block of k by k, as in group 1 of Reed
-    et al. 2017, section 3.
+    k = floor(side / size). Each is the upper left pixel of a block of k by k pixels, as in group 1
+    of Reed et al. 2017, section 3.
     """
     step = len(levels) // size
     first = (len(levels) - step * size) // 2

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets, by name."""
+"""Reading of the data sets of TensorFlow Datasets by name."""
 
 import importlib
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ def _prepared(library: Any, name: str) -> Any:
 
 
 def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
-    """Return "train" or "dev" by split: train, and the first of validation and test."""
+    """Return "train" or "dev" by the name of each split used: train, and validation or test."""
     known = set(available)
     if "train" not in known:
         raise DataError(f"{PREFIX}{shown(name)}: has no split train.")
@@ -73,9 +73,9 @@ def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[
 
 
 def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
-    """Read the images of a data set, for example "mnist", with its labels where it has them.
+    """Read the images of a data set, for example "mnist", with its labels if it has any.
 
-    Train is its split train, dev the first of validation and test; without either, dev is drawn.
+    Train is its split train, dev is validation, else test; without either, dev is drawn from train.
 
     Raises:
       DataError: the library, the data set or its images are missing.

@@ -15,7 +15,7 @@ from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.reduction import fitted
 
 KEYS = ("frames", "actions", "states")
-LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone
+LEAST_STD = 1e-6  # a channel that hardly moves is only centred
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Statistics:
     state_std: np.ndarray
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return the numbers by name, as JSON can hold them."""
+        """Return the statistics by name, in lists that JSON can hold."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def from_dict(cls, stored: dict[str, list[float]]) -> "Statistics":
-        """Return the statistics of what `to_dict` returned."""
+        """Return the statistics that `to_dict` gave as lists."""
         return cls(**{name: np.asarray(values, np.float32) for name, values in stored.items()})
 
     def actions(self, raw: np.ndarray) -> np.ndarray:
@@ -47,13 +47,13 @@ class Statistics:
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The clips of one split: every view of every episode, the views of one episode in a row.
+    """The clips of one split: every view of every episode, the views of an episode consecutive.
 
     Attributes:
       frames: uint8 [clips, steps, height, width, channels].
       actions: float32 [clips, steps, A], normalised; the clips of one episode share them.
       states: float32 [clips, steps, S], likewise.
-      views: per episode, so that clip i belongs to episode i // views.
+      views: number of views per episode; clip i belongs to episode i // views.
     """
 
     frames: np.ndarray
@@ -156,13 +156,13 @@ def read_episodes(
     """Read the episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
 
     Args:
-      path: each file has `frames` uint8 [episode, view, step, height, width, 3], `actions` float
-        [episode, step, A] and `states` float [episode, step, S].
+      path: the folder; each file has `frames` uint8 [episode, view, step, height, width, 3],
+        `actions` float [episode, step, A] and `states` float [episode, step, S].
       rules: size and channels of the frames, without its dev_share; None leaves them unchanged.
-      statistics: normalisation of a trained model; None: that of train.
+      statistics: normalisation of a trained model; None: computed from train.
 
     Raises:
-      DataError: a missing or invalid file or array.
+      DataError: a file or an array is missing or invalid.
     """
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
@@ -184,7 +184,7 @@ def read_episodes(
 
 
 def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
-    """Return, for each example, one of another episode or step and the same view.
+    """Return, for each example, the index of one from another episode or step, of the same view.
 
     Views of one moment share its action, so whole moments (episode, step) are exchanged.
     """

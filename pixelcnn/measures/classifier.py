@@ -1,7 +1,7 @@
 """A small classifier of a corpus's classes, which judges samples.
 
-It is trained on the real training images alone, so that no generator has ever been trained by it,
-once per corpus: its file is named by the digest of its training data.
+It is trained only on the real training images, so that no generator has ever been trained with it,
+and once per corpus: its file is named after the digest of its training data.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 
-RECIPE = b"1"  # of network and training: another one makes other classifiers
+RECIPE = b"1"  # version of network and training, which changes the digest
 FEATURES = 64
 WIDTHS = (24, 32, 48, 64)  # channels of each stage, which halves the image
 STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3
-# Few images are soon known by heart: they are seen so often, and no oftener.
+# Few images are soon memorised, so the number of epochs is bounded.
 MOST_EPOCHS, LEAST_STEPS = 200, 100
 MOST_REFERENCES = 1000  # training images whose features are kept
 STORED = np.float16
@@ -54,7 +54,7 @@ class Classifier:
 
 
 def classifier_of(train: ImageSet, classes: int) -> Classifier:
-    """Return the classifier of training images: shipped, of an earlier call, or newly trained."""
+    """Return the classifier for training images: shipped, of an earlier call, or just trained."""
     known = digest(train)
     cached = cache_folder() / f"{known}.npz"
     for path in (*shipped.classifiers(), cached):
@@ -64,7 +64,7 @@ def classifier_of(train: ImageSet, classes: int) -> Classifier:
 
 
 def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
-    """Return the classifier of a file; None if its images do not have the digest `known`."""
+    """Return the classifier in a file; None if its images do not have the digest `known`."""
     with np.load(path, allow_pickle=False) as stored:
         if known not in (None, str(stored["digest"])):
             return None
@@ -75,7 +75,7 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
 
 
 def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
-    """Train a classifier, its weights and augmentation drawn from a seed, and write its file."""
+    """Train a classifier, with weights and augmentation drawn from a seed, and write its file."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
     steps = num_steps(len(train.images))
@@ -108,15 +108,15 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
 
 
 def num_steps(images: int) -> int:
-    """Return the training steps of a classifier of so many training images."""
+    """Return the number of training steps of a classifier for `images` training images."""
     return min(STEPS, max(LEAST_STEPS, MOST_EPOCHS * images // BATCH_SIZE))
 
 
 def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
     """Return a convolutional network from images to logits [n, classes] and features [n, FEATURES].
 
-    In training every image is turned, moved and scaled a little; it is never mirrored, which would
-    make another sign of a hand.
+    In training every image is rotated, moved and scaled a little; it is never mirrored, since a
+    mirrored hand can show a different sign.
     """
     seeds = itertools.count(1000 * seed)
     image = keras.Input([side, side, channels])
@@ -147,6 +147,6 @@ def digest(train: ImageSet) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of classifiers that were trained here."""
+    """Return the folder of the classifiers that were trained on this machine."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "onepass" / "classifiers"

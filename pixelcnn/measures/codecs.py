@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-JPEG_XL = "pillow_jxl"  # the module that teaches pillow JPEG XL, of onepass[jxl]
+JPEG_XL = "pillow_jxl"  # the module that adds JPEG XL to pillow, which the extra `jxl` installs
 NAMES = {"webp": "WebP", "jpeg_xl": "JPEG XL"}  # of 8 bits
 DEEP_NAMES = {"png": "16-bit PNG"}
 
@@ -17,7 +17,7 @@ DEEP_NAMES = {"png": "16-bit PNG"}
 def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
     """Return mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
 
-    "jpeg_xl" is left out where its package is not installed. Images uint16 have "png" alone.
+    "jpeg_xl" is left out if its package is not installed. Images of uint16 have only "png".
     """
     each = [_by_codec(image) for image in images]
     return {name: float(np.mean([bits[name] for bits in each])) for name in each[0]}
@@ -26,11 +26,11 @@ def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
 def codec_bits_by_scale(
     images: Sequence[np.ndarray], size: int, doublings: Sequence[int]
 ) -> dict[str, dict]:
-    """Return what the files of photographs add at each doubling, per number that it adds.
+    """Return the bits that files of photographs add at each doubling, per value that it adds.
 
-    The share of a doubling is the size of the file at that size minus that of the file at half of
-    it, both of the sub-sample of the photograph, divided by the numbers that are in the one and not
-    in the other.
+    A doubling adds the size of the file at that size minus the size of the file at half of it, both
+    of the sub-sampled photograph; this is divided by the number of values (pixels times channels)
+    that are only in the larger.
 
     Args:
       images: uint8 [height, width, 1 or 3] each.
@@ -76,16 +76,16 @@ def _by_codec(image: np.ndarray) -> dict[str, float]:
 
 
 def png_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of an image uint16 [height, width, 1] in PNG at its best."""
+    """Return bits per dimension of an image uint16 [height, width, 1] in PNG, best setting."""
     file = io.BytesIO()
     Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
     return 8.0 * len(file.getvalue()) / image.size
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of uint8 [height, width, 1 or 3] in lossless WebP at its best.
+    """Return bits per dimension of uint8 [height, width, 1 or 3] in lossless WebP, best setting.
 
-    A grey image is stored as one of three equal channels, which WebP stores cheaply.
+    A grey image is stored with three equal channels, which WebP stores cheaply.
     """
     colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     return _bits(colour, "WEBP", quality=100, method=6) / image.size

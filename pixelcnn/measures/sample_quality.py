@@ -10,7 +10,7 @@ from foundation.errors import UserError
 from foundation.intervals import share_of
 from pixelcnn.measures.classifier import Classifier
 
-NEIGHBOURS = 3  # as Kynkaanniemi et al. have it
+NEIGHBOURS = 3  # as in Kynkaanniemi et al.
 
 
 def sample_quality(
@@ -21,11 +21,11 @@ def sample_quality(
     Returns:
       A dict with class_accuracy, a `Measure`, the share in which the classifier sees the requested
       class; compared with features of real training images, frechet_distance, precision and recall;
-      and too_few_images: whether the images are no more than the features, so that their covariance
-        is singular and the distance depends on their number more than on them.
+      and too_few_images: whether there are at most as many images as features, so that their
+        covariance is singular and the distance depends more on their number than on them.
 
     Raises:
-      UserError: fewer than 2 images.
+      UserError: there are fewer than 2 images.
     """
     seen = classifier(images)
     precision, recall = precision_recall(classifier.reference, seen.features)
@@ -39,15 +39,15 @@ def sample_quality(
 
 
 def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
-    """Return the Frechet distance of normals with the moments of features [n, channels].
+    """Return the Frechet distance between normals with the moments of features [n, channels].
 
         |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1 C_2)^(1/2))
 
-    Few images are further from the same distribution than many: compare equal numbers. Source:
-    Heusel et al. 2017, arXiv:1706.08500, equation 6.
+    With fewer images the distance is larger, so compare equal numbers. Source: Heusel et al. 2017,
+    arXiv:1706.08500, equation 6.
 
     Raises:
-      UserError: fewer than 2 images, which have no covariance.
+      UserError: there are fewer than 2 images, which have no covariance.
     """
     if (fewest := min(len(real), len(made))) < 2:
         raise UserError(f"A Frechet distance needs at least 2 images, got {fewest}.")
@@ -72,12 +72,12 @@ def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
 
 
 def _radii(features: np.ndarray) -> np.ndarray:
-    """Return the distance [n] of each from its third nearest neighbour, or the farthest."""
+    """Return the distance [n] from each to its third nearest neighbour, or to the farthest."""
     among = np.sort(_distances(features, features), 1)
     return among[:, min(NEIGHBOURS, len(features) - 1)]
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return distances [first, second]."""
+    """Return the distances between two sets of features, [first, second]."""
     squares = (first**2).sum(1)[:, np.newaxis] + (second**2).sum(1) - 2.0 * first @ second.T
     return np.sqrt(np.maximum(squares, 0.0))

@@ -18,7 +18,7 @@ WIDTH = 5  # characters, or hidden steps, that a convolution reads
 STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
-UNTRAINED = 0.1  # standard deviation of the vector of a word that was never seen: it says little
+UNTRAINED = 0.1  # standard deviation of a never seen word's vector, which should say little
 LONGEST = 32  # characters of a word whose places matter
 LETTERS = [*(CODES[letter] for letter in string.ascii_lowercase + string.digits), UNKNOWN]
 IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
@@ -28,7 +28,7 @@ HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 
 
 class CharacterCNN(tf.Module):
-    """Three convolutions over characters, of strides 1, 2 and 2, each with a ReLU.
+    """Three convolutions over characters, with strides 1, 2 and 2, each with a ReLU.
 
     All positions past the end of a caption are zero in every layer, like those before its start.
     """
@@ -75,7 +75,7 @@ class AveragedGRU(tf.Module):
     def __call__(self, steps: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """Return the mean state [batch, channels]; zero where the mask is empty.
 
-        The steps are [batch, time, inputs], their time a known size; the mask float32 [batch, time,
+        The steps are [batch, time, inputs], with a static time; the mask is float32 [batch, time,
         1].
         """
         driven = tf.transpose(tf.matmul(steps, self.input_kernel) + self.bias, [1, 0, 2])
@@ -88,8 +88,8 @@ class AveragedGRU(tf.Module):
             hidden = self._step(hidden, driven[t], state_kernel)
             return t + 1, hidden, total + mask[t] * hidden
 
-        # A loop, because XLA takes ten seconds over fifty steps in a row; its length is static,
-        # because the gradient needs that.
+        # A loop, since XLA takes ten seconds to compile fifty unrolled steps; its length is static,
+        # since the gradient needs that.
         length = steps.shape[1]
         zero = tf.zeros([tf.shape(steps)[0], self.channels])
         _, _, total = tf.while_loop(
@@ -115,15 +115,15 @@ class CaptionEncoder(tf.Module):
         self.gru = AveragedGRU(channels, channels, initial)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, channels] of codes int32 [batch, time]; zero for padding alone."""
+        """Return float32 [batch, channels] for codes int32 [batch, time]; zero for only padding."""
         return self.gru(*self.characters(codes))
 
 
 class WordEncoder(tf.Module):
-    """A caption as the sum of its words' vectors over the root of their number, in any order.
+    """A caption as the sum of its words' vectors, in any order, over the root of their number.
 
-    A word is a run of letters and digits. Its vector is the sum of the rows of a table that hashes
-    of its characters choose: no list of words is kept, and two words hardly ever share both rows
+    A word is a run of letters and digits. Hashes of its characters choose rows of a table, whose
+    sum is its vector: no list of words is kept, and two words hardly ever share both rows
     (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
     """
 
@@ -133,7 +133,7 @@ class WordEncoder(tf.Module):
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, channels] of codes int32 [batch, time]; zero without words."""
+        """Return float32 [batch, channels] for codes int32 [batch, time]; zero without words."""
         rows, ends = word_rows(codes)
         found = tf.reduce_sum(tf.gather(self.table[0], rows), 2)
         total = tf.reduce_sum(found * ends[..., tf.newaxis], 1)

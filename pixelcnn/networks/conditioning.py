@@ -1,7 +1,7 @@
 """Conditions of an image: a class, a caption, a map of labels, or the frames before it.
 
-Each kind of condition becomes a vector that holds for the whole image, a map that has its own value
-at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
+Each kind of condition becomes a vector that holds for the whole image, a map with a value for every
+pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
 Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
 """
 
@@ -53,8 +53,8 @@ class MapEncoder(tf.Module):
     def __call__(self, labels: tf.Tensor) -> tf.Tensor:
         """Return the map, float32 [batch, height, width, map_channels].
 
-        The labels are integers [batch, height, width], where -1 is no label; or numbers [batch,
-        height, width, classes], instead of one-hot labels.
+        The labels are integers [batch, height, width], where -1 means without a label; or numbers
+        [batch, height, width, classes] that replace the one-hot labels.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -67,9 +67,9 @@ class MapEncoder(tf.Module):
 
 
 class CaptionMap(tf.Module):
-    """A map of images of a size, linear in a caption's vector: the locations in a caption.
+    """A map for images of one size, linear in a caption's vector: the locations in a caption.
 
-    van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal cells.
+    van den Oord et al. 2016, equation 5; each of 8 x 8 equal cells has its own values.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CaptionMap(tf.Module):
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
     def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
+        """Return the map, [batch, size, size, text_map_channels], of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
@@ -111,7 +111,7 @@ class ConvLSTM(tf.Module):
     def __call__(self, frames: tf.Tensor) -> tf.Tensor:
         """Return the hidden state after the last frame, [batch, height, width, channels].
 
-        The frames are [batch, time, height, width, inputs]; all but the batch are known sizes.
+        The frames are [batch, time, height, width, inputs], all static except the batch.
         """
         time, *size = frames.shape[1:]
         flat = tf.reshape(frames, [-1, *size])
@@ -164,7 +164,8 @@ class VideoEncoder(tf.Module):
         there is no vector.
 
         Raises:
-          ValueError: another number of frames or channels, or a side that is no multiple of 4.
+          ValueError: the number of frames or channels is not the configuration's, or a side is not
+            a multiple of 4.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)
@@ -226,7 +227,7 @@ class Conditioner(tf.Module):
 
     @property
     def vector_channels(self) -> int:
-        """Channels of the condition's vector; 0: it has none."""
+        """Channels of the condition's vector; 0 if it has no vector."""
         config = self.config
         moved = config.action_channels + config.state_channels
         video = VIDEO_VECTOR_CHANNELS if moved else 0
@@ -235,7 +236,7 @@ class Conditioner(tf.Module):
 
     @property
     def map_channels(self) -> int:
-        """Channels of the condition's map; 0: it has none."""
+        """Channels of the condition's map; 0 if it has no map."""
         config = self.config
         video = config.map_channels + config.picture_channels
         sizes = {"text": config.text_map_channels, "map": config.map_channels, "video": video}
@@ -245,15 +246,15 @@ class Conditioner(tf.Module):
         """Return the condition of each image of a batch.
 
         Args:
-          batch: the arrays of the kind
-            - class: `label` int32 [batch]; a label that is no class gives zeros.
+          batch: the arrays by name, which depend on the kind:
+            - class: `label` int32 [batch]; a label outside the classes gives zeros.
             - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
             - map: `map`, integers [batch, height, width] or numbers [..., classes].
-            - video: `past` int32 [batch, context_frames, height, width, channels], and where they
-              have channels `action` and `state`, float32 [batch, context_frames, channels].
+            - video: `past` int32 [batch, context_frames, height, width, channels], and `action` and
+              `state`, if they have channels, float32 [batch, context_frames, channels].
 
         Raises:
-          ValueError: naming a missing array, or one of another shape.
+          ValueError: an array is missing or has the wrong shape; the message names it.
         """
         if self.text is not None:
             vector = self.text(self._taken(batch, "caption", (None, None)))
@@ -270,11 +271,11 @@ class Conditioner(tf.Module):
     def with_null(self, condition: Condition) -> Condition:
         """Return the condition followed, along the batch, by the null condition.
 
-        The null condition, which carries no information, is the dropped one, zeros, of a model that
-        was trained with dropped conditions, else the mean of all classes.
+        The null condition, which carries no information, is the dropped condition, zeros, if the
+        model was trained with dropped conditions, else the mean of all classes.
 
         Raises:
-          ValueError: the model has none.
+          UserError: the model has no null condition.
         """
         if not self.config.has_null:
             raise UserError(
@@ -289,7 +290,7 @@ class Conditioner(tf.Module):
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Return the actions and the states, as far as they have channels."""
+        """Return the actions and the states; those without channels are left out."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [
@@ -313,7 +314,7 @@ class Conditioner(tf.Module):
 
 
 def check_label(label: int, classes: int) -> None:
-    """Raise UserError unless the label is one of so many classes."""
+    """Raise UserError unless the label is at least 0 and below `classes`."""
     if not 0 <= label < classes:
         raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
 

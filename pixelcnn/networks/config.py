@@ -20,7 +20,7 @@ GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, besides the known first one
 
 @dataclasses.dataclass(frozen=True)
 class ConditioningConfig:
-    """The condition of the images, and its encoder."""
+    """The settings of the images' condition and of its encoder."""
 
     kind: ConditionKind = "none"
     """The condition: none, a class, a caption, a map of labels, or the frames before."""
@@ -54,7 +54,7 @@ class ConditioningConfig:
     """Levels of the frames before."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for an impossible encoder."""
+        """Raise a ValueError that names the field if the encoder is impossible."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
@@ -73,14 +73,14 @@ class ConditioningConfig:
     def has_null(self) -> bool:
         """True if there is a null condition, by which a model can be guided.
 
-        It is that of training with dropped conditions, or the mean of all classes.
+        It is the dropped condition of training, or the mean of all classes.
         """
         return self.kind == "class" or self.dropout > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig:
-    """The distribution of a pixel."""
+    """The settings of a pixel's distribution."""
 
     likelihood: LikelihoodKind = "logistic"
     """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
@@ -97,7 +97,7 @@ class OutputConfig:
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
         kinds = get_args(LikelihoodKind)
@@ -129,7 +129,7 @@ class PixelCNNConfig:
     1 at nearly the same cost."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = bool(self.dilations) and min(self.dilations) >= 1
@@ -166,7 +166,7 @@ class FactorConfig:
     double images of any height and width, and can be trained without a base."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for a number out of range."""
+        """Raise a ValueError that names the field if a number is out of range."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
         require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
@@ -174,7 +174,7 @@ class FactorConfig:
 
     @property
     def shallow(self) -> PixelCNNConfig:
-        """The PixelCNN within a patch."""
+        """The configuration of the PixelCNN within a patch."""
         return PixelCNNConfig(
             self.shallow_layers, self.shallow_units, self.output_units, self.dropout
         )
@@ -197,7 +197,7 @@ class MultiscaleConfig:
     `base`; none: a PixelCNN draws it pixel by pixel."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, for sizes that do not fit together."""
+        """Raise a ValueError that names the field if the sizes do not fit together."""
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows

@@ -1,8 +1,8 @@
-"""Random crops that stand for the whole image: every pixel weighs the same in the mean over crops.
+"""Random crops that stand for the whole image: over all crops, every pixel has the same weight.
 
 Along each axis the crop is drawn from all windows of its length that overlap the image, and moved
-inside where it reaches beyond, so that pixels at the edge are in a crop nearly as often as others.
-Each counts by the inverse of the probability with which a crop holds it (Horvitz and Thompson
+inside if it reaches beyond, so that pixels at the edge are in a crop nearly as often as others.
+Each pixel is weighted by the inverse of the probability that a crop holds it (Horvitz and Thompson
 1952), which is at most (size + crop - 2) / crop along an axis.
 """
 
@@ -35,8 +35,8 @@ def cropped(
 
     Args:
       image: int32 [batch, size, size, channels].
-      condition: vector, and a map [batch or 1, size, size, map_channels] or None.
-      crop: side in pixels, less than the size.
+      condition: the condition, whose map is [batch or 1, size, size, map_channels] or None.
+      crop: side of the crops in pixels, less than the size.
       seeds: int32 [batch, 2], which choose the location down and across.
 
     Returns:

@@ -3,8 +3,8 @@
 Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of the
 known groups, and either
 - type A: gives the distribution of every pixel of the group directly, in one evaluation; or
-- type B: hands features to a shallow PixelCNN, shared by all M x M patches of the group, within
-  which pixels depend on each other; M^2 cheap steps for all patches at once.
+- type B: gives features to a shallow PixelCNN, shared by all M x M patches of the group, within
+  which pixels depend on each other: M^2 cheap steps for all patches at once.
 
 The ResNet's first convolution has the merged image's stride, so that all later layers work on one
 cell per tile, height x width of the group: the paper's network runs on the merged image itself, of
@@ -54,14 +54,17 @@ class Block(tf.Module):
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
     def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the gated units [batch, height, width, units]; the condition is a vector alone."""
+        """Return the gated units [batch, height, width, units]; reads only the vector."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
 
 
 class Factor(tf.Module):
-    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given others."""
+    """The density of group 2, 3 or 4 given the groups before it.
+
+    Each group is int32 [batch, height, width, channels].
+    """
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class Factor(tf.Module):
 
         The groups before it are levels int32 [batch, height, width, channels] each; the condition's
         map has the size of the whole image, [batch or 1, 2 height, 2 width, map_channels], or is
-        None where it has no channels.
+        None if it has no channels.
         """
         image = self._merged(groups)
         rows, columns = self.strides
@@ -152,7 +155,7 @@ class Factor(tf.Module):
     ) -> tf.Tensor:
         """Return the log-probability of a group, float32 [batch], nats.
 
-        `levels` are those of the group, `groups` and `condition` the arguments of a call.
+        `levels` are the group's own; `groups` and `condition` are the arguments of a call.
         """
         return self.conditionals(levels, groups, condition, mode).nats()
 
@@ -176,5 +179,5 @@ class Factor(tf.Module):
 
     def _merged(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
         values = [value_of(group, self.output_config.levels) for group in groups]
-        # The channel of ones tells what is known from padding and from a group not drawn yet.
+        # The channel of ones distinguishes known pixels from padding and groups not drawn yet.
         return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

@@ -40,7 +40,7 @@ def merged(groups: list) -> tf.Tensor:
 
 
 def subsampled(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Return the image [batch, size, size, channels] of the upper left pixel of every block.
+    """Return the upper left pixel of every block as an image, [batch, size, size, channels].
 
     Raises:
       ValueError: height and width are not the same multiple of `size`.
@@ -64,7 +64,7 @@ def cut(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Return the image of a shape [4] from its patches; inverse of `cut`."""
+    """Return the image with the shape in `shape`, int [4], from its patches; inverse of `cut`."""
     side, channels = patches.shape[1], patches.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
     tiled = tf.reshape(patches, [shape[0], rows, columns, side, side, channels])
@@ -78,7 +78,7 @@ def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 def _interleaved(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
     """Return rows (axis 1) or columns (axis 2) of two images in turn."""
     shape = tf.shape(first)
-    # Sizes may be unknown to Python, so they are computed; those that it knows are kept.
+    # Sizes may be unknown to Python, so they are computed; static ones are kept.
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])
     static = first.shape.as_list()
     if static[axis] is not None:

@@ -5,11 +5,11 @@
 where t runs through the pixels in raster order and through the channels of each (Kingma et al.
 2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come from
 the two stacks of a PixelCNN that read the squashed noise instead of pixels: their outputs are
-bounded, so that the noise of an image cannot diverge. z is logistic, so that a number given the
+bounded, so that the noise of an image cannot diverge. z is logistic, so that a value given the
 noise before it is logistic: its entropy is log s + 2 nats.
 
 A pixel is the level nearest to x, and the outer levels take all values beyond: the probability of
-an image is an integral of the density over a box, of which there is a lower bound.
+an image is an integral of the density over a box, for which there is a lower bound.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.networks.raster_scan import Scan, scanned
 
 INITIAL_SCALE = 0.15  # of an untrained flow's output, 1 being half the range of the levels
-MOST_APART = 0.1  # of a level, an image and what the noise found for it becomes
+MOST_APART = 0.1  # of a level, between an image and what its inverted noise gives
 REACH = 4.0  # noise beyond it looks much alike to the stacks: 1 number in 28
 
 
 class AffineOutput(tf.Module):
-    """Location and log-scale of every channel; those of a pixel depend on each other linearly."""
+    """Location and log-scale of every channel; a pixel's channels depend linearly on each other."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AffineOutput(tf.Module):
         self.bias = tf.Variable(start, name="bias")
 
     def __call__(self, hidden: Hidden, noise: tf.Tensor) -> FlowOutput:
-        """Return the values float32 [..., channels] of some noise, with their log-scales."""
+        """Return the values float32 [..., channels] of the noise, with their log-scales."""
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
         for i, (channel, by) in enumerate(self.pairs):
@@ -87,9 +87,9 @@ class AffineOutput(tf.Module):
 
 
 class ImageFlow(tf.Module):
-    """Flows, one after another, over images [batch, height, width, channels] of any size.
+    """Consecutive flows over images [batch, height, width, channels] of any size.
 
-    `layers` are those of each flow, instead of the configuration's.
+    `layers` has the number of layers of each flow, in place of the configuration's.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ImageFlow(tf.Module):
     def __call__(self, noise: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
         """Return the output of all flows for noise float32 [batch, height, width, channels].
 
-        Its units are such that the levels span [-1, 1]; it may lie beyond them.
+        It is scaled so that the levels span [-1, 1], and may lie beyond them.
         """
         return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
 
@@ -152,12 +152,12 @@ class ImageFlow(tf.Module):
         return nearest(flowed.output, self.output_config.levels)
 
     def log_density(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return the log-density of real images, float32 [batch], nats, differentiable in all.
+        """Return the log-density of real-valued images, float32 [batch], nats; differentiable.
 
-        It is NaN for an image whose noise was not found: `EXACT`, which judges a model, checks that
-        the noise becomes the image again, to within a tenth of a level. A flow far from a
-        contraction loses all digits of its inverse. Training, in any other mode, continues with the
-        approximate noise.
+        It is NaN for an image whose noise was not found: the mode `EXACT`, for evaluation, checks
+        that the noise gives the image again, to within a tenth of a level. The inverse of a flow
+        that is far from a contraction loses all digits. Training, in any other mode, continues with
+        the approximate noise.
         """
         noise = self.inverse(values, condition, mode)
         again = self(noise, condition, mode)
@@ -165,7 +165,7 @@ class ImageFlow(tf.Module):
         nats = tf.reduce_sum(each, [1, 2, 3])
         if mode is not EXACT:
             return nats
-        # Rounding can grow from pixel to pixel of the inverse: see whether it leads back.
+        # Rounding can grow from pixel to pixel of the inverse: check that it leads back.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
         limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
         return tf.where(apart <= limit, nats, math.nan)
@@ -179,12 +179,12 @@ class ImageFlow(tf.Module):
     ) -> tf.Tensor:
         """Return a lower bound of the log-probability of images, float32 [batch], nats.
 
-        It holds in the mean over seeds:
+        The bound holds in expectation over the seeds:
 
             log P(levels) >= E_u[log p(value + u width)] + numbers log width
 
-        Theis et al. 2016, arXiv 1511.01844, section 3.1. The seeds, int32 [batch, 2], are those of
-        u, uniform in (-1/2, 1/2); None: the same u in every image.
+        Theis et al. 2016, arXiv 1511.01844, section 3.1. The seeds, int32 [batch, 2], determine u,
+        uniform in (-1/2, 1/2); None: the same u for every image.
         """
         shape = levels.shape[1:]
         width = 2.0 / (self.output_config.levels - 1)
@@ -195,7 +195,7 @@ class ImageFlow(tf.Module):
         return self.log_density(values, condition, mode) + math.prod(shape) * math.log(width)
 
     def inverse(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return the noise [batch, height, width, channels] of real images, differentiable.
+        """Return the noise of real-valued images, [batch, height, width, channels]; differentiable.
 
         From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t). A tape
         records this once more for all pixels at once, given the noise, whose gradient w solves
@@ -223,14 +223,14 @@ class ImageFlow(tf.Module):
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
     def _scanned(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the noise of real images, flow by flow; the condition has its coordinates."""
+        """Return the noise of real-valued images, flow by flow; the condition has coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
 
 
 def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Tensor:
-    """Return the noise of real images under one flow."""
+    """Return the noise of real-valued images under one flow."""
     batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
 
     def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
@@ -241,5 +241,5 @@ def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Ten
 
 
 def squashed(noise: tf.Tensor) -> tf.Tensor:
-    """Return the noise within the bounds in which the stacks read it."""
+    """Return the noise squashed into the bounds within which the stacks read it."""
     return REACH * tf.tanh(noise / REACH)

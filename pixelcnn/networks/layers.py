@@ -15,12 +15,12 @@ def convolved(
 ) -> tf.Tensor:
     """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
 
-    The kernel is [rows, columns, inputs, outputs]; dilations are the rows and columns of x between
-    neighbouring taps of it.
+    The kernel is [rows, columns, inputs, outputs]; dilations are the rows and columns of x from one
+    of its taps to the next.
     """
     if dilations == (1, 1):
         return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")
-    # Not by conv2d, whose dilated kernels have no gradient on every processor.
+    # Not by conv2d, whose dilated kernels have no gradient on some processors.
     return tf.nn.convolution(x, cast_like(kernel, x), 1, "VALID", dilations=dilations)
 
 

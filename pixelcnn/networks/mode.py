@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class BatchSlice(NamedTuple):
-    """The slice of a batch that a replica holds: `number`, int32 [], of `shares` equal ones."""
+    """The slice of a batch that a replica holds: `number`, int32 [], out of `shares` equal ones."""
 
     number: tf.Tensor
     shares: int
@@ -20,7 +20,7 @@ class Mode(NamedTuple):
       seed: seed of the dropout masks, int32 [2]; None drops nothing.
       share: the slice of the batch that this replica holds, whose part of the mask is used; None:
         the whole batch.
-      linear: type in which the linear prediction of a pixel computes; None: that of its input.
+      linear: type in which a pixel's linear prediction is computed; None: its input's type.
     """
 
     dtype: tf.DType = tf.float32
@@ -36,14 +36,14 @@ class Mode(NamedTuple):
         """Return the units after dropout: a share `rate` of them zero, the rest scaled up.
 
         The mask need not be the same in every compiler, so TensorFlow's own generator draws it.
-        `place` is a number of this layer in the network, so that no two masks are equal.
+        `place` is the number of this layer in the network, so that no two masks are equal.
         """
         if self.seed is None or not rate:
             return units
         seed = self.seed + tf.constant([0, place], tf.int32)
         if self.share is None:
             return tf.nn.experimental.stateless_dropout(units, rate, seed)
-        # The generator knows no rows: the mask of the whole batch is drawn, and cut.
+        # The generator has no rows: the mask of the whole batch is drawn, and sliced.
         shape, rows = tf.shape(units), tf.shape(units)[0]
         everyone = tf.ones(tf.concat([[rows * self.share.shares], shape[1:]], 0), units.dtype)
         kept = tf.nn.experimental.stateless_dropout(everyone, rate, seed)

@@ -5,8 +5,8 @@ Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
 where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each 2
-x 2 tile. A PixelCNN models the base, or a flow that draws it in one pass; every factor is a network
-of its own.
+x 2 tile. The base is modelled by a PixelCNN, or by a flow that draws it in one pass; every factor
+is a separate network.
 """
 
 from typing import Any
@@ -34,16 +34,16 @@ from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 class Multiscale(tf.Module):
     """A density over images int32 [batch, size, size, channels].
 
-    Without coordinates (`FactorConfig.coordinates`) it is also one over images of another shape; a
-    size is then that of the longer side.
+    Without coordinates (`FactorConfig.coordinates`) it is also a density over images of other
+    shapes; a size is then that of the longer side.
 
     Args:
       config: the architecture.
       size: side of the largest image, in pixels: the base size times a power of two.
       output: the distribution of a pixel.
       initial: initial weights.
-      vector_channels: number of channels of the condition's vector; 0: it has none.
-      map_channels: number of channels of the condition's map; 0: it has none.
+      vector_channels: number of channels of the condition's vector; 0 if it has no vector.
+      map_channels: number of channels of the condition's map; 0 if it has no map.
       parts: names of the parts to make, such as "8" for the base and "16.2" for a factor; None:
         all.
     """
@@ -90,7 +90,7 @@ class Multiscale(tf.Module):
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the nats of whole images, float32 [batch]: one parallel pass per factor."""
+        """Return the log-probability of images, float32 [batch], nats, by one pass per factor."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(
@@ -100,7 +100,7 @@ class Multiscale(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict:
-        """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
+        """Return the log-probability of every part by name, in nats, float32 [batch] each.
 
         Args:
           levels: int32 [batch, size, size, channels].
@@ -125,7 +125,7 @@ class Multiscale(tf.Module):
         """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:
-          levels: int32 [batch, size, size, channels]; of any height and width where `any_shape`.
+          levels: int32 [batch, size, size, channels]; any height and width if `any_shape`.
           condition: vector [batch, channels], map [batch, size, size, map_channels].
           mode: precision and dropout.
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
@@ -147,14 +147,14 @@ class Multiscale(tf.Module):
         return parts
 
     def at_size(self, levels: tf.Tensor, size: int) -> tf.Tensor:
-        """Return the sub-sample of images that is drawn on the way to them at a size."""
+        """Return the sub-sample of images at a size, which is drawn on the way to the images."""
         if not self.any_shape:
             return subsampled(levels, size)
         step = self.sizes[-1] // size
         return levels[:, ::step, ::step]
 
     def placed(self, condition: Condition, size: int) -> Condition:
-        """Return the condition of the sub-sample of a size as the factors read it."""
+        """Return the condition of the sub-sample at a size, as the factors read it."""
         condition = condition_at(condition, size)
         return condition if self.any_shape else with_coordinates(condition, size, size)
 
@@ -187,7 +187,7 @@ def size_of(part: str) -> int:
 
 
 def condition_at(condition: Condition, size: int) -> Condition:
-    """Return the condition of the image's sub-sample of a size."""
+    """Return the condition of the image's sub-sample at a size."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, subsampled(condition.map, size))

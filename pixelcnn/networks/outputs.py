@@ -1,7 +1,7 @@
 """The last layer: from hidden units to the distribution of a whole pixel, channel by channel.
 
-An output answers `log_prob(hidden, levels)` and `sample(hidden, noise, temperature)` for every
-position on its own; the dependence of a channel on the channels before it stays inside.
+An output computes `log_prob(hidden, levels)` and `sample(hidden, noise, temperature)` for every
+position separately; the dependence of a channel on the channels before it stays inside.
 """
 
 import math
@@ -23,7 +23,7 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 
 
 class Hidden(NamedTuple):
-    """The hidden state of pixels: units [..., units], a linear prediction [..., channels]."""
+    """The hidden state of pixels: units [..., units], and a linear prediction [..., channels]."""
 
     units: tf.Tensor
     prediction: tf.Tensor
@@ -194,7 +194,7 @@ class PixelOutputs(NamedTuple):
         patch of one.
       levels: the level of each pixel, int32 [rows, height, width, channels].
       images: int32 [], the number of images that the rows belong to; None: one per row.
-      share: ratio of the number of pixels in the whole to these, which are evenly spaced in it.
+      share: number of pixels in the whole image per pixel here; these are evenly spaced in it.
       weights: float32 [rows, height, width], the weight of each pixel of a crop; None: all equal.
     """
 
@@ -235,11 +235,11 @@ def sample_guided(
     temperature: float | tf.Tensor,
     weight: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Return pixels of the distribution of `guided_nats`, int32 [2 batch, ..., channels].
+    """Return pixels drawn from the distribution of `guided_nats`, int32 [2 batch, ..., channels].
 
-    Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are under
-    the conditions and then under the null condition; the words uint32 [2 batch, ..., noise words]
-    are the same twice. The temperature 0 takes the most probable level.
+    Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are first
+    those under the conditions, then those under the null condition; both halves of the words uint32
+    [2 batch, ..., noise words] are the same. The temperature 0 takes the most probable level.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
@@ -255,7 +255,7 @@ def guided_log_prob(
 ) -> tf.Tensor:
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    The hidden states [2 batch, ...] are under the conditions and then under the null condition.
+    The hidden states [2 batch, ...] are those under the conditions, then under the null condition.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -305,7 +305,7 @@ def guided_nats(
     moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
     if isinstance(temperature, float) and temperature == 1.0:
         return nats + weight * moved
-    cooled = tf.cond(  # one table less where nobody asks for another temperature
+    cooled = tf.cond(  # saves a table at temperature 1
         tf.reduce_all(tf.equal(temperature, 1.0)),
         lambda: nats,
         lambda: output.level_log_probs(sides[0], before, temperature),

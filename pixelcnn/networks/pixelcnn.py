@@ -9,8 +9,8 @@ rows above, the horizontal one the vertical stack and the pixels to the left:
 
 Convolutions are shifted rather than masked (Salimans et al. 2017, arXiv 1701.05517, section 2.3):
 K_v reads its own row of v and the row above, K_h its own column of h and the one to the left; v
-starts as a convolution of the rows above, h of these and of the pixels to the left. A layer may be
-dilated: then it reads that many rows above and columns to the sides.
+starts as a convolution of the rows above, h of these and of the pixels to the left. A dilated layer
+reads rows that many above, and columns that many to the sides.
 """
 
 import functools
@@ -30,7 +30,7 @@ from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
-PLACE = 2  # map channels that tell where a pixel is
+PLACE = 2  # map channels with a pixel's coordinates
 FRONT_COLUMNS = 3  # pixels to the left that h starts from
 
 
@@ -85,7 +85,7 @@ class GatedLayer(tf.Module):
     def __call__(
         self, v: tf.Tensor, h: tf.Tensor, condition: Condition, drop: Sequence[Callable]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next v and h, [batch, height, width, units]; `drop` drops their units."""
+        """Return the next v and h, [batch, height, width, units]; `drop` has each one's dropout."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
@@ -95,8 +95,7 @@ class GatedLayer(tf.Module):
     def vertical(self, v: tf.Tensor, term: tf.Tensor, rows_apart: int) -> tf.Tensor:
         """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
 
-        A row of v is combined with the one `rows_apart` above; `term` is that of the condition, `V
-        c`.
+        A row of v is combined with the one `rows_apart` above; `term` is the condition's, `V c`.
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
@@ -130,11 +129,11 @@ class PixelCNN(tf.Module):
     Args:
       config: the architecture.
       output: the distribution of a pixel.
-      vector_channels: number of channels of the condition's vector; 0: it has none.
-      map_channels: number of channels of the condition's map; 0: it has none.
+      vector_channels: number of channels of the condition's vector; 0 if it has no vector.
+      map_channels: number of channels of the condition's map; 0 if it has no map.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
-      make: function with the arguments of `make_output` that makes the layer that reads the hidden
-        state.
+      make: function, with the arguments of `make_output`, that returns the layer that reads the
+        hidden state.
     """
 
     draws_at_once = False  # pixel by pixel, see `Factor`
@@ -207,7 +206,7 @@ class PixelCNN(tf.Module):
         return Hidden(self.head(h), prediction)
 
     def prediction(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the prediction of `hidden` alone, [batch, height, width, channels]."""
+        """Return only the prediction of `hidden`, [batch, height, width, channels]."""
         rows, columns = self._before(levels)
         linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
         return linear + self.map_predicted(condition)
@@ -220,7 +219,7 @@ class PixelCNN(tf.Module):
         return rows[:, :-1], columns[:, :, :-1]
 
     def log_prob(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return the nats of each pixel given those before it, float32 [batch, height, width]."""
+        """Return each pixel's log-probability given those before, [batch, height, width], nats."""
         return self.output.log_prob(self(levels, condition, mode), levels)
 
     def conditionals(
@@ -235,7 +234,7 @@ class PixelCNN(tf.Module):
         return self.output.noise_words
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return levels or float values in [-1, 1], with ones that tell padding from grey."""
+        """Return levels, scaled to [-1, 1], or floats, with ones to tell padding from grey."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
@@ -247,12 +246,12 @@ class PixelCNN(tf.Module):
         return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
 
     def above(self, rows: tf.Tensor, mode: Mode = EXACT) -> Hidden:
-        """Return first v and first part of h, [..., 2 units], and the prediction of padded rows."""
+        """Return what padded rows give: the first v and part of h, [..., 2 units]; a prediction."""
         units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
         return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
-        """Return the other part of the first h, [..., units], of the pixels to the left."""
+        """Return what the pixels to the left give: their part of the first h; a prediction."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 
@@ -269,9 +268,9 @@ class PixelCNN(tf.Module):
 
 
 def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> np.ndarray:
-    """Return a linear prediction [rows, columns, channels + 1, channels] of known pixels.
+    """Return the kernel [rows, columns, channels + 1, channels] that predicts from known pixels.
 
-    Each is (row, column, weight); a channel is predicted from the same channel.
+    Each pixel is (row, column, weight); a channel is predicted from the same channel.
     """
     kernel = np.zeros(shape, np.float32)
     for row, column, weight in pixels:
@@ -289,7 +288,7 @@ def gated(a: tf.Tensor) -> tf.Tensor:
 def with_coordinates(
     condition: Condition, height: int | tf.Tensor, width: int | tf.Tensor
 ) -> Condition:
-    """Return the condition with `PLACE` more map channels: row and column, from -1 to 1."""
+    """Return the condition with `PLACE` further map channels: row and column, from -1 to 1."""
     rows = tf.broadcast_to(_from_minus_one_to_one(height)[:, tf.newaxis], [height, width])
     columns = tf.broadcast_to(_from_minus_one_to_one(width), [height, width])
     place = tf.stack([rows, columns], -1)[tf.newaxis]

@@ -1,9 +1,9 @@
-"""A PixelCNN one pixel at a time, in raster order, each of which may depend on those before it.
+"""A PixelCNN run one pixel at a time, in raster order; each pixel may depend on those before it.
 
-It does the work of one pixel per pixel, whatever the image's size. The vertical stack of a row is
-computed at once, from the queues of the row above; a pixel then takes the horizontal stack one
-column on, from the queues of the pixel to its left (Ramachandran et al. 2017, "Fast Generation for
-Convolutional Autoregressive Models", arXiv 1704.06001). A gradient flows through all of it.
+The work per pixel does not depend on the image's size. The vertical stack of a row is computed at
+once, from the queues of the row above; for each pixel the horizontal stack then advances by one
+column, from the queues of the pixel to its left (Ramachandran et al. 2017, "Fast Generation for
+Convolutional Autoregressive Models", arXiv 1704.06001). Gradients flow through all of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
 
-# The values [batch, channels] of the pixels at (y, x), from these two and the hidden state there.
+# Returns the values [batch, channels] of the pixels at (y, x), given y, x and the hidden state.
 Pixel = Callable[[tf.Tensor, tf.Tensor, Hidden], tf.Tensor]
 
 
@@ -26,14 +26,14 @@ class Scan(NamedTuple):
     Attributes:
       width: width of the images, in pixels.
       condition: vector [batch, channels], map [batch, height, width, channels], with coordinates
-        where the network has them.
+        if the network has them.
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
       dtype: type of the values of a pixel.
       prediction: float32 [batch, height, width, channels], added to the network's own.
       mode: the precision of the prediction.
-      differentiable: give the loops a bound, without which XLA has no gradient of them. It is a
-        second count, for which an accelerator asks its host before every step.
+      differentiable: whether to bound the loops, which XLA needs for their gradient. The bound is a
+        second counter, for which an accelerator waits for its host before every step.
     """
 
     network: PixelCNN
@@ -73,7 +73,7 @@ class ScanRow(NamedTuple):
     """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
 
     Attributes:
-      h: [batch, width, units], the first h except for the pixels to the left.
+      h: [batch, width, units], the first h without the term of the pixels to the left.
       across: [layers, batch, width, 2 units], the terms that the vertical stack adds to a_h.
       prediction: [batch, width, channels].
     """
@@ -89,7 +89,7 @@ def _row(
     """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
 
     `above` has the v that each layer read in the rows above, as far up as it sees, [batch,
-    dilation, width, units] each; `inputs` are those of the rows above, padded.
+    dilation, width, units] each; `inputs` are the padded inputs of the rows above.
     """
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
@@ -117,7 +117,7 @@ def vertical_row(
 ) -> tuple[ScanRow, list[tf.Tensor]]:
     """Return the vertical stack of row y, and its queues for the next row.
 
-    `inputs` are those of the rows above, padded; `above` has the v that each layer read there.
+    `inputs` are the padded inputs of the rows above; `above` has the v that each layer read there.
     """
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
@@ -145,8 +145,8 @@ def next_pixel(
 ) -> tuple[Hidden, list[tf.Tensor]]:
     """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    `left` has the inputs of the pixels to its left; `columns` the h that each layer read in the
-    columns before, as far back as it sees, [batch, dilation, units] each.
+    `left` has the inputs of the pixels to its left; `columns` has the h that each layer read in the
+    preceding columns, as far back as it sees, [batch, dilation, units] each.
     """
     front = network.left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]
@@ -159,7 +159,7 @@ def next_pixel(
 
 
 def _row_of(condition: Condition, y: int | tf.Tensor) -> Condition:
-    """Return the condition with row y of its map alone."""
+    """Return the condition with only row y of its map."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

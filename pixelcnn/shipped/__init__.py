@@ -20,7 +20,7 @@ CORPORA = ("digits-64", "digits", "emoji", "objects", "upsample")
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped model: a model folder, see `pixelcnn.model.load`.
+    """Return the model folder of a shipped model, which `pixelcnn.model.load` reads.
 
     Raises:
       UserError: the source has the model, and the wheel that was installed does not.
@@ -46,7 +46,7 @@ def classifiers() -> tuple[Path, ...]:
 
 
 def classifier(name: str) -> Path | None:
-    """Return the classifier's file of a shipped model, None for one that has none."""
+    """Return the file of a shipped model's classifier; None if it has no classifier."""
     file = _here() / f"{_corpus(name)}_classifier.npz"
     return file if name in FOLDERS and file.exists() else None
 

@@ -42,7 +42,7 @@ FUNCTIONS = """
     Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax
     Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
 """
-# Of their seeds alone, which are inputs.
+# Random operations that depend only on their seeds, which are inputs.
 RANDOM = """
     StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
     StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
@@ -119,7 +119,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 
 
 def without(graph: Any, signature: str) -> Any:
-    """Return a checked MetaGraphDef without the parts that only this signature runs."""
+    """Return a checked MetaGraphDef without what only the given signature runs."""
     outputs = {
         name: {node_of(info.name) for info in stored.outputs.values()}
         for name, stored in graph.signature_def.items()
@@ -179,7 +179,7 @@ def _graph(path: Path, content: bytes) -> Any:
 
 
 def _check_objects(path: Path, graph: Any) -> None:
-    """Raise UserError for an object that does more, when loaded, than hold variables."""
+    """Raise UserError for an object that does more than hold variables when it is loaded."""
     if not graph.object_graph_def.nodes:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:
@@ -195,9 +195,9 @@ def _check_objects(path: Path, graph: Any) -> None:
 
 
 def _check_operations(path: Path, graph: Any) -> None:
-    """Raise UserError unless calls reach allowed operations alone, and every function is reached.
+    """Raise UserError unless calls reach only allowed operations, and every function is reached.
 
-    Functions that save or restore variables are reached from the saver's two nodes alone; saving is
+    Functions that save or restore variables are reached only from the saver's two nodes; saving is
     never run, and restoring, which loading runs, reads nothing but the program's own variables.
     """
     functions = _functions(path, graph)
@@ -217,7 +217,7 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return what a function may do in addition if only the saver's nodes reach it."""
+    """Return the further operations that a function may use if only the saver's nodes reach it."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())
@@ -249,7 +249,7 @@ def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> No
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
-    """Return each function of the library by its name, which must be unique."""
+    """Return the functions of the library by name; names must be unique."""
     from tensorflow.python.framework import op_def_registry
 
     found: dict[str, Any] = {}
@@ -264,7 +264,7 @@ def _functions(path: Path, graph: Any) -> dict[str, Any]:
 
 
 def _check_module(path: Path, attributes: Any) -> None:
-    """Raise UserError unless a call's module is an artifact of allowed operations alone."""
+    """Raise UserError unless a call's module is an artifact of only allowed operations."""
     from tensorflow.compiler.mlir.stablehlo import stablehlo
     from tensorflow.python import pywrap_mlir
 

@@ -1,9 +1,9 @@
 """Graphs that generate audio segment by segment: the conditioning of each row, and its pieces.
 
 The conditioning of a row depends on where its frames end, since frames at the edge stand for those
-beyond it. So rows of different lengths are not padded before it: each gets its own, outside XLA,
-which is then padded with zeros to the longest. The generation from it is causal, so that nothing
-after a row's end changes the row.
+beyond it. So rows of different lengths are not padded before that step: each gets its own
+conditioning, outside XLA, which is then padded with zeros to the longest. The generation from it is
+causal, so that nothing after a row's end changes the row.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from serving.bundles.streaming_models import (
 MAX_SEGMENT_SAMPLES = 160_000  # of one row: its conditioning must fit into memory
 MIN_SEGMENT_SAMPLES = 80_000
 MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows together
-ROWS_AT_ONCE = 4  # rows that run alone, but in parallel
+ROWS_AT_ONCE = 4  # rows that run in parallel, each in a batch of one
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
@@ -34,9 +34,12 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row, int32 [batch] each.
 
-    low, high: the first frame and the one after the last, neighbours included. skipped: number of
-    neighbours before the segment. samples: number of samples to make; 0 where a row has ended.
-    start: position of the first frame's first sample in the sound.
+    Attributes:
+      low: the first frame, neighbours included.
+      high: the frame after the last, neighbours included.
+      skipped: number of neighbours before the segment.
+      samples: number of samples to make; 0 if the row has ended.
+      start: position in the sound of the first frame's first sample.
     """
 
     low: Any
@@ -77,7 +80,7 @@ def synthesize(
       frames: float32 [batch, frames, features] or None.
       lengths: lengths of the sounds, int32 [batch], in samples.
       speaker: int32 [batch] or None.
-      source: the noise from position 0 on.
+      source: the noise, starting at position 0.
       state: the state before position 0.
     """
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
@@ -144,7 +147,7 @@ def row_conditioning(
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
     def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A row that has ended has no frames in the segment, of which there is no conditioning.
+        # A row that has ended has no frames in the segment, and so no conditioning.
         def ended() -> dict[str, tf.Tensor]:
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
@@ -184,7 +187,7 @@ def run_steps(
 
     Args:
       steps: result of `make_steps`.
-      source: the noise from the first sample on.
+      source: the noise, starting at the first sample.
       conditioning: conditioning of the samples.
       state: state before the first sample.
       samples: int32 [], a multiple of the shortest piece.
@@ -225,7 +228,7 @@ def _pieces(
 
 
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
-    # The parts of `NoiseSource` one by one: to a `tf.function` a dataclass is no nest of tensors.
+    # The fields of `NoiseSource` one by one: a `tf.function` does not flatten a dataclass.
     def step(
         key: tf.Tensor,
         row: tf.Tensor,
@@ -274,7 +277,7 @@ def _window(
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    """Return the samples of a segment, int32 []: long ones, as far as the whole batch fits."""
+    """Return the number of samples in a segment, int32 []: as many as the whole batch allows."""
     unit = unit_samples(streaming)
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES

@@ -1,7 +1,7 @@
 """The signatures of an audio model, or of a model of any sequence.
 
 `serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
-same from pieces compiled by XLA, in two lengths only, so that no length of a sound needs
+same from pieces compiled by XLA, in only two lengths, so that no length of a sound needs its own
 compilation. `chunk` runs the same pieces for clients that keep the state: the next segment of each
 row, at the row's own position.
 """
@@ -55,7 +55,8 @@ def export_functions(
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
       buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
-        none of them compiled for; the largest is the longest sound. Empty: up to two minutes.
+        which are not compiled separately; the largest is the longest sound. Empty: up to two
+        minutes.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -68,12 +69,12 @@ def streaming_functions(
     allowed_batches: Sequence[int] = (),
     temperature: float = 1.0,
 ) -> Exported:
-    """Return the signatures of a model that goes on from a state.
+    """Return the signatures of a model that continues from a state.
 
     Args:
       streaming: the model.
       lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
-      allowed_batches: batch sizes of the server; empty: those usual for the model.
+      allowed_batches: batch sizes of the server; empty: the model's usual ones.
       temperature: the default of requests, and the only one if the model cannot be tempered.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
@@ -98,7 +99,7 @@ def streaming_functions(
 
 
 def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
-    """Return lengths of sound in frames, up to two minutes."""
+    """Return the default lengths of sounds in frames, up to two minutes."""
     return [-(-round(seconds * sample_rate_hz) // hop_samples) for seconds in BUCKET_SECONDS]
 
 
@@ -154,10 +155,12 @@ def _info(filled: Filled) -> TensorInfo:
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
     """Return what a client of `chunk` must know.
 
-    side_frames: number of frames to pass before and after a segment, as far as there are any,
-    counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last is a
-    multiple of it, and all rows of a call are equally long. pieces: lengths that are compiled.
-    rows_alone: whether pieces are compiled for a batch of one, so that rows are made one by one.
+    Returns:
+      A dict with, among others, side_frames: the number of frames to pass before and after a
+      segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
+      unit_samples, of which every chunk but the last is a multiple, while all rows of a call are
+      equally long; pieces: the compiled lengths; rows_alone: whether pieces are compiled for a
+      batch of one, so that each row is made separately.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -215,7 +218,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
 
 
 def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
-    """Return the noise of rows, each from its own position on.
+    """Return the noise of rows, each starting at its own position.
 
     Args:
       given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].

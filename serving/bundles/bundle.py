@@ -50,8 +50,12 @@ Backend = Literal["auto", "tensorflow", "numba"]
 class Servable(Protocol):
     """A loaded model, called by signature; thread-safe.
 
-    name, version: those in the path of its folder, NAME/VERSION. path: the folder. kind: "sound",
-    "picture" or "array". spec: content of model.json. signatures: its signatures by name.
+    Attributes:
+      name: the model's name, from the path of its folder, NAME/VERSION.
+      version: the model's version, from the same path.
+      path: the folder.
+      spec: content of model.json.
+      signatures: its signatures by name.
     """
 
     name: str
@@ -82,9 +86,9 @@ class Servable(Protocol):
 
 
 class Program:
-    """The signatures of a MetaGraphDef that `check_program` returned as functions; thread-safe.
+    """The signatures of a MetaGraphDef from `check_program`, called as functions; thread-safe.
 
-    Until `restore` or the first call it is a few MB of bytes, and TensorFlow is not initialised.
+    Until `restore` or the first call it only holds a few MB, and TensorFlow is not initialised.
     """
 
     def __init__(self, folder: Path, graph: Any):
@@ -178,14 +182,14 @@ class Bundle(SoundSampling, ImageSampling):
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The model that was exported, with the weights of the export, trainable.
+        """The exported model, trainable, with the weights of the export.
 
         The signatures of a bundle sample and give log-probabilities. This program also has the
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle is of a student or of version 0.2, which hold no model; or the
-            program has a disallowed operation.
+          UserError: the bundle does not hold a model, like bundles of students and of version 0.2;
+            or the program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 
@@ -247,9 +251,9 @@ class Bundle(SoundSampling, ImageSampling):
         """Yield signature and inputs of each call of `warm`.
 
         Without `chunk` it is one whole image or array: all batches run its program, and other
-        signatures compile when first called. With it, they are every piece in every batch size;
-        with an engine, the program is compiled by the first call of `chunk`. Of prompts they are
-        those of a model over tokens.
+        signatures compile when first called. With `chunk`, the calls are every piece in every batch
+        size; with an engine, the first call of `chunk` compiles the program. Prompts are included
+        for a model over tokens.
         """
         if CHUNK not in self.signatures:
             yield COMPILED, example(self.signatures[COMPILED], 1)
@@ -264,7 +268,7 @@ class Bundle(SoundSampling, ImageSampling):
             yield name, self._example(name, rows, -(-samples // self.hop_samples))
         if TOP_K in self._inputs_of(PROMPTED):
             inputs = self._example(PROMPTED, 1, samples)
-            # All but one element, so that what reads a prompt and what draws are compiled.
+            # All but one element, so that both reading a prompt and drawing are compiled.
             inputs[NUM_PREFIX][:] = samples - 1
             yield PROMPTED, inputs
 

@@ -1,9 +1,9 @@
 """The inputs of signatures that are conditions of a user's model, and their rules.
 
 The input of a model's only condition is called `condition`; with several conditions each is called
-`condition_NAME`. If the only condition is at the rate of a sequence, its input is `frames`, counted
-by `num_frames`. `conditions` of model.json has the input of each condition by its name. An input of
-any length is at the rate of the elements, any other is the same at every time.
+`condition_NAME`. If the only condition has one row per element of a sequence, its input is
+`frames`, counted by `num_frames`. `conditions` of model.json has the input of each condition by
+name. An input of any length has one row per element; any other is the same at every time step.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ def is_condition(name: str) -> bool:
 
 
 def is_timed(info: Any) -> bool:
-    """Return whether an input has any number of times, one for each element."""
+    """Return whether an input has any number of time steps, one for each element."""
     return len(info.shape) > 1 and info.shape[1] is None
 
 
 def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
-    """Return the input of each condition by its name.
+    """Return the inputs of the conditions by the condition's name.
 
     Args:
       spec: content of model.json, or a server's description of the model.
@@ -63,19 +63,19 @@ def conditions_given(
 
     Args:
       given: None; an array for the only condition; or arrays by name.
-      names: the input of each condition by its name.
+      names: the inputs of the conditions by the condition's name.
       known: inputs of the signature.
       rows: number of rows.
-      length: number of times of a row; None: any number is accepted.
-      for_all: whether one row may stand for all rows even in a condition at the rate of the
-        elements.
+      length: number of time steps of a row; None: any number is accepted.
+      for_all: whether one row may stand for all rows even in a condition with one value per
+        element.
 
     Raises:
-      ValueError: `given` has other names than `names` or another number of rows, or its values are
-        not numbers of the inputs' types.
+      ValueError: the names or the number of rows of `given` are wrong, or its values are not
+        numbers of the inputs' types.
     """
     if given is None:
-        return {}  # what must be given is said by the check of the signature
+        return {}  # the check of the signature reports missing inputs
     if not names:
         raise ValueError("`condition` must be None: the model reads none.")
     listed = ", ".join(names)
@@ -110,7 +110,7 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
     """Return a condition in the type of its input.
 
     Raises:
-      ValueError: the value is not an array of numbers, or has fractions where the input is of
+      ValueError: the value is not an array of numbers, or has fractions although the input takes
         integers.
     """
     try:
@@ -132,7 +132,7 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
 
 
 def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
-    """Return a condition [rows, ...], which may have been given `once` for all rows."""
+    """Return a condition as [rows, ...]; with `once` it may be given once for all rows."""
     if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
         array = array[..., 0]
     if once and array.ndim == axes - 1:
@@ -141,7 +141,7 @@ def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarra
 
 
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
-    """Give every row of a request a condition that is given once and the same at every time.
+    """Repeat for every row a condition that is given once and is the same at every time step.
 
     Args:
       known: inputs of the signature.
@@ -150,12 +150,12 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
     rows = max(map(len, given.values()), default=1)
     for name, array in given.items():
         if is_condition(name) and len(array) == 1 and not is_timed(known[name]):
-            # Nothing is copied: a short request may ask for any number of rows.
+            # A view without copies, since a short request may ask for any number of rows.
             given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
 
 
 def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a condition of fewer times than the elements, and cut a longer one.
+    """Raise InvalidInput for a condition with fewer time steps than elements; cut a longer one.
 
     Args:
       known: inputs of the signature.

@@ -1,4 +1,4 @@
-"""Words of the command that are numbers or npy files: conditions, their entries, and prefixes."""
+"""Words of the command line that are numbers or npy files: conditions, entries and prefixes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def condition_of(words: Sequence[str]) -> Any:
       None without a word; an array or a number, or a dict of them by name.
 
     Raises:
-      UserError: a word has another form, a name is given twice, or a file cannot be read.
+      UserError: a word has a different form, a name is given twice, or a file cannot be read.
     """
     return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
 
@@ -32,7 +32,7 @@ def entries_of(words: Sequence[str]) -> Any:
     """Return numbers of entries as `export` takes them, from NUMBER or from NAME=NUMBER.
 
     Raises:
-      UserError: a word has another form, or a name is given twice.
+      UserError: a word has a different form, or a name is given twice.
     """
 
     def whole(word: str) -> int:
@@ -80,10 +80,10 @@ def prefix_of(words: Sequence[str]) -> Any:
 
 
 def number_of(word: str, option: str, others: str = "") -> int | float:
-    """Return a word as a number, an integer where it is one.
+    """Return a word as a number, as an integer if it is one.
 
     Raises:
-      UserError: it is none; the message says what `others` the option may be.
+      UserError: the word is not a number; the message says what `others` the option may be.
     """
     number = _number(word)
     if number is None:

@@ -42,12 +42,12 @@ OWN_OPTIONS = (
     "sample_rate_hz",
     "trust",
 )  # options for a folder of `onepass.save`
-# Options that such a model has no use for.
+# Options that such a model does not use.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
+    """Write the bundle, complete or not at all, and return lines about it; else raise UserError."""
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -87,7 +87,7 @@ def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
 
 
 def _checked(given: ExportArguments) -> Path:
-    """Return OUT; raise UserError unless it is new or empty, and named by a version."""
+    """Return OUT; raise UserError unless it is new or empty and its name is a version."""
     if not given.bare:
         check_version(given.out)
     for name in ("bfloat16", "portable", "sign"):
@@ -100,7 +100,7 @@ def _checked(given: ExportArguments) -> Path:
 
 
 def _check_disk(out: Path, source: Path) -> None:
-    """Raise UserError if there is no room for a bundle, before the model is loaded."""
+    """Raise UserError if the disk has no room for a bundle, before the model is loaded."""
     sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
     place = next(folder for folder in out.parents if folder.exists())
@@ -156,7 +156,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    """Write all but the model folder, and return lines on it."""
+    """Write everything but the model folder, and return lines about it."""
     from serving.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ class ExportArguments:
     out: Path
     """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
     bare: bool = False
-    """Write the model folder alone, without a program; it may have any name."""
+    """Write only the model folder, without a program; it may have any name."""
     buckets: tuple[int, ...] = ()
     """Lengths in frames that sounds are padded to; the longest is the longest sound. None: a few up
     to two minutes."""

@@ -19,9 +19,12 @@ from wavenet.presets import DataConfig
 class FeatureExtractor(FeatureExtraction):
     """A feature extractor of a speech model.
 
-    data: settings of the model's training data. hop_samples: samples between two frames. gain_db:
-    gain that is applied to recordings. known_speakers: names of the speakers by index. level_db:
-    RMS of the recordings that the model was trained on, in dB of full scale, or None.
+    Attributes:
+      data: settings of the model's training data.
+      hop_samples: samples between two frames.
+      gain_db: gain in dB that is applied to recordings.
+      known_speakers: names of the speakers by index.
+      level_db: RMS of the recordings that the model was trained on, in dB of full scale, or None.
     """
 
     data: DataConfig
@@ -39,7 +42,7 @@ def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
 
 
 def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
-    """Raise InvalidInput for frames [frames, channels] unlike those of the model's training.
+    """Raise InvalidInput for frames [frames, channels] unlike those that the model was trained on.
 
     Older bundles without statistics of frames are not checked.
     """
@@ -56,6 +59,6 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
 
 def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
-    """Check the first `num_frames` of the `frames` of each row."""
+    """Raise InvalidInput as `check_convention` for each row's first `num_frames` of `frames`."""
     for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
         check_convention(spec, frames[:count])

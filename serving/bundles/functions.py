@@ -1,4 +1,4 @@
-"""The signatures that a model offers: concrete functions, and their part of model.json."""
+"""The signatures that a model offers: concrete functions, and their entry in model.json."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ class Exported:
     """The signatures that a model offers.
 
     Attributes:
-      functions: concrete functions by the name of their signature.
+      functions: concrete functions by their signature's name.
       serving: `serving` of model.json.
-      variables: those that the functions read but do not track themselves.
+      variables: variables that the functions read but do not track themselves.
       lowered: the same functions with programs as StableHLO; empty if they have no portable form.
     """
 
@@ -60,7 +60,7 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
 def serving_spec(
     signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
 ) -> dict[str, Any]:
-    """Return the part `serving` of model.json that bundles of all kinds have."""
+    """Return the entries of model.json's `serving` that bundles of all kinds have."""
     return {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
@@ -70,7 +70,7 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature, which makes every row of a batch alone.
+    """Return the concrete function of a signature, which makes each row of a batch separately.
 
     The row function returns outputs without the batch axis for a batch of one.
     """
@@ -80,11 +80,11 @@ def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any
 def by_rows(
     signature: Signature, row: Callable[[Tensors], Tensors]
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches that makes every row alone.
+    """Return a function of batches that makes each row separately.
 
     Args:
-      signature: its outputs.
-      row: returns outputs without the batch axis for a batch of one.
+      signature: the signature, which declares the outputs.
+      row: function that returns outputs without the batch axis for a batch of one.
     """
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}

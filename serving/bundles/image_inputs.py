@@ -1,4 +1,4 @@
-"""The inputs that draw images, from a request here, over HTTP or by a client."""
+"""The inputs that draw images, from a local request, over HTTP or by a client."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ def condition_rows(
     field: str = "label",
     problem: Problem = InvalidInput,
 ) -> Arrays:
-    """Return the conditions of some images as an input, one row for each.
+    """Return the conditions of images as an input, with one row per image.
 
     Args:
       name: the input: "label", "caption" or "map".
@@ -69,7 +69,7 @@ def condition_rows(
       classes: names of the classes by index.
       info: the input in the signature, which limits the index of a class; None: unknown.
       field: name of a class in error messages.
-      problem: makes the error of a class that there is not.
+      problem: makes the error for an unknown class.
     """
     if name == "label":
         labels = [label_index(field, each, classes, info, problem) for each in values]
@@ -109,7 +109,7 @@ def label_index(
 
 
 def classes_of(classes: Sequence[str]) -> str:
-    """Return which classes there are, as the end of a sentence."""
+    """Return the known classes as the end of a sentence."""
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 

@@ -1,4 +1,4 @@
-"""Images by the signatures that draw them, whole or scale by scale."""
+"""Images drawn by a bundle's signatures, whole or scale by scale."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ NEEDS: dict[str, tuple[str, str, Any]] = {
 
 
 class ImageSampling(Sampling):
-    """What a bundle offers whose signatures have the output `picture`."""
+    """The methods of a bundle whose signatures have the output `picture`."""
 
     signatures: dict[str, Signature]
 
@@ -33,7 +33,7 @@ class ImageSampling(Sampling):
 
     @property
     def channels(self) -> int:
-        """1 for grey, 3 for red, green and blue."""
+        """Number of channels: 1 for grey, 3 for red, green and blue."""
         return self.spec["channels"]
 
     @property
@@ -59,7 +59,7 @@ class ImageSampling(Sampling):
 
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; a list has one per image; None for a model without.
+            video model by name; a list has one per image; None for a model without a condition.
           num: number of images, one per row of the seed; an image does not depend on `num`.
           start: a small image uint8 [side, side, channels] to enlarge; None: nothing.
           **options: the arguments of `inputs` other than `condition`, `row` and `start`.
@@ -94,7 +94,8 @@ class ImageSampling(Sampling):
 
         Args:
           condition: the condition of this image: a class (index or name), a caption, a map int
-            [size, size] or the inputs of a video model by name; None for a model without.
+            [size, size] or the inputs of a video model by name; None for a model without a
+            condition.
           seed: seed of the noise.
           row: row of the seed.
           temperature: temperature of the distribution; 1 samples the model. A multiscale model also
@@ -123,8 +124,8 @@ class ImageSampling(Sampling):
         """Return the inputs, a batch of one, for a class, a caption or a map.
 
         Raises:
-          InvalidInput: the class is unknown, the caption too long, or the model needs another
-            condition.
+          InvalidInput: the class is unknown, the caption is too long, or the model needs a
+            different kind of condition.
         """
         if has_named(self.spec):
             raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")

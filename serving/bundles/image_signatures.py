@@ -1,7 +1,8 @@
 """The signatures of an image model.
 
-Each row of a batch is drawn alone, by the programs of live sampling, so that batches do not change
-pixels. `serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
+Each row of a batch is drawn separately, by the programs of local sampling, so that batches do not
+change pixels. `serving_default` draws with TensorFlow's own kernels; all others are compiled by
+XLA.
 """
 
 import functools
@@ -31,7 +32,7 @@ from serving.bundles.functions import Exported, Tensors, row_function, serving_s
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
-MAX_GUIDANCE = 20.0  # above which the best class of a pixel has all of the mass
+MAX_GUIDANCE = 20.0  # above which a pixel's best level has all of the probability
 MAX_TEMPERATURE = 100.0  # above which images are noise and numbers could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
@@ -169,7 +170,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
-    """Draw a batch of one, by the program's guided form if the guidance is not 0."""
+    """Draw a batch of one, with the program's guided form if the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:

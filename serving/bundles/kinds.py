@@ -23,8 +23,8 @@ class Kind(NamedTuple):
       makes: "sound" or "images"; "" for a user's model, which `onepass.save` writes.
       network: key of the configuration under which the network's dtype is stored; "" for images,
         which are drawn in float32.
-      sampler: returns the module that samples by Numba; None: there is none.
-      is_fast: whether that sampler is faster than the program where there is no accelerator.
+      sampler: returns the module that samples by Numba; None if the kind has no such module.
+      is_fast: whether that sampler is faster than the program without an accelerator.
     """
 
     makes: str = ""

@@ -24,12 +24,12 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
       backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
-        the package `distill`); "auto" uses the engine where possible.
+        the package `distill`); "auto" chooses the engine if it is the better one.
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, or is also a model folder of another kind; or it was
-        changed since its export, has a disallowed operation, or another version of the format.
+      UserError: the folder is not a bundle, or is also a different kind of model folder; or it was
+        changed since its export, has a disallowed operation, or has an unknown format version.
     """
     folder = version_folder(Path(path))
     folder_kind(folder)
@@ -60,7 +60,7 @@ def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> 
 
 
 def version_folder(path: Path) -> Path:
-    """Return the folder of a bundle: `path` or its highest version; raise UserError for neither."""
+    """Return a bundle's folder: `path` or its highest version; raise UserError without one."""
     path = path.resolve()
     if not path.is_dir():
         raise UserError(f"{path} is not a folder.")

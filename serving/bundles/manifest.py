@@ -1,7 +1,7 @@
 """The SHA-256 of each file of a bundle, which detects changes since its export, and signatures.
 
-Only plain files are read, up to a size: a link can lead anywhere, and a pipe blocks its reader;
-both may replace a file between a check and its opening, so that the opened file is checked.
+Only plain files are read, up to a size limit: a link can lead anywhere, and a pipe blocks its
+reader. Either may replace a file between a check and its opening, so the opened file is checked.
 Signatures are ed25519 over the name, the version and the manifest's SHA-256; keys are PEM files, as
 `openssl genpkey -algorithm ed25519` writes them.
 """
@@ -34,10 +34,10 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify(folder: Path, manifest_digest: str = "") -> None:
-    """Raise UserError, which names the file, unless all files match the manifest.
+    """Raise a UserError that names the file unless all files match the manifest.
 
-    No file may be missing or unlisted, and none may be a link, which could lead anywhere. The
-    manifest must have the digest, if there is one.
+    No file may be missing or unlisted, and none may be a link, which could lead anywhere. If a
+    digest is given, the manifest must have it.
     """
     listed = _read(folder, manifest_digest)
     found = files_of(folder)
@@ -59,7 +59,8 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 def files_of(folder: Path) -> list[str]:
     """Return the names, relative and sorted, of all files but the manifest and its signature.
 
-    A link, or more than MOST_FILES files, raise UserError.
+    Raises:
+      UserError: a file is a link, or there are more than MOST_FILES files.
     """
     names: list[str] = []
     for parent, inside, files in os.walk(folder):
@@ -153,7 +154,7 @@ def _key(path: Path, kind: Literal["private", "public"]) -> Any:
 
 
 def sign(folder: Path, name: str, version: int, key: Any) -> None:
-    """Write the signature of a folder, to be served as NAME/VERSION, next to its manifest."""
+    """Write the signature of a folder that will be NAME/VERSION, next to its manifest."""
     digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
     (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
 
@@ -161,7 +162,8 @@ def sign(folder: Path, name: str, version: int, key: Any) -> None:
 def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
     """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
 
-    A signature by none of the keys, or for something else, raises UserError.
+    Raises:
+      UserError: the signature was not made by one of the keys, or is for something else.
     """
     folder = Path(folder)
     try:

@@ -1,7 +1,7 @@
 """The CPU engine: a bundle's model rebuilt from its weights, and compiled by Numba.
 
-It needs the packages that trained the model. Its audio equals that of the exported program, for a
-student within one 16-bit step.
+It needs the packages that trained the model. Its audio equals that of the exported program; for a
+student, within one 16-bit step.
 """
 
 import contextlib
@@ -92,8 +92,10 @@ class Engine:
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
     """Return the engine if it is requested, or is the better choice; otherwise None.
 
-    With "auto" it is used for a float32 student where there is no accelerator. UserError is raised
-    if it is requested and not available.
+    With "auto" it is used for a float32 student if there is no accelerator.
+
+    Raises:
+      UserError: the engine is requested but not available.
     """
     kind = KINDS[spec["kind"]]
     if backend == "numba" and not kind.sampler:

@@ -16,7 +16,7 @@ from serving.bundles.functions import Tensors
 from serving.bundles.signature import V2_NAMES, Signature, TensorInfo
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
-# Of frames, which conditions at the rate of a sequence have as inputs of their own instead.
+# The inputs of frames, which conditions with a time axis replace by inputs of their own.
 COUNTS = ("num_frames", "frames_before", "frames_after")
 Entries = int | Mapping[str, int | Sequence[int]] | None
 
@@ -24,24 +24,24 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 class Conditions:
     """The conditions that a model reads, and their inputs.
 
-    Inside the program, all conditions at the rate of a sequence are joined along their channels to
-    `frames` [batch, time, channels].
+    Inside the program, all conditions with one row per element of a sequence are joined along their
+    channels to `frames` [batch, time, channels].
 
     Args:
       model: an `Autoregressive` or a `FlowStudent`.
-      entries: sizes for the axes of unknown size of conditions that are the same at every time: a
-        number for all of them, or numbers by the condition's name.
+      entries: sizes for the axes of unknown size of conditions that are the same at every time
+        step: a number for all of them, or numbers by the condition's name.
 
     Raises:
       UserError: the model cannot be exported with these conditions.
-      ValueError: `entries` has no meaning.
+      ValueError: `entries` does not fit the conditions.
 
     Attributes:
       names: the input of each condition by the condition's name.
-      channels: size of the last axis of the frames; 0: the model reads none.
-      is_frames: whether the only condition is at the rate of a sequence, so that its input is
-        called `frames`.
-      has_fixed: whether a condition is the same at every time.
+      channels: size of the last axis of the frames; 0 if the model reads no frames.
+      is_frames: whether the only condition has one row per element of a sequence, so that its input
+        is called `frames`.
+      has_fixed: whether a condition is the same at every time step.
       dtype: type of the frames inside the program.
     """
 
@@ -66,15 +66,15 @@ class Conditions:
 
     @property
     def frame_channels(self) -> int:
-        """Channels of the input `frames`; 0: there is none."""
+        """Channels of the input `frames`; 0 without such an input."""
         return self.channels if self.is_frames else 0
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
         """Return the inputs of the conditions.
 
         Args:
-          sizes: number of elements along each axis that conditions share with them, [time] or
-            [height, width]; None for an axis of any size.
+          sizes: number of elements along each axis that conditions share with the elements, [time]
+            or [height, width]; None for an axis of any size.
         """
         if self.is_frames:
             return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}
@@ -93,7 +93,7 @@ class Conditions:
 
         Args:
           given: inputs of a signature.
-          length: number of times to keep of conditions at the rate of a sequence; None: all.
+          length: number of time steps to keep of conditions that have a time axis; None: all.
         """
         if not self.names:
             return None
@@ -104,7 +104,7 @@ class Conditions:
         return named[next(iter(named))] if self.is_frames else named
 
     def fixed(self, given: Tensors) -> Tensors:
-        """Return the conditions among the inputs that are the same at every time, by name."""
+        """Return the conditions among the inputs that are the same at every time step, by name."""
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
 
     def zeros(self) -> Tensors:
@@ -126,7 +126,7 @@ class Conditions:
         return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs at the rate of a sequence, with the inputs of their lengths."""
+        """Return the inputs that have a time axis, with the inputs of their lengths."""
         if self.is_frames:
             return {FRAMES: "num_frames"}
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
@@ -147,7 +147,7 @@ class Conditions:
         return {**given, FRAMES: frames, **counts}
 
     def unpacked(self, frames: tf.Tensor | None) -> Any:
-        """Return frames split into the conditions that samplers read at every time."""
+        """Return frames split into the conditions that samplers read at every time step."""
         if frames is None or self.is_frames:
             return frames
         timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
@@ -161,11 +161,11 @@ class Conditions:
 
 
 def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
-    """Return specs in which only the axes shared with the elements have any size.
+    """Return specs in which only the axes shared with the elements may have any size.
 
     Raises:
-      UserError: a name or a type cannot be that of an input, or a size is missing.
-      ValueError: `entries` has no meaning.
+      UserError: a name or a type is not allowed for an input, or a size is missing.
+      ValueError: `entries` does not fit the conditions.
     """
     free = {
         name: sum(size is None for size in spec.shape[1:])
@@ -195,7 +195,7 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
 
 
 def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of axes of any size by the name of their condition."""
+    """Return the sizes for the axes of any size, by condition name."""
     if entries is None:
         return {}
     by_name = entries if isinstance(entries, Mapping) else dict.fromkeys(free, entries)

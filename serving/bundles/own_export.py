@@ -57,7 +57,7 @@ def export(
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
-    """Write a model as a bundle that `onepass serve` serves, whole or not at all.
+    """Write a model as a bundle that `onepass serve` serves, complete or not at all.
 
     Args:
       model: the model, which is exported with its current weights and not changed.
@@ -82,8 +82,8 @@ def export(
     Raises:
       UserError: the model cannot be stored as a bundle, for the reason in the message; or `out` is
         in use.
-      ValueError: the model is of another kind, or `length`, `sample_rate_hz` or `entries` has no
-        meaning.
+      ValueError: the model is not of these kinds, or `length`, `sample_rate_hz` or `entries` does
+        not fit it.
     """
     if getattr(model, "kind", None) not in STREAMING:
         raise ValueError(
@@ -212,7 +212,7 @@ def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:
-    """Return lengths that rows are padded to, up to the longest."""
+    """Return the lengths that rows are padded to, up to the longest."""
     usual = LENGTHS if sample_rate_hz is None else default_buckets(sample_rate_hz, 1)
     longest = usual[-1] if length is None else length
     return [each for each in usual if each < longest] + [longest]

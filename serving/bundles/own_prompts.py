@@ -1,7 +1,7 @@
 """The signatures of a user's model that take a prompt and choose among tokens.
 
 `prompted` makes whole rows, `prompted_chunk` the next part of rows whose state the client keeps.
-A model in raster order has no prefix, and one that is not over tokens neither `top_k` nor `top_p`.
+A model in raster order has no prefix; a model that is not over tokens has no `top_k` or `top_p`.
 """
 
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def offer_prompts_of_shape(
 def _with_prompt(
     exported: Exported, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature of whole rows, and its inputs with those of a prompt.
+    """Return the signature of whole rows, and its inputs together with a prompt's.
 
     Prefixes are padded up to `longest`, unless it is 0.
     """
@@ -133,7 +133,7 @@ def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]
 
 
 def _heat(given: Tensors) -> Any:
-    """Return the temperature of a row, or the `Choice` of tokens that contains it."""
+    """Return the temperature of a row, or the `Choice` among tokens that contains it."""
     temperature = tf.reshape(given["temperature"], [])
     if TOP_K not in given:
         return temperature
@@ -141,7 +141,7 @@ def _heat(given: Tensors) -> Any:
 
 
 def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
-    """Return the symbol that ends a row; `NEVER` if there is none."""
+    """Return the symbol that ends a row; `NEVER` if the request has no such symbol."""
     if STOP not in given:
         return tf.constant(NEVER)
     symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
@@ -151,7 +151,7 @@ def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
 def _log_prob(
     model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
 ) -> tf.Tensor:
-    """Return the log-probability of every element of a row; zeros if the request asks for none."""
+    """Return the log-probability of every element of a row; zeros unless the request wants them."""
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
@@ -227,7 +227,7 @@ def _padded(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of one row that passes over all of it until nothing changes."""
+    """Return the function of one row that makes passes over all of it until nothing changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
     draw = drawer(model, shape, chosen(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)

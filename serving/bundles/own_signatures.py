@@ -1,7 +1,8 @@
-"""The functions by which models of users are served.
+"""The functions by which users' models are served.
 
-Sequences whose networks have a step are made piece by piece, as sound is (`audio_signatures`).
-Images, and sequences whose network has none, have one shape and are made by passes over all of it.
+Sequences whose networks have a step are made piece by piece, like sound (`audio_signatures`).
+Images, and sequences whose network has no step, have one shape and are made by passes over all of
+it.
 `log_prob` gives the log-probability of every element.
 """
 
@@ -101,7 +102,7 @@ class StreamingSequence(StreamingModel):
         }
 
     def begun(self, given: Tensors, state: State) -> State:
-        """Return the state with the rows that begin replaced by the first state of their condition.
+        """Return the state, in which rows that begin get the first state for their condition.
 
         Args:
           given: inputs of a signature; without `start` all rows begin.
@@ -133,7 +134,7 @@ class StreamingSequence(StreamingModel):
         return self.conditions.named(signature)
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs with the conditions at the rate of the sequence joined to `frames`."""
+        """Return the inputs with the conditions that have a time axis joined to `frames`."""
         return self.conditions.framed(given)
 
     def padded(self) -> dict[str, str]:
@@ -143,7 +144,7 @@ class StreamingSequence(StreamingModel):
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
     ) -> Conditioning:
-        """Return the frames of the segment: an element has exactly one, and no neighbours."""
+        """Return the frames of the segment: exactly one per element, without neighbours."""
         del speaker, phase, start
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
@@ -190,7 +191,7 @@ class StreamingSequence(StreamingModel):
         """Return the step's state before the first element of a row.
 
         Args:
-          fixed: the row's conditions that are the same at every time, by name, [1, ...].
+          fixed: the row's conditions that are the same at every time step, by name, [1, ...].
         """
         raise NotImplementedError
 
@@ -201,7 +202,7 @@ class StreamingSequence(StreamingModel):
 
 
 class StreamingAutoregressive(StreamingSequence):
-    """A model that draws every element from those before it."""
+    """The streaming form of an `Autoregressive`, which draws each element given those before."""
 
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
@@ -226,7 +227,7 @@ class StreamingAutoregressive(StreamingSequence):
 
 
 class StreamingFlows(StreamingSequence):
-    """A student that makes all elements of a piece from its noise at once."""
+    """The streaming form of a student, which makes a piece's elements from its noise at once."""
 
     def __init__(self, student: FlowStudent, longest: int, conditions: Conditions):
         calls = [function_of(call, student.specs) for call in student.calls]
@@ -249,7 +250,7 @@ def of_shape(
       model: the user's model.
       shape: shape of an array, without the batch axis.
       is_byte_image: whether the array is an 8-bit image; the output's name and the shape of the
-        temperature are then those of an image model.
+        temperature are then as for an image model.
       conditions: the conditions that the model reads, and their inputs.
     """
     output = IMAGE if is_byte_image else ELEMENTS
@@ -316,7 +317,7 @@ def elements_of(model: Any) -> dict[str, Any]:
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the least and the greatest element, each None if there is no limit."""
+    """Return the least and the greatest element, each None if it is unlimited."""
     levels = model.codec.levels
     if levels is None:
         return None, None
@@ -339,7 +340,7 @@ def drawer(
     Args:
       model: the user's model.
       shape: shape of a row.
-      distribution: what draws the symbols; None: the model's distribution.
+      distribution: the distribution that draws the symbols; None: the model's own.
     """
     positions = shape[:2] if pixel_channels(model.distribution) else shape
     draws = distribution or model.distribution

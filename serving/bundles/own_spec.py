@@ -46,7 +46,7 @@ TEXT_CHARACTERS = 10_000
 
 
 class Rule(NamedTuple):
-    """A rule for a value of JSON, and the rule in words."""
+    """A rule for a JSON value, as a test and in words."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -54,18 +54,18 @@ class Rule(NamedTuple):
 
 
 def whole(low: int, high: int) -> Rule:
-    """Return the rule of a whole number in a range."""
+    """Return the rule that a value is a whole number in the range from `low` to `high`."""
     return Rule(lambda x: type(x) is int and low <= x <= high, f"a whole number in [{low}, {high}]")
 
 
 def one_of(*values: Any) -> Rule:
-    """Return the rule of one of some values."""
+    """Return the rule that a value is one of the given values."""
     known = " or ".join(map(repr, values))
     return Rule(lambda x: any(x is v or (type(x) is type(v) and x == v) for v in values), known)
 
 
 def listed(rule: Rule, least: int = 0) -> Rule:
-    """Return the rule of a list whose items obey a rule."""
+    """Return the rule that a value is a list of at least `least` items that obey a rule."""
     return Rule(
         lambda x: isinstance(x, list) and least <= len(x) <= MOST_LIST and all(map(rule.holds, x)),
         f"a list of at least {least}, each {rule.words}",
@@ -145,7 +145,7 @@ STATES = {"dtype": TEXT, "fill": FINITE}
 def check_own_spec(
     path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
 ) -> None:
-    """Raise UserError, which names the field, for a model.json that could not be served.
+    """Raise a UserError that names the field if a model.json could not be served.
 
     Args:
       path: folder of the bundle, for messages.
@@ -195,7 +195,7 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    """Raise _Broken unless each signature has the inputs and outputs that the classes ask for."""
+    """Raise _Broken unless each signature has the inputs and outputs that the classes require."""
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     outputs: dict[str, str] = {}
     if streams:
@@ -223,7 +223,7 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
 
 
 def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken unless all signatures have the conditions that are named, and no others."""
+    """Raise _Broken unless all signatures have exactly the named conditions."""
     for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
         known = signatures[name].inputs if name in signatures else {}
         named = set(names_of(spec, known).values()) if known else set()
@@ -254,7 +254,7 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
 
 
 def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
-    """Raise _Broken unless an entry of `serving` has these objects and no others."""
+    """Raise _Broken unless an entry of `serving` has exactly these objects."""
     found = found or {}
     if not isinstance(found, dict) or set(found) != set(wanted):
         raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)

@@ -1,7 +1,7 @@
-"""Find which functions of a program can be called, and by what, from its files alone.
+"""Find which functions of a program can be called, and from where, without running it.
 
 TensorFlow finds functions by name in the whole library. So a name counts as a call wherever it is:
-in an object, an operation, an attribute (also of an attribute), a default, a gradient.
+in an object, an operation, an attribute (also of an attribute), a default or a gradient.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
 def saver_nodes(graph: Any) -> tuple[str, str]:
     """Return the nodes that save and restore variables; "" for a node that also runs elsewhere.
 
-    That is, in a signature; and for the node that saves, in restoring.
+    Elsewhere means in a signature or, for the node that saves, in restoring.
     """
     saver = graph.saver_def
     save, restore = node_of(saver.save_tensor_name), node_of(saver.restore_op_name)
@@ -59,7 +59,7 @@ def node_of(tensor: str) -> str:
 
 
 def called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: that of its operation, and those in attributes."""
+    """Return the functions that a node may call: its operation's, and those in attributes."""
     return [node.op, *_named(node.attr.values())]
 
 
@@ -77,7 +77,7 @@ def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
-    """Return the keys that the roots lead to, themselves included."""
+    """Return the keys that the roots lead to, including the roots."""
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -89,7 +89,7 @@ def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str
 
 
 def _named(values: Iterable[Any]) -> list[str]:
-    """Return the functions in attributes, and in the attributes that those are given."""
+    """Return the functions in attributes, and in those functions' own attributes."""
     functions = [f for value in values for f in (value.func, *value.list.func) if f.name]
     return [name for f in functions for name in (f.name, *_named(f.attr.values()))]
 

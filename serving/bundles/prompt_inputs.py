@@ -1,8 +1,8 @@
 """The inputs of the signatures that take a prompt, and the rules that hold between them.
 
 A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` if `has_stop` is
-1. A request without these inputs has neither; if it gives `prefix` without `num_prefix`, all of
-`prefix` counts.
+1. Without these inputs, a request has neither a prefix nor a stop; with `prefix` but without
+`num_prefix`, all of `prefix` counts.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,15 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count a row, its prefix i
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the inputs of a prefix and of its end that a request may leave out.
+    """Add the inputs of a prefix and of a row's end that a request may leave out.
 
     Args:
       known: inputs of the signature.
-      given: checked inputs of the request.
-      rows: rows of the request.
+      given: checked inputs of the request, changed in place.
+      rows: number of rows of the request.
+
+    Raises:
+      InvalidInput: `num_prefix` is not 0 although there is no prefix.
     """
     if HAS_STOP in known and STOP in given and HAS_STOP not in given:
         given[HAS_STOP] = np.ones([rows], np.int32)
@@ -41,9 +44,9 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a prefix longer than what is given of it, or than its row.
+    """Raise InvalidInput for a prefix length beyond the given prefix, or beyond its row.
 
-    Also for a part of a row that ends after the longest row.
+    It is also raised for a part of a row that ends after the longest row.
 
     Args:
       known: inputs of the signature.

@@ -1,6 +1,6 @@
 """Rows of a user's model made from a prompt, the computation of `own_prompts`' signatures.
 
-Every row is made alone, from two kinds of function that XLA compiles for one row whatever the
+Each row is made separately, from two kinds of function that XLA compiles for one row, whatever the
 lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
 """
 
@@ -24,7 +24,7 @@ PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest, one ste
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A distribution over tokens that draws only the most probable ones if a row asks for it.
+    """A distribution over tokens that draws only the most probable ones if a row requests it.
 
     Args:
       distribution: the model's distribution, which has a table of its levels.
@@ -38,7 +38,7 @@ class Chosen:
         return self.distribution.levels
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
-        """Return the drawn symbols of one row, int32 [...]; `Truncated.sample` where it asks."""
+        """Return the drawn symbols of one row, int32 [...]; truncated if the row requests it."""
 
         def whole() -> tf.Tensor:
             drawn = self.distribution.sample(parameters, noise, temperature.temperature)
@@ -70,23 +70,23 @@ class Bounded:
     count: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, or the given ones where they are known."""
+        """Return drawn symbols, replaced by the prompt's symbols at positions that it covers."""
         return self.prompt.over(drawn, position)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return whether the row ends with the symbols [1, 1] of a position, bool [1]."""
+        """Return whether the row ends with the symbols [1, 1] at a position, bool [1]."""
         return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
 
 
 class Part(NamedTuple):
-    """A request for symbols of one row, from a position on.
+    """A request for symbols of one row, starting at a position.
 
     Attributes:
-      source: the noise from the first of these symbols on.
-      heat: the temperature, or the `Choice` of tokens that contains it.
-      symbols: [1, at least `count`]; the first `known` of them are given, the others mean nothing.
+      source: the noise, starting at the first of these symbols.
+      heat: the temperature, or the `Choice` among tokens that contains it.
+      symbols: [1, at least `count`]; only the first `known` of them have a meaning.
       known: int32 [], number of symbols that are given.
-      stop: int32 [], the symbol that ends the row; `NEVER`: none.
+      stop: int32 [], the symbol that ends the row; `NEVER` if no symbol does.
       count: int32 [], number of symbols.
       channels: [1, time, channels], the condition, or None.
     """
@@ -121,7 +121,7 @@ class Rows:
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
     def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols [1, count], whether the row has ended, bool [], and the state after.
+        """Return the symbols [1, count], whether the row has ended, bool [], and the next state.
 
         Args:
           part: the symbols to make.
@@ -201,7 +201,7 @@ class Rows:
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
-    """Return the request for the next `size` symbols of a row, from a position on."""
+    """Return the request for the next `size` symbols of a row, starting at a position."""
     symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
     channels = part.channels
     if channels is not None:

@@ -33,7 +33,7 @@ class Request:
       seed: seed of the noise, an integer in [0, 2^64).
       temperature: float32 [num], the temperature of each row.
       conditions: inputs of the signatures that are conditions, and `speaker`, [num, ...] each.
-      top_k: draw among so many of the most probable tokens; 0: among all.
+      top_k: number of most probable tokens to draw among; 0: all.
       top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
       prefix: elements that each row begins with, one array [n] per row; None: nothing.
       stop: the element that ends a row, or None.
@@ -80,9 +80,9 @@ class Request:
           length: number of elements of a sequence, or (height, width, channels).
           seed: seed of the noise, an integer in [0, 2^64).
           condition: returns the inputs that are conditions, given the number of rows and the size
-            of the first axis of a row; None for a model without.
+            of the first axis of a row; None for a model without conditions.
           temperature: one temperature, or [num].
-          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_k: number of most probable tokens to draw among; 0: all.
           top_p: draw among the fewest tokens with this share of the probability, in (0, 1].
           prefix: elements that the rows begin with, or None.
           stop: the element that ends a sequence, or None.
@@ -90,7 +90,7 @@ class Request:
           **more: `hop_samples` and `side_frames` of the request.
 
         Raises:
-          ValueError: an argument has no meaning.
+          ValueError: an argument is invalid.
         """
         num, shape = whole_number(num, "num"), checked_length(length, order)
         first_row = whole_number(first_row, "row", 0)
@@ -127,7 +127,7 @@ class Request:
         return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
 
     def check_known(self, known: Mapping[str, TensorInfo]) -> None:
-        """Raise ValueError if the inputs of a signature with prompts lack one that is asked for.
+        """Raise ValueError if a signature with prompts lacks an input that the request needs.
 
         Args:
           known: inputs of the signature.
@@ -140,7 +140,7 @@ class Request:
     def inputs(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a signature for some rows, `count` elements from `first` on.
+        """Return the inputs of a signature for rows, `count` elements starting at `first`.
 
         Args:
           known: inputs of the signature.
@@ -177,7 +177,7 @@ class Request:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt; no inputs for a signature that takes no prompt."""
+        """Return the inputs of a prompt; {} for a signature that does not take one."""
         inputs: Arrays = {}
         if TOP_K in known:
             inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)
@@ -194,13 +194,13 @@ class Request:
 
 
 def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
-    """Return the inputs that name the noise of some rows.
+    """Return the inputs that determine the noise of rows.
 
     Args:
       known: inputs of the signature.
       seed: seed of the noise, an integer in [0, 2^64).
       rows: rows of the seed.
-      temperature: of every row, or of every row and scale; [rows], [rows, 1] or [scales].
+      temperature: temperature of every row or scale, [rows], [rows, 1] or [scales].
     """
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
     # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
@@ -212,7 +212,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Return rows of different lengths as one array, each filled with an element of its own."""
+    """Return rows of different lengths as one array, each padded with one of its own elements."""
     width = max(map(len, parts))
     filler = next(part[-1:] for part in parts if part.size)
     given = [part if part.size else filler for part in parts]

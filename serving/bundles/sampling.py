@@ -1,4 +1,4 @@
-"""Rows of a model and their log-probabilities by its signatures, here or on a server."""
+"""Rows of a model and their log-probabilities by its signatures, local or on a server."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and th
 
 
 class Sampling:
-    """What a model offers by its signatures, here or on a server; a subclass calls them.
+    """The methods that a model's signatures allow, local or on a server; a subclass calls them.
 
     Attributes:
       name: name of the model.
@@ -74,7 +74,7 @@ class Sampling:
           condition: an array [num, ...] for the model's only condition, arrays by name for several
             conditions, or None for a model that reads none.
           temperature: temperature of the distribution, one number or [num].
-          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_k: number of most probable tokens to draw among; 0: all.
           top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
           prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
             rows; None: nothing.
@@ -82,7 +82,7 @@ class Sampling:
           return_log_prob: whether to return the log-probabilities as well.
 
         Raises:
-          UserError: the model cannot make this, or is no user's model.
+          UserError: the model cannot make this, or is not a user's model.
         """
         self._check_own()
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
@@ -96,7 +96,7 @@ class Sampling:
         for outputs in self._made(signature, request, with_nats):
             parts.append(only_output(outputs))
             nats += [outputs[LOG_PROB]] if with_nats else []
-            # A program of one shape makes it whatever length is asked for.
+            # A program of one shape ignores the requested length.
             if parts[0].shape[1:] != request.shape:
                 wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
                 raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
@@ -114,7 +114,7 @@ class Sampling:
             conditions, or None for a model that reads none.
 
         Raises:
-          UserError: the model has no log-probabilities, or the elements are not its own.
+          UserError: the model has no log-probabilities, or cannot have made the elements.
         """
         self._check_own()
         known = self._inputs_of(LOG_PROB)
@@ -140,11 +140,11 @@ class Sampling:
         Args:
           request: the checked arguments of the call.
           chunk: elements at a time, rounded up to a multiple of the model's unit.
-          opening: elements of the first part, rounded up likewise; 0: `chunk`.
+          opening: number of elements in the first part, rounded up likewise; 0: `chunk`.
 
         Raises:
-          ValueError: an argument has no meaning for this model; raised at the call, not at the
-            first element, as this class's `problem`.
+          ValueError: an argument is invalid for this model; raised at the call, not at the first
+            element, as this class's `problem`.
         """
         if not self._inputs_of(CHUNK):
             raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -166,7 +166,7 @@ class Sampling:
 
     @property
     def _is_own(self) -> bool:
-        """Whether it is a user's model."""
+        """True for a user's model."""
         return isinstance(self.spec.get(ELEMENTS), dict)
 
     def _check_own(self) -> None:
@@ -177,15 +177,15 @@ class Sampling:
     def _conditions(
         self, condition: Any, for_all: bool = False
     ) -> Callable[[int, int], Arrays] | None:
-        """Return a function that gives the inputs for a number of rows and of times.
+        """Return a function that gives the inputs for a number of rows and of time steps.
 
         `Request.checked` calls it when it knows both numbers.
 
         Args:
           condition: an array [rows, ...] for the model's only condition, arrays by name for several
             conditions, or None.
-          for_all: whether one row may stand for all rows even in a condition at the rate of the
-            elements.
+          for_all: whether one row may stand for all rows even in a condition with one value per
+            element.
         """
         if condition is None:
             return None
@@ -194,9 +194,9 @@ class Sampling:
         return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the numbers of the rows of each call, int32, and how many of them are wanted.
+        """Yield the row numbers of each call, int32, and how many of them are wanted.
 
-        A call has an allowed number of rows; the last row fills it.
+        A call has an allowed number of rows; it is filled by repeating the last one.
         """
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
         for first in range(0, num, sizes[-1]):
@@ -220,7 +220,7 @@ class Sampling:
         """Return the signature that makes rows: the plain one, or the one that takes prompts.
 
         Raises:
-          ValueError: the model takes no prompts, or not what this request asks for; raised as
+          ValueError: the model does not take prompts, or not what this request needs; raised as
             this class's `problem`.
         """
         if not request.words:
@@ -253,7 +253,7 @@ class Sampling:
 
 
 class _Following:
-    """Some rows of a stream: their state, and which of them have ended.
+    """Rows of a stream: their state, and which of them have ended.
 
     Args:
       known: inputs of the signature that makes them.

@@ -59,9 +59,12 @@ def scale_name(side: int) -> str:
 class TensorInfo:
     """The description of an input or an output.
 
-    dtype: type of the elements. shape: size of each axis, None for any size; the first axis is the
-    batch. low, high: smallest and largest allowed value, None for no limit. default: value of all
-    elements of an input that is not given; None: the input is required.
+    Attributes:
+      dtype: type of the elements.
+      shape: size of each axis, None for any size; the first axis is the batch.
+      low: smallest allowed value; None for no limit.
+      high: largest allowed value; None for no limit.
+      default: value of all elements of an input that is not given; None: the input is required.
     """
 
     dtype: np.dtype
@@ -102,7 +105,7 @@ class TensorInfo:
 
 
 def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
-    """Raise ValueError unless a rule's value is None or a number, a default one of the dtype."""
+    """Raise ValueError unless a rule's value is None or a number; a default must fit the dtype."""
     if value is None:
         return
     is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # and no NaN
@@ -140,8 +143,10 @@ class Signature:
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     """Return all inputs of the signature as arrays of its dtypes, with defaults filled in.
 
-    Integers are accepted as integers and floats, floats as floats alone. InvalidInput names the
-    input and the rule that it breaks.
+    Integers are accepted as integers and floats, floats only as floats.
+
+    Raises:
+      InvalidInput: an input breaks a rule; the message names both.
     """
     infos = {name: input_info(signature.inputs, name) for name in inputs}
     arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
@@ -173,7 +178,7 @@ def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> No
 
 
 def v2_dtype(name: str, datatype: str) -> np.dtype:
-    """Return the dtype of a tensor's datatype in version 2 of inference."""
+    """Return the dtype for a tensor's datatype in version 2 of the inference protocol."""
     if datatype not in V2_DTYPES:
         got = shortened(datatype)
         raise InvalidInput(f"`{name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
@@ -181,7 +186,7 @@ def v2_dtype(name: str, datatype: str) -> np.dtype:
 
 
 def check_dimensions(name: str, shape: Sequence[Any]) -> None:
-    """Raise InvalidInput for a shape of more dimensions than any tensor has."""
+    """Raise InvalidInput for a shape with more dimensions than any tensor has."""
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(
             f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}."
@@ -236,7 +241,7 @@ def example(
 ) -> Arrays:
     """Return inputs that pass `check`: defaults, or else zeros moved into the range.
 
-    Free axes have the size `bucket`, as the lengths in "padded" of model.json say.
+    Free axes have the size `bucket`, and so have the lengths in "padded" of model.json.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}
@@ -300,7 +305,7 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a number of an array as text, floats with few digits."""
+    """Return a number from an array as text, floats with few digits."""
     return f"{value:g}" if value.dtype.kind == "f" else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Sounds, and sequences of users' models, by the signatures that make them part by part."""
+"""Sounds, and sequences of users' models, made part by part by a bundle's signatures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ CHUNK_SAMPLES = 32_000  # approximate
 
 
 def check_speaker(known: Sequence[str], name: str | None) -> None:
-    """Raise InvalidInput unless a model has a speaker of this name; None stands for its first."""
+    """Raise InvalidInput if the model has no speaker called `name`; None is always valid."""
     if name is not None and name not in known:
         rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
         one_voice = "`speaker` must not be given: the model has one voice."
@@ -26,7 +26,7 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
 
 
 class _Refinement:
-    """The passes of `distill.refinement`, which bring the magnitudes of chunks to their mel."""
+    """The passes of `distill.refinement`, which fit the magnitudes of chunks to their mel."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # A bundle needs neither package for anything else.
@@ -56,13 +56,13 @@ def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
 
 
 class SoundSampling(Sampling):
-    """What a bundle offers that has the signature `chunk`."""
+    """The methods of a bundle that has the signature `chunk`."""
 
     _engine: Engine | None
 
     @property
     def sample_rate_hz(self) -> Any:
-        """Samples per second of the model's sound; None for a model that makes no sound."""
+        """Samples per second of the model's sound; None if it does not make sound."""
         return self.spec.get("sample_rate_hz")
 
     @property
@@ -84,14 +84,14 @@ class SoundSampling(Sampling):
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames float32 [frames, channels] of a recording, to resynthesise it.
 
-        The frames remember the recording's level, and `generate` scales their audio to it. Needs
+        The frames keep the recording's level, and `generate` scales their audio to it. This needs
         the package `wavenet`.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
 
         Raises:
-          UserError: the package is missing, or the model reads no frames of recordings.
+          UserError: the package is missing, or the model does not read frames of recordings.
         """
         if not self.conditional or "config" not in self.spec:  # whose condition is the user's own
             raise UserError(f"`{self.name}` reads no frames of a recording.")
@@ -126,17 +126,17 @@ class SoundSampling(Sampling):
         """Return the sounds of `generate` in chunks [num, about chunk_samples], as they are made.
 
         The first chunk is shorter, so that it arrives early. With a prompt the chunks end early
-        where all rows have ended.
+        once all rows have ended.
 
         Args:
           condition: frames [frames, channels] for all rows, whose audio has the recording's level
             if they are from `frames(...)`; for a model with conditions by name, the `condition` of
-            `sample`, where one at the rate of the elements may have one row for all; None for a
-            model without.
-          refine: number of passes of `distill.refinement`, which bring the sound's magnitudes to
-            the mel; they are not part of the program, whose signatures return the sound before
-            them. None: the model's default for frames from `frames(...)` and those drawn for a
-            text, else 0.
+            `sample`, in which one row may stand for all even with one value per element; None for a
+            model without conditions.
+          refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
+            mel; they are not part of the program, whose signatures return the sound before them.
+            None: the model's default for frames from `frames(...)` and those drawn for a text,
+            else 0.
           chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
           **options: `seed`, an integer in [0, 2^64), `row`, the row of the seed for the first
             sound, and `num`, the number of sounds; `num_samples` of each, None for as many as the
@@ -214,7 +214,7 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, num_samples: int | None) -> int:
-        """Return the number of samples of a sound, as many as there are frames if it is None."""
+        """Return the length of a sound in samples; if it is not given, that of the frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:

@@ -1,4 +1,4 @@
-"""Folders of `onepass.save`, scanned as bundles are and loaded from the scanned bytes."""
+"""Folders of `onepass.save`, scanned like bundles and loaded from the scanned bytes."""
 
 import contextlib
 import tempfile
@@ -27,7 +27,7 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
       trust: whether to run the program without a scan, with the rights of this process.
 
     Raises:
-      UserError: the folder holds no saved model, or its program does more than compute.
+      UserError: the folder does not hold a saved model, or its program does more than compute.
     """
     from distill import model_store
 
@@ -46,11 +46,11 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
     Args:
       folder: the folder that `onepass.save` wrote.
-      hint: text that is added to the message on a refused program.
+      hint: text that is added to the message about a refused program.
 
     Raises:
-      UserError: the folder holds no saved model, its program does more than compute, or the block
-        could not read the copy.
+      UserError: the folder does not hold a saved model, its program does more than compute, or the
+        block could not read the copy.
     """
     with tempfile.TemporaryDirectory() as root:
         copy = Path(root) / "model"

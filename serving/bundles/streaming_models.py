@@ -1,7 +1,7 @@
 """Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
 
-A voice goes on from a state, a dict of tensors whose first axis is the batch. Rows do not know each
-other, and each may be at a position of its own.
+A voice continues from a state of tensors [batch, ...]. Each row is independent of the others and
+has its own position.
 """
 
 import dataclasses
@@ -35,8 +35,9 @@ FULL_SCALE = (-1.0, 1.0)
 class Conditioning:
     """The condition of a segment of one sound; axis 0 has length 1.
 
-    channels: [1, samples, channels] or None. phase: float64 [1], the phase of the source after the
-    segment in cycles, or None.
+    Attributes:
+      channels: [1, samples, channels] or None.
+      phase: float64 [1], the phase of the source after the segment in cycles, or None.
     """
 
     channels: Any
@@ -45,10 +46,13 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """The address of the counter-based noise of a segment.
+    """The numbers that determine the counter-based noise of a segment.
 
-    key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
-    the first sample. temperature: float32 [batch].
+    Attributes:
+      key: int32 [batch, 2], a seed's words.
+      row: int32 [batch].
+      start: int32 [batch], position of the first sample.
+      temperature: float32 [batch].
     """
 
     key: Any
@@ -57,20 +61,23 @@ class NoiseSource:
     temperature: Any
 
     def after(self, samples: Size) -> "NoiseSource":
-        """Return the noise that begins so many samples later."""
+        """Return the noise that begins `samples` samples later."""
         return dataclasses.replace(self, start=self.start + samples)
 
 
 class StreamingModel:
     """A model as pure functions that continue from a state; by default a model of speech.
 
-    variables: the weights. pieces: numbers of samples that are compiled as one, short and long; the
-    long one is a multiple of the short one. side_frames: frames before and after a segment that its
-    condition depends on. channels, dtype: size of the last axis and type of the condition.
-    has_phase: whether the source has a phase that goes on from segment to segment. rows_alone:
-    whether each row must be made in a batch of one. output: name of the output. limits: lowest and
-    highest sample, others are clipped; None: no limits. largest_feature: greatest magnitude in
-    `frames`; None: any.
+    Attributes:
+      variables: the weights.
+      side_frames: number of frames before and after a segment that its condition depends on.
+      pieces: the short and the long compiled length in samples; the long one is a multiple.
+      channels: size of the last axis of the condition.
+      dtype: type of the condition.
+      has_phase: whether the source has a phase that continues from segment to segment.
+      rows_alone: whether each row must be made in a batch of one.
+      limits: lowest and highest sample, beyond which samples are clipped; None: no limits.
+      largest_feature: greatest magnitude in `frames`; None: any.
     """
 
     variables: tuple
@@ -86,23 +93,23 @@ class StreamingModel:
     output = "sound"
     limits: tuple[float, float] | None = FULL_SCALE
     largest_feature: float | None = MAX_FEATURE
-    tempers: bool = True  # it can be sampled at another temperature than 1
+    tempers: bool = True  # it can be sampled at temperatures other than 1
 
     def state(self) -> dict[str, Filled]:
         """Return the dtype, shape and first content of every tensor of the state, by name."""
         raise NotImplementedError
 
     def begun(self, given: State, state: State) -> State:
-        """Return the state with the rows that begin made from their inputs; here unchanged."""
+        """Return the state, with rows that begin initialised from their inputs; here unchanged."""
         del given
         return state
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature as clients see it, with other inputs for `frames`; here unchanged."""
+        """Return a signature as clients see it, `frames` replaced by inputs; here unchanged."""
         return signature
 
     def framed(self, given: State) -> State:
-        """Return inputs of a signature from `named` as those of the original; here unchanged."""
+        """Return the inputs of a signature from `named` as the original's; here unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:
@@ -146,7 +153,7 @@ class StreamingStudent(StreamingModel):
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """Return `fronts` [flows, width] and `windows` [rows, channels], pasts of all layers."""
+        """Return `fronts` [flows, width] and `windows` [rows, channels], layers' past inputs."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -164,7 +171,7 @@ class StreamingStudent(StreamingModel):
         return Conditioning(self._by_sample(made, samples), phase)
 
     def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
-        """Return the samples that the flows make of the noise, and the pasts of their layers."""
+        """Return the samples that the flows make from the noise, and their layers' past inputs."""
         noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
@@ -200,7 +207,7 @@ class StreamingStudent(StreamingModel):
 class StreamingResidual(StreamingStudent):
     """The flows of a student that make a residual, and the recursion from it to the sound.
 
-    Source, gain and coefficients travel behind the channels that the gates read.
+    Source, gain and coefficients follow the channels that the gates read.
     """
 
     def __init__(self, student: ParallelWaveNet):
@@ -219,7 +226,7 @@ class StreamingResidual(StreamingStudent):
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
         prediction = condition.prediction
-        gates: Any = super()._by_sample(condition, samples)  # every residual student reads one
+        gates: Any = super()._by_sample(condition, samples)  # residual students always read it
         source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
         by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
@@ -243,10 +250,9 @@ class StreamingResidual(StreamingStudent):
 
 
 class StreamingTeacher(StreamingModel):
-    """The cached sampler of a WaveNet as a `StreamingModel` that makes each row alone.
+    """The cached sampler of a WaveNet as a `StreamingModel` that makes each row separately.
 
-    A larger batch adds in another order, and one level that is drawn differently changes all that
-    follow: a row would depend on its neighbours.
+    A larger batch sums in a different order, so that a row would depend on its neighbours.
     """
 
     sampler_type: Any = XlaSampler
@@ -305,7 +311,7 @@ class StreamingTeacher(StreamingModel):
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
     def _stored(self, stored: State, queues: tf.Tensor, steps: int) -> State:
-        """Return the state after so many steps, in the shapes that are declared."""
+        """Return the state after `steps` steps, in the declared shapes."""
         queues = tf.gather(queues, self._turned(steps))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
         later = {**stored, "queues": queues}
@@ -315,10 +321,7 @@ class StreamingTeacher(StreamingModel):
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Return the location of each slot's content after so many steps, the next being number 0.
-
-        The rings of rows at different positions then turn alike.
-        """
+        """Return each slot's location after `steps` steps; the next one is always number 0."""
         rings = self._sampler.rings
         return np.concatenate(
             [
@@ -361,7 +364,7 @@ def _streaming_student(student: ParallelWaveNet) -> StreamingModel:
     return (StreamingStudent if student.residual is None else StreamingResidual)(student)
 
 
-# By the type of a network, what makes a voice of it.
+# The class that makes a voice of a network, by the network's type.
 STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
     ParallelWaveNet: _streaming_student,
     WaveNet: StreamingTeacher,
@@ -370,7 +373,7 @@ STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
 
 
 def streaming_model(network: Any) -> StreamingModel:
-    """Return the voice of a network of a type in `STREAMING`; ValueError for any other."""
+    """Return the voice of a network; raise ValueError if its type is not in `STREAMING`."""
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
         raise ValueError(f"`network` must be one of {known}, got {type(network).__name__}.")
@@ -378,7 +381,7 @@ def streaming_model(network: Any) -> StreamingModel:
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type in which a state is given to clients: one that every protocol has."""
+    """Return the type in which clients get a state: one that every protocol has."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype

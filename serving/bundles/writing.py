@@ -1,4 +1,4 @@
-"""Writing of a bundle, complete or not at all, with requests that warm TensorFlow Serving up."""
+"""Writing of a bundle, complete or not at all, with requests that warm up TensorFlow Serving."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def check_new(out: Path) -> None:
 
 
 def check_version(out: Path, name: str = "--out") -> None:
-    """Raise UserError, which calls the folder `name`, unless its own name is a version number."""
+    """Raise UserError unless the folder's name is a version number; messages call it `name`."""
     if not out.absolute().name.isdecimal():
         raise UserError(
             f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
@@ -60,7 +60,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
-    """Write model.json."""
+    """Write `spec` to model.json in a bundle's folder."""
     (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
 
 
@@ -99,17 +99,17 @@ def write_program(
 
 
 def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, Any]) -> bool:
-    """Write the manifest and the signature of a bundle, and before it the requests that warm it up.
+    """Write a bundle's warm-up requests, then its manifest and signature.
 
     Args:
-      folder: the bundle, complete but for these.
-      out: NAME/VERSION that it becomes.
+      folder: the bundle, which is otherwise complete.
+      out: the path NAME/VERSION that the folder will get.
       warm: whether to write the requests.
       key: private key, or None for a bundle without a signature.
       serving: `serving` of model.json.
 
     Returns:
-      Whether the requests that `warm` asks for could be written.
+      False if `warm` is set but the requests could not be written, else True.
     """
     warmed = not warm or _write_warmup(folder, out.parent.name, serving)
     write_manifest(folder)
@@ -121,7 +121,7 @@ def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, An
 def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     """Write the requests; return False if the package tensorflow-serving-api is missing.
 
-    They call `serving_default` alone: TensorFlow Serving is distributed without XLA, and rejects a
+    They call only `serving_default`: TensorFlow Serving is distributed without XLA, and rejects a
     version whose warm-up fails. `Bundle.warm` needs no requests.
     """
     try:

@@ -27,8 +27,8 @@ class Client:
     """A client of the models of one server.
 
     A server on another machine is reached through the proxies of the environment (HTTPS_PROXY,
-    HTTP_PROXY, NO_PROXY), one on this machine directly. All methods raise ClientError, a UserError
-    of one line.
+    HTTP_PROXY, NO_PROXY), a server on this machine directly. All methods raise ClientError, a
+    UserError with a message of one line.
 
     Args:
       address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
@@ -138,7 +138,7 @@ class Client:
           frames: float [frames, channels] to speak.
           recording: path or bytes of a WAV or FLAC file to resynthesise, at its level; HTTP only.
           example: name of one of the server's recordings; HTTP only.
-          text: text to speak, where the server has a text front end; HTTP only.
+          text: text to speak, if the server has a text front end; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
           seconds: duration of the sound; None: that of the input.
@@ -205,7 +205,7 @@ class Client:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Add the right names to the error of a wrong name."""
+        """Add the known names to the error for a wrong name."""
         if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
             raise UserError(f"`name` must be the name of a model, got {name!r}.")
         try:

@@ -78,7 +78,7 @@ class GrpcTransport:
         return found[0]
 
     def examples(self, name: str, deadline: Deadline) -> NoReturn:
-        """Raise ClientError: recordings need HTTP."""
+        """Raise ClientError, since recordings need HTTP."""
         raise _over_http("recordings of the server")
 
     def signatures(
@@ -122,7 +122,7 @@ class GrpcTransport:
             raise ClientError(f"The response cannot be read: {error}", "protocol") from None
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """Return streamed speech of frames, or of an unconditional model."""
+        """Return streamed speech from frames, or from an unconditional model."""
         for other in ("recording", "example", "text"):
             if other in arguments:
                 raise _over_http(f"`{other}`")

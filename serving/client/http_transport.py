@@ -1,4 +1,4 @@
-"""The client over HTTP: version 2 of inference with binary tensors, and routes of our own."""
+"""The client over HTTP: the v2 inference protocol with binary tensors, and onepass's own routes."""
 
 import base64
 import contextlib
@@ -57,15 +57,15 @@ class HttpTransport:
         self._client.close()
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Return `GET /v1/models`."""
+        """Return the server's description of each model, from `GET /v1/models`."""
         return self._field("data", "/v1/models", deadline)
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        """Return `GET /v1/models/NAME`."""
+        """Return the server's description of a model, from `GET /v1/models/NAME`."""
         return self._json("GET", f"/v1/models/{name}", deadline)
 
     def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
-        """Return `GET /v1/models/NAME/examples`."""
+        """Return the server's example recordings, from `GET /v1/models/NAME/examples`."""
         return self._field("examples", f"/v1/models/{name}/examples", deadline)
 
     def signatures(
@@ -87,7 +87,7 @@ class HttpTransport:
         version: int | None,
         deadline: Deadline,
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature, from version 2 of inference with binary tensors."""
+        """Return the outputs of a signature, by the v2 inference protocol with binary tensors."""
         described, tail = [], []
         for key, value in inputs.items():
             data = value.astype(value.dtype.newbyteorder("<"), copy=False)
@@ -104,7 +104,7 @@ class HttpTransport:
             )
         parameters = {"signature_name": signature, "binary_data_output": True}
 
-        # Made for every attempt, since less time is left for each.
+        # Built for every attempt, since less time is left each time.
         def content() -> tuple[bytes, dict[str, str]]:
             timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
             head = json.dumps({"inputs": described, "parameters": timed}).encode()
@@ -298,7 +298,7 @@ def _versioned(name: str, version: int | None) -> str:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether no server listens yet, unlike with an unknown host name, which is final."""
+    """Return whether no server listens yet; False for an unknown host name, which is final."""
     return any(isinstance(cause, ConnectionError) for cause in _causes(error))
 
 

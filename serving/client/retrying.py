@@ -17,8 +17,9 @@ Answer = TypeVar("Answer")
 class ClientError(UserError):
     """A request that failed, with a message of one line.
 
-    code: a short word for programs: a `code` of serving/errors.py, `unreachable` without a server,
-    or `protocol` for another kind of server.
+    Attributes:
+      code: a short word for programs: a `code` of serving/errors.py, `unreachable` without a
+        server, or `protocol` for a different kind of server.
     """
 
     def __init__(self, message: str, code: str):
@@ -27,7 +28,7 @@ class ClientError(UserError):
 
 
 def token_error(address: str, has_token: bool) -> ClientError:
-    """Return the error of a server that rejects this client."""
+    """Return the error for a server that rejects the client's token, or the lack of one."""
     problem = "rejects the token" if has_token else "requires a token"
     return ClientError(
         f"{address} {problem} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
@@ -46,8 +47,9 @@ def strict_json(text: str | bytes) -> Any:
 class RetryableError(Exception):
     """A failed attempt that may be repeated.
 
-    error: the error to raise if the attempt is not repeated. after_seconds: pause that the server
-    asked for, in seconds.
+    Attributes:
+      error: the error to raise if the attempt is not repeated.
+      after_seconds: pause that the server requested, in seconds.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):
@@ -72,7 +74,7 @@ class Deadline:
         return left
 
     def passed(self) -> ClientError:
-        """Return the error of a deadline that has passed."""
+        """Return the error for a deadline that has passed."""
         return ClientError(f"No response within {self.seconds:g} s.", "deadline_exceeded")
 
 
@@ -80,7 +82,8 @@ class Deadline:
 class Retrying:
     """A retry policy with pauses that double, vary, and follow the server's requests.
 
-    retries: attempts after the first.
+    Args:
+      retries: number of attempts after the first.
     """
 
     retries: int

@@ -16,8 +16,11 @@ Chunk = TypeVar("Chunk")
 class ImageScale:
     """An image at one of its scales.
 
-    image: index of the image in the request, from 0. side: its height and width in pixels. last:
-    whether this is the final scale. pixels: uint8 [side, side, channels].
+    Attributes:
+      image: index of the image in the request, starting at 0.
+      side: height and width in pixels.
+      last: whether this is the final scale.
+      pixels: uint8 [side, side, channels].
     """
 
     image: int
@@ -29,7 +32,7 @@ class ImageScale:
 class Stream(Generic[Chunk]):
     """An iterator of the parts of a response.
 
-    `close` it, or use it in `with`, if reading stops before the end: the server then stops too.
+    Call `close`, or use `with`, if reading stops before the end: the server then stops too.
     """
 
     def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):

@@ -35,8 +35,8 @@ class NothingLoaded(RuntimeError):  # noqa: N818 - named as the other errors
 class Replica:
     """A process with all models, which answers HTTP itself.
 
-    It accepts requests once all models are warm. It is unhealthy, and is replaced, when it has no
-    model left.
+    It accepts requests once all models are warm. It becomes unhealthy, and is replaced, when it has
+    no model left.
 
     Args:
       models: folder of models on this machine.
@@ -80,11 +80,11 @@ def app(args: Mapping[str, Any]) -> Application:
     """Return the application that a Serve config file describes.
 
     Args:
-      args: `models`, the folder; any field of Settings by its name; and `rollout`, any word, which
+      args: `models`, the folder; any field of Settings by name; and `rollout`, any word, which
         replaces the replicas when it changes.
 
     Raises:
-      UserError: an unknown name, or a value of the wrong type.
+      UserError: a name is unknown, or a value has the wrong type.
     """
     return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
 
@@ -93,7 +93,7 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
     """Return the folder of models and the settings from the arguments of `app`.
 
     Raises:
-      UserError: an unknown name, or a value of the wrong type.
+      UserError: a name is unknown, or a value has the wrong type.
     """
     given = {name: value for name, value in args.items() if name != "rollout"}
     models = given.pop("models", None)

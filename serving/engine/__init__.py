@@ -1,1 +1,1 @@
-"""The parts behind all protocols: model registry, batching, streams, limits, tokens."""
+"""The components behind all protocols: model registry, batching, streams, limits, tokens."""

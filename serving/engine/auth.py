@@ -15,19 +15,22 @@ OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
-    """A check of the token, `Authorization: Bearer TOKEN`; no tokens accept every request.
+    """A check of the token, `Authorization: Bearer TOKEN`; without tokens, every request passes.
 
-    The page's own files are open: they hold no data, and ask for the token themselves. Limiting
-    attempts is left to the reverse proxy.
+    The page's own files need no token: they hold no data, and ask for the token themselves.
+    Limiting attempts is left to the reverse proxy.
     """
 
     def __init__(self, tokens: Sequence[str]):
         self._tokens = [token.encode() for token in tokens]
 
     def check(self, path: str, authorization: bytes) -> str | None:
-        """Return the name of the client's token, where clients have tokens of their own.
+        """Return the name of the request's token; None if there is only one, or none is needed.
 
-        Unauthorized is raised without a right token; each is compared in constant time.
+        Tokens are compared in constant time.
+
+        Raises:
+          Unauthorized: the token is missing or wrong.
         """
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
             return None
@@ -41,7 +44,7 @@ class TokenAuth:
 
 
 def read_tokens(settings: Settings) -> tuple[str, ...]:
-    """Return the tokens of the settings or the environment, one per line; if empty, none is needed.
+    """Return the tokens in the settings or the environment; if empty, none is needed.
 
     Raises:
       UserError: the file cannot be read, or does not hold tokens.

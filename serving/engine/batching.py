@@ -37,8 +37,8 @@ class Batcher:
     shared call, the next one is delayed a moment so that more requests can join it. Clients share
     the calls by the time that their rows take, and the requests of a client take turns: `RowQueue`
     has the rules. A call takes at most CALL_SECONDS, so that other requests run between the calls
-    of a large one, and slower rows have a thread of their own. The limits are the server's: rows
-    and bytes that may wait, rows of a request, threads.
+    of a large one, and slower rows have their own thread. The limits are the server's: rows and
+    bytes that may wait, rows of a request, threads.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Batcher:
         self._call, self._padding, self._limits = call, padding, limits
         self._metrics, self._name = metrics, name
         self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
-        # No method of its own, so that no cycle keeps the bundle of a model that is let go.
+        # Not a bound method, so that no reference cycle keeps the bundle of a dropped model.
         self._queue = RowQueue(padding, limits, lambda n: metrics.queue_rows.labels(name).inc(n))
         self.running = self._running_long = 0
         self._expected_requests, self._delay_until = 1, 0.0
@@ -223,10 +223,10 @@ class Batcher:
             return [self._retry_row(row, failed) for row in rows]
 
     def _retry_row(self, row: Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
-        """Return the outputs of a row of a failed batch, called alone.
+        """Return the outputs of a row of a failed batch, called by itself.
 
-        `failed` has the errors by the `id` of requests with a failed row; their other rows are not
-        called.
+        `failed` has errors by the `id` of each request with a failed row; such requests' other rows
+        are not called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")

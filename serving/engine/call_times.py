@@ -12,8 +12,8 @@ class CallTimes:
     """Seconds per row by the kind of call: its signature and shapes.
 
     The estimate is the minimum of the last calls, so that only hopeless requests are refused. A
-    kind that was called once counts as unknown: that call may have compiled, and its time would
-    refuse the calls that show how fast the kind is.
+    kind that was called only once counts as unknown: that call may have included compilation, and
+    its time would refuse the calls that show how fast the kind is.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ _client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default=
 
 
 def current_client() -> str:
-    """Return the client of the current request, empty outside of one."""
+    """Return the name of the current request's client; "" outside a request."""
     return _client.get()
 
 
@@ -20,7 +20,7 @@ def begin_client(address: str, token_name: str | None = None) -> str:
 
     Args:
       address: the address that the request came from.
-      token_name: the name of its token, where clients have tokens of their own.
+      token_name: the name of its token, if clients have different tokens.
     """
     client = client_of_address(address) if token_name is None else token_name
     _client.set(client)
@@ -41,9 +41,10 @@ def client_of_address(address: str) -> str:
 
 
 class ClientSlots:
-    """A limited number of slots; a client may take another one while it has fewer than are free.
+    """A limited number of slots, shared between clients.
 
-    So one client alone has half of them, and whatever it takes, the next one finds a slot.
+    A client may take its first slot if any is free, and further ones while it has fewer than are
+    free. So a single client gets half of them, and leaves slots for the next one.
     """
 
     def __init__(self, most: int):
@@ -56,7 +57,7 @@ class ClientSlots:
         return sum(self._taken.values())
 
     def taken_by(self, client: str) -> int:
-        """Return the number of slots that a client has."""
+        """Return the number of slots that a client holds."""
         return self._taken.get(client, 0)
 
     def has_one_for(self, client: str) -> bool:
@@ -78,8 +79,8 @@ class ClientSlots:
 class FairShares:
     """An account per client of what it has used; the client with the lowest account is next.
 
-    This is start-time fair queueing: an account is never below that of the client that is being
-    served, so nobody saves up turns, and what was used while nobody else waited costs nothing.
+    This is start-time fair queueing: an account is never below that of the client being served, so
+    nobody saves up turns, and use while nobody else waits costs nothing.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class FairShares:
         return min(clients, key=self.account)
 
     def serve(self, client: str) -> None:
-        """Note that a client is served: no account is below its own from now on."""
+        """Record that a client is being served: from now on, no account is below its own."""
         self._now = self.account(client)
         if len(self._accounts) > MAX_ACCOUNTS:
             above = {name: used for name, used in self._accounts.items() if used > self._now}

@@ -35,7 +35,7 @@ class LoadTimeout(DeadlineExceeded):
 
 
 class ModelLoader:
-    """Loads bundles in threads, by `load` or, if it is None, as the settings say."""
+    """Loads bundles in threads, with `load` or, if that is None, as the settings say."""
 
     def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
         self._load_bundle = load or bundle_loader(settings)
@@ -89,9 +89,11 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     """Return a function that loads the bundle of a version's folder, as the settings say.
 
-    Bundles signed by a trusted key run in this process, others in their own, or not at all.
-    UserError is raised if a key cannot be read, processes cannot be confined, or one would need
-    more connections than a message of the kernel can carry.
+    Bundles signed by a trusted key run in this process, others in their own process, or not at all.
+
+    Raises:
+      UserError: a key cannot be read, processes cannot be confined, or a process would need more
+        connections than a kernel message can carry.
     """
     keys = [public_key(Path(path)) for path in settings.trust]
     if settings.sandbox:

@@ -17,10 +17,12 @@ MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """The inputs of one request, as long as its longest row.
+    """The inputs of one request, cropped to its longest row.
 
-    inputs: the inputs by name. lengths: length of the padded axis of each padded input, by name.
-    key: requests with equal keys may share a call.
+    Attributes:
+      inputs: the inputs by name.
+      lengths: length of the padded axis of each padded input, by name.
+      key: value that is equal for requests that may share a call.
     """
 
     inputs: Arrays
@@ -54,7 +56,7 @@ class Padding:
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
-        """Crop the inputs to their longest row; raise InvalidInput if it is longer than is allowed.
+        """Crop the inputs to their longest row; raise InvalidInput if it is too long.
 
         Inputs of the streaming signatures, whose rows must be equally long, are not cropped, and
         their requests do not share calls.
@@ -72,9 +74,9 @@ class Padding:
         return Fitted(fitted, lengths, (signature, shapes))
 
     def size(self, rows: int) -> int:
-        """Return the number of rows of the next call when `rows` wait: an allowed batch.
+        """Return the number of rows of the next call when `rows` wait: an allowed batch size.
 
-        It is more than `rows` only where little of it is padding.
+        It is larger than `rows` only if little of it is padding.
         """
         if rows >= self.max_batch:
             return self.max_batch
@@ -87,7 +89,7 @@ class Padding:
     def stack(
         self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
     ) -> Arrays:
-        """Return one batch of `size` rows; the first row is repeated where there are fewer.
+        """Return one batch of `size` rows; if there are fewer, the first one is repeated.
 
         Padded axes are filled with zeros up to the `lengths` of `Fitted`.
         """
@@ -104,8 +106,8 @@ class Padding:
     def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
         """Return the outputs of the rows of one request as one batch.
 
-        Rows of different calls are as long as the longest of their call; the shorter ones are
-        filled with zeros.
+        The rows of a call are as long as its longest one; shorter rows of other calls are filled
+        with zeros.
         """
         joined = {}
         for name in rows[0]:

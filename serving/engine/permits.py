@@ -10,12 +10,12 @@ from serving.engine.fair_shares import FairShares
 
 
 class Permits:
-    """A limited number of permits; the next one is for the client that has held them least.
+    """A limited number of permits; the next one goes to the client that has held them least.
 
-    Those of one client are granted in the order of its requests: unlike with
-    `threading.Semaphore`, a thread that releases a permit and asks again at once queues behind
-    waiting threads. A thread continues without a permit once none has been given back for
-    `patience_seconds`, since those that hold them hang.
+    A client's permits are granted in the order of its requests: unlike with `threading.Semaphore`,
+    a thread that releases a permit and immediately asks for one again queues behind waiting
+    threads. If no permit is released for `patience_seconds`, the threads that hold them hang, and
+    a waiting thread continues without one.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):

@@ -17,9 +17,9 @@ MAX_RUNNING_OF_CLIENT = 4
 
 
 class Work:
-    """Work in pieces that stops once nobody wants it, and lets others go first between pieces.
+    """Work in pieces that stops once nobody wants it, and gives way to others between pieces.
 
-    `stop` ends it at the next piece. Each piece has a permit for a processor.
+    `stop` ends it before the next piece. Each piece holds a permit for a processor.
     """
 
     def __init__(self, permits: Permits, client: str):
@@ -44,18 +44,18 @@ class Work:
 
     @contextlib.contextmanager
     def permitted(self) -> Iterator[None]:
-        """Hold the permit of the piece at hand while the context lasts."""
+        """Hold the permit for the current piece while the context lasts."""
         with self._piece:
             self.pause()
             yield
 
 
 class FairThreads:
-    """Threads for jobs, at most `most` at once and `most_of_client` of a client.
+    """Threads for jobs, at most `most` at once and `most_of_client` of one client.
 
-    A free thread takes the first job of the client that has the fewest running, and has been served
-    least. Jobs are kept no longer than their futures are waited for. Unlike the threads of an
-    executor these are daemons: a job that hangs does not keep the process alive.
+    A free thread takes the first job of the client with the fewest running jobs that has been
+    served least. Jobs are kept only while their futures are awaited. Unlike an executor's threads,
+    these are daemons: a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
@@ -66,7 +66,7 @@ class FairThreads:
         self._shares = FairShares()
 
     def submit(self, client: str, job: Callable[[], Any]) -> Future:
-        """Return the future of a job's result; cancelling it takes a waiting job away."""
+        """Return the future of a job's result; cancelling it removes a waiting job."""
         future: Future = Future()
         with self._lock:
             self._waiting[future] = (client, job)
@@ -127,8 +127,8 @@ async def prepared(
 ) -> Any:
     """Call a function in a thread, in turns with the work of other clients.
 
-    When the awaiting task is cancelled, or the time is over, a function that waits is never called,
-    and one in pieces ends after the present one.
+    When the awaiting task is cancelled, or the time is over, a waiting function is never called,
+    and one that works in pieces ends after the current piece.
 
     Args:
       seconds: the time limit, waiting included.

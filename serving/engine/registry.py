@@ -32,9 +32,9 @@ class ModelRegistry:
     """The models in a folder by name, each at the highest version that can be loaded.
 
     A new version is loaded and warmed while the old one is served, then replaces it; the old one is
-    unloaded once its last request is answered. Loaded models are kept when the folder cannot be
-    read, or is empty, as an unmounted disk is. The folder has NAME/VERSION/. It is `draining` once
-    the server is stopping.
+    unloaded once its last request is answered. Loaded models are kept if the folder cannot be read
+    or is empty, like that of an unmounted disk. The folder has NAME/VERSION/. The registry is
+    `draining` once the server is stopping.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class ModelRegistry:
                 self._start_task(self._load(name, version_set, found))
 
     def _apply_scan(self, seen: ScanResult) -> None:
-        """Update the version sets from a scan, as far as it can be trusted."""
+        """Update the version sets from a scan; missing models are removed only after several."""
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())
@@ -302,7 +302,7 @@ def _is_refused(error: Exception) -> bool:
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:
-    """Return a text for clients: one line without folders of this machine."""
+    """Return a text for clients: one line, without the paths of folders on this machine."""
     text = text.replace(str(path), f"{path.parent.name}/{path.name}")
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")

@@ -1,4 +1,4 @@
-"""The rows that wait for a model, shared fairly between clients, and in turns within each."""
+"""The rows that wait for a model: fair shares for clients, turns for a client's requests."""
 
 import asyncio
 import collections
@@ -12,7 +12,7 @@ from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
 SPARE_PART = 8  # a queue takes an eighth more rows from clients that fill little of it
-SMALL_PART = 1 / 16  # part of the queue that such a client fills at most
+SMALL_PART = 1 / 16  # largest share of the queue that such a client fills
 LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
 
 
@@ -21,15 +21,15 @@ class Request:
     """A request with its inputs, its waiting rows and the future of its answer.
 
     Attributes:
-      client: name of the client, which shares the server fairly with others.
+      client: name of the client, which gets a fair share of the server.
       signature: name of the signature to call.
       fitted: the padded inputs.
       answer: the future that receives the outputs.
       arrived: time of arrival in seconds of the event loop's clock.
       id: the request's id in logs.
-      results: outputs of each row; None while it has none.
+      results: outputs of each row; None for a row without any yet.
       waiting: numbers of the rows that no call has taken yet.
-      row_seconds: estimated seconds per row; 0.0: unknown.
+      row_seconds: estimated seconds per row; 0.0 if unknown.
     """
 
     client: str
@@ -79,7 +79,7 @@ class Request:
 
     @property
     def is_long(self) -> bool:
-        """True if one row alone takes longer than other requests should wait."""
+        """True if a single row takes longer than other requests should wait."""
         return self.row_seconds > CALL_SECONDS
 
 
@@ -123,11 +123,11 @@ class RowQueue:
         self._requests.pop(request, None)
 
     def room_for(self, new: Request) -> list[Request] | None:
-        """Return the requests to give up so that a new one fits; None if it must be refused.
+        """Return the requests to drop so that a new one fits; None if it must be refused.
 
-        A full queue gives up requests of clients that fill more than their fair part of it and more
-        than the client of the new one, the last ones first, none of which a row has been taken. For
-        clients that fill little there are a few rows more, where all requests have begun.
+        A full queue drops requests of clients that fill more than their fair share of it and more
+        than the client of the new one, the last ones first, and only requests of which no row has
+        been taken. If all requests have begun, clients that fill little get a few more rows.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):
@@ -162,7 +162,7 @@ class RowQueue:
         return sum(own) + sum(min(seconds, most) for seconds in others.values())
 
     def next_request(self, is_able: Callable[[Request], bool]) -> Request | None:
-        """Return the request whose row is next, of those that are able to be called."""
+        """Return the request whose row is next, among those that can be called."""
         able: dict[str, Request] = {}
         for request in self._requests:
             if is_able(request):
@@ -174,10 +174,10 @@ class RowQueue:
         return [other for other in self._requests if other.fitted.key == request.fitted.key]
 
     def take(self, first: Request) -> list[Row]:
-        """Take the rows of the next call, as many as take CALL_SECONDS.
+        """Take the rows of the next call, as many as fit into CALL_SECONDS.
 
-        Each client has at most as many as the one that has the fewest waiting: its answer waits for
-        no more rows of others than of its own.
+        Each client gets at most as many as the client with the fewest waiting, whose answer thus
+        waits for no more rows of other clients than of its own.
         """
         by_client: dict[str, list[Row]] = {}
         for request in self.alike(first):
@@ -203,7 +203,7 @@ class RowQueue:
         return taken
 
     def charge(self, rows: Iterable[Row], seconds: float) -> None:
-        """Correct what the rows of a call cost their clients by the seconds that each took."""
+        """Correct what the rows of a call cost their clients to the seconds that each row took."""
         for row in rows:
             self._shares.charge(row.request.client, seconds - row.request.charge)
 
@@ -217,7 +217,7 @@ class RowQueue:
                 self._requests[request] = None  # to the end of the queue
 
     def _part(self, request: Request) -> float:
-        """Return the part of the queue that a request fills."""
+        """Return the share of the queue that a request fills."""
         rows = len(request.waiting) / self._limits.queue_rows
         return max(rows, request.waiting_bytes / self._limits.queue_bytes)
 

@@ -131,8 +131,8 @@ class ServedModel:
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield one sound in chunks float32 [samples], as they are generated.
 
-        The condition is frames [frames, channels], or None for a model without; the options are
-        those of `Bundle.stream`. The time limit is that of the whole stream. Invalid inputs
+        The condition is frames [frames, channels], or None for a model without a condition; the
+        options are those of `Bundle.stream`. The time limit is for the whole stream. Invalid inputs
         and a lack of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
         """
         bundle = self.speech_bundle
@@ -167,7 +167,7 @@ class ServedModel:
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        """Check the inputs of one row by `serving_default`, as far as it has them."""
+        """Return one row's inputs of `serving_default`, checked; other values are ignored."""
         known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
@@ -196,7 +196,7 @@ class ServedModel:
 
 
 def _created(bundle: Servable) -> int:
-    """Return when model.json was written, in seconds since 1970; the current time if unknown."""
+    """Return the time of writing of model.json, in seconds since 1970; if unknown, the current."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)
     except OSError:
@@ -206,7 +206,7 @@ def _created(bundle: Servable) -> int:
 def _serving(bundle: Servable) -> dict[str, Any]:
     """Return "serving" of model.json; the engine `numba` gets batches of 1.
 
-    That engine computes row by row, so that a larger batch would only delay the first.
+    That engine computes row by row, so that a larger batch would only delay the first row.
     """
     serving = bundle.spec.get("serving", {})
     alone = getattr(bundle, "engine", None) == "numba"
@@ -214,7 +214,7 @@ def _serving(bundle: Servable) -> dict[str, Any]:
 
 
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
-    """Raise TooLarge if `num_samples`, which is short in a request, asks for too much audio."""
+    """Raise TooLarge if `num_samples`, however short the request, asks for too much audio."""
     lengths = inputs.get("num_samples")
     each = 8 if WITH_LOG_PROB in inputs else 4  # a log-probability next to the element
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))

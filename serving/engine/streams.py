@@ -24,8 +24,8 @@ Chunk = TypeVar("Chunk")
 class Streams:
     """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    A client may open another stream while it has fewer than are free, or the only one: whatever
-    one client holds, others find room. `changed` is called with +1 and -1 as streams start and end.
+    A client may open its first stream if any is free, and further ones while it has fewer than are
+    free, which leaves room for others. `changed` is called with +1 and -1 as streams start and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -41,8 +41,11 @@ class Streams:
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of an iterator, which `make` returns in the stream's own thread.
 
-        Closing the generator stops the work after the current chunk. Without a time limit of the
-        whole stream it is STREAM_TIMEOUT_FACTOR times a chunk's. Too many streams raise Overloaded.
+        Closing the generator stops the work after the current chunk. The default time limit of the
+        whole stream is STREAM_TIMEOUT_FACTOR times a chunk's.
+
+        Raises:
+          Overloaded: there are too many streams.
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
@@ -90,7 +93,7 @@ class _StreamThread(Generic[Chunk]):
         self._request = request_id()
 
     def start(self) -> None:
-        """Start the thread, a daemon, so that hanging work does not keep the process alive."""
+        """Start the thread, which is a daemon: hanging work does not keep the process alive."""
         threading.Thread(target=self._run, name="stream", daemon=True).start()
 
     def stop(self) -> None:

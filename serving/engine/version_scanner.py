@@ -19,8 +19,10 @@ MOST_FILES = 1000  # files of a version that are checked for changes
 class FoundVersion:
     """A version on disk.
 
-    number: the version. path: its folder, with symbolic links resolved. stamp: numbers that change
-    with any of its files.
+    Attributes:
+      number: the version.
+      path: its folder, with symbolic links resolved.
+      stamp: numbers that change with any of its files.
     """
 
     number: int
@@ -32,9 +34,11 @@ class FoundVersion:
 class ScanResult:
     """The content of a folder of models.
 
-    versions: versions of each model by its name, the highest first; an empty list for a folder
-    without any. problems: by the name of a model, why its versions cannot be read. error: why the
-    folder of models cannot be read, or empty.
+    Attributes:
+      versions: the versions of each model by name, the highest first; an empty list for a folder
+        without any.
+      problems: the reason why a model's versions cannot be read, by the model's name.
+      error: the reason why the folder of models cannot be read; "" if it can be read.
     """
 
     versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)
@@ -75,7 +79,7 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """Return the version in a folder; None if it is not, or not yet, one."""
+    """Return the version in a folder; None if the folder does not (yet) hold one."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):

@@ -19,7 +19,10 @@ State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 class VersionStatus:
     """The state of a version, in TensorFlow Serving's terms.
 
-    error: why the version cannot be loaded, or what is wrong with its folder; "" without a problem.
+    Attributes:
+      version: the version's number.
+      state: the name of its state.
+      error: why the version cannot be loaded, or what is wrong with its folder; "" if nothing is.
     """
 
     version: int
@@ -31,9 +34,12 @@ class VersionStatus:
 class BrokenVersion:
     """A version that could not be loaded, and when to retry.
 
-    stamp: stamp of the files that failed. retry_at: time of the next attempt, infinite for a
-    version refused for its content. attempt: an abandoned attempt, which must end before the next
-    one starts; None: there is none.
+    Attributes:
+      error: why it could not be loaded.
+      stamp: stamp of the files that failed.
+      delay_seconds: delay before the next attempt.
+      retry_at: time of the next attempt, infinite for a version refused for its content.
+      attempt: an abandoned attempt, which must end before the next one starts; None without one.
     """
 
     error: str
@@ -113,7 +119,7 @@ class VersionSet:
         """Return the version to load next: the highest that is not known to be broken."""
         current = None if self.current is None else self.current.version
         for found in self.found:
-            # An older version takes over only if all from the current one on were removed.
+            # An older version takes over only if the current one and all newer ones were removed.
             if found.number == current or found.number < (current or 0) < self.found[0].number:
                 return None
             broken = self.broken.get(found.number)

@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy, by uvicorn's rule: proxies are named in a variable."""
+"""The address of a client behind a proxy, by uvicorn's rule: a variable names the proxies."""
 
 import ipaddress
 import os
@@ -10,7 +10,7 @@ FORWARDED = "x-forwarded-for"
 
 
 def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
-    """Return the address that a trusted proxy names, or else that of the peer.
+    """Return the address that a trusted proxy names, or else the peer's.
 
     Args:
       peer: the address of the connection.
@@ -25,7 +25,7 @@ def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
 
 
 def is_proxy(address: str) -> bool:
-    """Return whether an address is that of a trusted proxy."""
+    """Return whether an address belongs to a trusted proxy."""
     trusted = os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(",")
     return any(_is_in(address, proxy.strip()) for proxy in trusted)
 

@@ -45,7 +45,7 @@ class Inference:
         self._registry, self._settings = registry, settings
 
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return true."""
+        """Return that the server is live."""
         return message("inference.ServerLiveResponse")(live=True)
 
     async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:

@@ -1,8 +1,8 @@
 """Interceptor of all gRPC methods: authentication, deadlines, sizes, logs and metrics.
 
 Every method is registered as one that reads a stream of bytes. So the token is checked before a
-message is received, a slow message meets the deadline, and bytes that are not a message are an
-error of the client, not of the server.
+message is received, the deadline also limits a slow message, and bytes that are not a message are
+an error of the client, not of the server.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Call:
         self._first_byte_at: float | None = None
 
     def parsed(self, handler: Any, message: bytes) -> Any:
-        """Parse a message; raise InvalidInput if its bytes are not one of this method."""
+        """Parse a message; raise InvalidInput if its bytes are not a message of this method."""
         self._received += len(message)
         try:
             request = handler.request_deserializer(message)
@@ -147,7 +147,7 @@ def _model_of(request: Message) -> str:
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Checks calls, and maps the errors that they raise to statuses.
 
-    A server that is stopping waits for no more messages.
+    A server that is stopping does not wait for further messages.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
-        """Write the messages of a streaming method; a slow reader meets the deadline too."""
+        """Write the messages of a streaming method; the deadline also limits a slow reader."""
         if handler.request_streaming:
             responses = handler.stream_stream(self._each_message(call, handler, messages), context)
         else:
@@ -232,7 +232,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
-        """Return the next message; None if there is none, or if the server stops before."""
+        """Return the next message; None at the end, or if the server stops before it arrives."""
         next_one = asyncio.ensure_future(_or_none(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

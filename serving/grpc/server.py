@@ -1,4 +1,4 @@
-"""The gRPC server: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
+"""The gRPC server: TensorFlow Serving's, the v2 inference, the health and onepass's protocols."""
 
 import re
 from typing import Any

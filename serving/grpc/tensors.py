@@ -1,7 +1,7 @@
 """Conversion of TensorProto to NumPy and back; sizes are checked before anything is allocated.
 
-A TensorProto of 34 bytes can ask for gigabytes: a shape, and one value repeated to fill it. So its
-type and product(dims) * itemsize are first checked against a limit, with Python integers.
+A TensorProto of 34 bytes can ask for gigabytes: a shape, and a single value repeated to fill it. So
+the type is checked first, and product(dims) * itemsize against a limit, in Python integers.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,8 @@ def decode_all(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of a request, at most `limit_bytes` together, however short it is.
 
-    A name that is not an input of the signature raises InvalidInput before anything is read.
+    Raises:
+      InvalidInput: a name is not an input of the signature; raised before anything is read.
     """
     for name in protos:
         input_info(known, name)
@@ -65,11 +66,14 @@ def decode_all(
 
 
 def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
-    """Return the array of a TensorProto, read-only where its bytes are used in place.
+    """Return the array of a TensorProto, read-only if its bytes are used in place.
 
-    As in TensorFlow, values given one by one may be fewer than the shape asks for: the last is
-    repeated, and no values mean zeros. InvalidInput names the field and the rule where type, shape
-    and values do not agree; TooLarge is raised for an array of more than `limit_bytes`.
+    As in TensorFlow, values given one by one may be fewer than the shape needs: the last is
+    repeated, and no values mean zeros.
+
+    Raises:
+      InvalidInput: type, shape and values do not agree; the message names the field and the rule.
+      TooLarge: the array has more than `limit_bytes`.
     """
     dtype = DTYPES.get(proto.dtype)
     if dtype is None:

@@ -1,1 +1,1 @@
-"""The models over HTTP: three standard protocols, routes of our own, middleware."""
+"""The models over HTTP: three standard protocols, onepass's own routes, and middleware."""

@@ -62,7 +62,7 @@ class Health(Endpoints):
 
 
 class Probes(Health):
-    """The same endpoints for a port of their own, without a token."""
+    """The same endpoints for a separate port, without a token."""
 
     @get("/readyz")
     async def ready(self, request: Request) -> Response:
@@ -71,7 +71,7 @@ class Probes(Health):
         return json_response({"ready": is_ready}, 200 if is_ready else 503)
 
     def app(self) -> ASGIApp:
-        """Return an application that serves these endpoints alone."""
+        """Return an application that serves only these endpoints."""
         return Router(self.routes())
 
 

@@ -1,4 +1,4 @@
-"""Audio encodings of responses: streamed while it is generated, or as a complete file."""
+"""Audio encodings of responses: streamed while the audio is generated, or as a complete file."""
 
 import dataclasses
 import io
@@ -40,8 +40,10 @@ def big_endian(waveform: np.ndarray) -> bytes:
 class StreamFormat:
     """A format of streamed sound.
 
-    media_type: value of Content-Type. head: bytes before the first chunk. encode: returns the bytes
-    of a chunk, float32 [samples].
+    Attributes:
+      media_type: value of Content-Type.
+      head: bytes before the first chunk.
+      encode: returns the bytes of a chunk, float32 [samples].
     """
 
     media_type: str
@@ -50,7 +52,7 @@ class StreamFormat:
 
 
 def stream_format(name: str, sample_rate_hz: int, num_samples: int | None) -> StreamFormat:
-    """Return the format "wav" or "l16" for a sample rate and a length, None if it is unknown."""
+    """Return the format "wav" or "l16" for a sample rate and a length (None if unknown)."""
     if name == "wav":
         return StreamFormat("audio/wav", wav_header(sample_rate_hz, num_samples), little_endian)
     return StreamFormat(f"audio/L16;rate={sample_rate_hz};channels=1", b"", big_endian)

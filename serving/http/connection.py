@@ -13,10 +13,10 @@ HEAD_BYTES = 64 * 1024
 
 
 class StrictConnection(h11.Connection):
-    """An h11 connection that also refuses large heads in one packet, and requests of two lengths.
+    """An h11 connection that also refuses large heads in one packet, and ambiguous lengths.
 
     A proxy in front may read a request with both Content-Length and Transfer-Encoding differently,
-    so that its body smuggles in another request: RFC 9112 (6.1) has the connection closed.
+    so that its body smuggles in a second request: RFC 9112 (6.1) requires closing the connection.
     """
 
     def next_event(self) -> Any:
@@ -45,7 +45,7 @@ class IdleConnections:
         return len(self._connections)
 
     def add(self, connection: "Connection", client: str) -> None:
-        """Add a connection, which is closed in its time, or at once another one."""
+        """Add a connection, to be closed when its time is over; beyond `most`, close one now."""
         self._connections[connection] = client
         if len(self._connections) > self._most:
             (crowd, _), *_ = collections.Counter(self._connections.values()).most_common(1)
@@ -61,9 +61,9 @@ class IdleConnections:
 class Connection(H11Protocol):
     """A connection that is closed unless a whole head arrives within the time of idle ones.
 
-    The time starts when the connection is made, and again with the end of each response; no byte
-    but the last of a head stops it. A client that stops sending in the middle of a body is
-    answered.
+    The time starts when the connection is made, and again at the end of each response; only the
+    last byte of a head stops it. A client that stops sending in the middle of a body gets an
+    answer.
     """
 
     def __init__(self, *arguments: Any, idle: IdleConnections, **more: Any):
@@ -95,7 +95,7 @@ class Connection(H11Protocol):
             self._note_idle()
 
     def eof_received(self) -> None:
-        """Answer 400 where a body is cut short; the connection ends in any case."""
+        """Answer 400 if a body is cut short; the connection ends in any case."""
         if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
             self.send_400_response("The connection ended before the body of the request did.")
 

@@ -31,7 +31,7 @@ Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 
 
 def excerpt(value: object) -> str:
-    """Return a value as JSON, shortened where it is long."""
+    """Return a value as JSON, shortened if it is long."""
     if isinstance(value, list | dict):
         kind = "list" if isinstance(value, list) else "object"
         return f"an empty {kind}" if not value else f"{'a' if kind == 'list' else 'an'} {kind}"
@@ -65,7 +65,7 @@ def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as a Struct or dataclass; raise InvalidInput, which names the wrong field.
+    """Return fields as a Struct or dataclass; raise an InvalidInput that names a wrong field.
 
     Numbers given as text, as in a query, are rejected if `strict`.
     """
@@ -84,7 +84,7 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    """Return the error of msgspec's message, in words, with the value."""
+    """Return the error for a message of msgspec, in plain words, with the value."""
     words, _, path = message.partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
     if missing := MISSING.fullmatch(words):

@@ -20,7 +20,7 @@ def signature(served: ServedModel) -> Signature:
 
 
 def condition_input(served: ServedModel) -> str | None:
-    """Return the input that conditions an image: label, caption or map; None without one."""
+    """Return the name of the input with the condition: label, caption or map; None without one."""
     return next((name for name in CONDITIONS if name in signature(served).inputs), None)
 
 

@@ -22,9 +22,11 @@ ELEMENTS |= dict.fromkeys("iu", (int, "integers"))
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
     """Convert nested lists to an array of the dtype and rank of a signature.
 
-    A tensor of bytes may also be `{"b64": text}`, whole or row by row. InvalidInput names the field
-    and the rule for lists that are ragged, empty or of another depth, and elements that are not
-    numbers or do not fit the dtype.
+    A tensor of bytes may also be `{"b64": text}`, whole or row by row.
+
+    Raises:
+      InvalidInput: lists are ragged, empty or too deep or shallow, or elements are not numbers or
+        do not fit the dtype; the message names the field and the rule.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
@@ -89,7 +91,7 @@ def base64_bytes(name: str, value: object) -> bytes:
 def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
     """Return the inputs in `instances`, a list with an object of inputs per row.
 
-    Where the signature has only one required input, a row may be its bare value.
+    If the signature has only one required input, a row may be its bare value.
     """
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()

@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Misdirected(ServingError):  # noqa: N818 - named as the other errors
-    """A request for a host that is not served."""
+    """An error for a request to a host that is not served."""
 
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
 
@@ -48,8 +48,8 @@ class Misdirected(ServingError):  # noqa: N818 - named as the other errors
 class AllowedHosts:
     """The hosts that are served: the address, localhost, and those in the settings.
 
-    A server that other machines can reach also accepts any numeric address: a page of another site
-    can only use a name. Pages of the hosts in the settings, at the port of their scheme, count as
+    A server that other machines can reach also accepts any numeric address, since a page of another
+    site can only use a name. Pages of the hosts in the settings, at their scheme's port, count as
     the server's own, whatever host a proxy in front passes on.
     """
 
@@ -60,7 +60,7 @@ class AllowedHosts:
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Misdirected for another host, Forbidden for a request from another site's page."""
+        """Raise Misdirected for an unknown host, Forbidden for a request of another site's page."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         match = HOST.fullmatch(host)
         if match is None:
@@ -87,13 +87,13 @@ def _is_address(name: str) -> bool:
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
-    """A compressed body, which is refused: its size is unknown before it is decompressed."""
+    """An error for a compressed body, whose size is unknown before it is decompressed."""
 
     http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
 
 
 class WrongMethod(ServingError):  # noqa: N818
-    """A path that exists for other methods."""
+    """An error for a path that exists only for other methods."""
 
     http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
 
@@ -105,8 +105,10 @@ class WrongMethod(ServingError):  # noqa: N818
 class ResponseRecorder:
     """A `send` that adds the default headers and records what was sent.
 
-    code: "ok", or the error's code. first_byte_at: reading of `time.perf_counter` when the first
-    byte of the body was sent; None before that.
+    Attributes:
+      code: "ok", or the error's code.
+      first_byte_at: reading of `time.perf_counter` when the first byte of the body was sent; None
+        before that.
     """
 
     def __init__(self, send: Send, request_id: str):

@@ -82,8 +82,8 @@ class OpenaiSpeech(Endpoints):
     async def speech(self, request: Request) -> ASGIApp:
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 
-        `pcm` has 24,000 samples per second, as OpenAI's. A long text is split between sentences,
-        which are spoken one after the other; a slow one is long sooner.
+        `pcm` has 24,000 samples per second, like OpenAI's. A long text is split between sentences,
+        which are spoken one after the other; slow speech is split sooner.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
@@ -116,7 +116,7 @@ class OpenaiSpeech(Endpoints):
     async def _part(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
     ) -> tuple[int, Chunks]:
-        """Return the length in samples and the chunks of a part of the text."""
+        """Return the length in samples, and the chunks, of a part of the text."""
         speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")

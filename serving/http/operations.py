@@ -45,9 +45,10 @@ register_url_convertor("name", NameConvertor())
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A request and its response: types by media type, JSON without one.
+    """A request and its response: types by media type, JSON by default.
 
-    handler: name of the method that answers.
+    Attributes:
+      handler: name of the method that answers.
     """
 
     verb: str
@@ -71,7 +72,7 @@ def operation(
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that marks a method as the handler of a path.
 
-    With `versions` it answers for the versions of a model as well.
+    With `versions`, the method also answers for the versions of a model.
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
@@ -114,7 +115,8 @@ class Endpoints:
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
         """Return the model in the path, at the version in the path or the current one.
 
-        NotFound is raised if it is of another kind than the given one.
+        Raises:
+          NotFound: the model does not exist, or is not of the given kind.
         """
         served = self._registry.get(request.path_params["name"], version_at(request))
         if kind is not None and served.kind != kind:
@@ -126,7 +128,7 @@ class Endpoints:
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
         """Return the model that a body names, which must be of the given kind.
 
-        The only model of a kind need not be named.
+        If there is only one model of the kind, it need not be named.
         """
         if name is None:
             found = []
@@ -164,7 +166,7 @@ class OpenApi(Endpoints):
 
 
 def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
-    """Return the document; it includes the token where one is required."""
+    """Return the document; it includes the token if one is required."""
     components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
     for operation in operations:

@@ -53,8 +53,8 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`.
 
     Raises:
-      InvalidInput: the file is neither WAV nor FLAC; it holds no samples, samples that are not
-        plain numbers or not finite, or more or fewer than its header promises; its rate or number
+      InvalidInput: the file is neither WAV nor FLAC; it has no samples, samples that are not plain
+        numbers or not finite, or more or fewer samples than its header promises; its rate or number
         of channels is out of range; its channels cancel each other; or it has fewer than
         LEAST_SAMPLES at `sample_rate_hz`.
       TooLarge: the recording lasts longer than `max_seconds`.

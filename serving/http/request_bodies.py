@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
-BODIES_AT_ONCE = 16  # all bodies together may have the size of so many largest ones
+BODIES_AT_ONCE = 16  # number of largest bodies whose size all bodies together may have
 LARGE_BYTES = 1 << 16
 
 LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys of an ASGI scope
@@ -20,19 +20,19 @@ Result = TypeVar("Result")
 
 
 class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
-    """A body that did not arrive in time."""
+    """An error for a body that did not arrive in time."""
 
     http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
 
 
 class BodyLimits:
-    """The largest body in bytes, its time, and the bytes `used` by all bodies together."""
+    """The limits of a body's size and time, and the bytes `used` by all bodies together."""
 
     def __init__(self, max_bytes: int, seconds: float):
         self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
 
     def add(self, scope: Scope, count: int) -> None:
-        """Count received bytes; raise TooLarge for one request's, Overloaded for all requests'."""
+        """Count received bytes; raise TooLarge for one body, Overloaded for all bodies together."""
         if scope[RECEIVED] + count > self.max_bytes:
             raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
         if self.used + count > BODIES_AT_ONCE * self.max_bytes:
@@ -52,9 +52,11 @@ async def read_body(request: Request, function: Callable[..., Result], *argument
 async def body_of(request: Request) -> bytes:
     """Return the whole body.
 
-    It raises TooLarge for a body, or a declared length, over the limit, Overloaded if all bodies
-    together are over theirs, BodyTooSlow after the time limit, and Cancelled if the client
-    disconnects.
+    Raises:
+      TooLarge: the body, or its declared length, is over the limit.
+      Overloaded: all bodies together are over their limit.
+      BodyTooSlow: the time limit is over.
+      Cancelled: the client disconnected.
     """
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")

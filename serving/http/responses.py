@@ -1,4 +1,4 @@
-"""Responses: JSON, errors as each protocol words them, and streams."""
+"""Responses: JSON, errors in each protocol's format, and streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -45,7 +45,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def is_openai_path(path: str) -> bool:
-    """Return whether a path is OpenAI's; only OpenAI has the list `/v1/models`."""
+    """Return whether a path belongs to OpenAI's protocol, as the list `/v1/models` does."""
     return path == "/v1/models" or path.startswith(OPENAI_PATHS)
 
 
@@ -60,10 +60,10 @@ def protocol_of(path: str) -> str:
 
 
 def error_body(path: str, status: int, message: str, code: str) -> bytes:
-    """Return the JSON body of an error at a path.
+    """Return the JSON body of an error response, in the format of the path's protocol.
 
-    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; TensorFlow Serving, the v2
-    protocol and all other paths `{"error": "text"}`.
+    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; those of TensorFlow
+    Serving and the v2 protocol, and all other paths, get `{"error": "text"}`.
     """
     if not is_openai_path(path):
         return orjson.dumps(Error(error=message))
@@ -99,8 +99,8 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
 class StreamedResponse:
     """An ASGI response of chunks of bytes, each sent at once.
 
-    Nothing is sent before the first chunk exists, so that a failure until then has its own status.
-    A client that disconnects, or that reads nothing for `stall_seconds`, closes the chunks.
+    Nothing is sent before the first chunk exists, so that an earlier failure has its own status.
+    The chunks are closed if the client disconnects, or reads nothing for `stall_seconds`.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ IDLE_SECONDS = 30.0  # until the first request of a connection, and between two
 class HttpServer(uvicorn.Server):
     """Uvicorn in the event loop of a caller, who handles the signals.
 
-    Connections without a request have limits of their own: however many there are, requests are
-    answered. A response that is not read is the application's, or the reverse proxy's.
+    Connections without a request have separate limits: however many there are, requests are
+    answered. Responses that are not read are left to the application, or to the reverse proxy.
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):

@@ -40,7 +40,7 @@ FRAMES = {"type": "array", "items": ROWS, "minItems": 1}
 
 
 class SpeakQuery(SynthesisFields, kw_only=True):
-    """Options and format of the speech; a query where the body is a recording."""
+    """Options and format of the speech; the query of a request whose body is a recording."""
 
     format: Literal["wav", "l16"] | None = None
 
@@ -94,13 +94,13 @@ class SpeakRoute(Endpoints):
 
     @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
-        """Return the example recordings; none for an unconditional model."""
+        """Return the example recordings; an empty list for an unconditional model."""
         served = self._model_at(request)
         usable = served.kind == "sound" and is_conditional(served)
         return json_response(Examples(examples=list(examples().values()) if usable else []))
 
     async def _frames(self, served: ServedModel, parsed: SpeakRequest) -> np.ndarray | None:
-        """Return the frames of the only source, float32 [frames, channels]."""
+        """Return the frames of the request's only source, float32 [frames, channels], or None."""
         given = [name for name in SOURCES if getattr(parsed, name) is not None]
         if not given and not is_conditional(served):
             return None
@@ -134,7 +134,8 @@ class SpeakRoute(Endpoints):
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
     """Return the frames of a recording, float32 [frames, channels], with their gain.
 
-    InvalidInput is raised for a recording that has no frames.
+    Raises:
+      InvalidInput: the recording has no frames.
     """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))

@@ -36,7 +36,7 @@ class SynthesisFields(Struct, kw_only=True):
 
 
 def signature(served: ServedModel) -> Signature:
-    """Return the signature of whole sounds."""
+    """Return the signature that makes whole sounds."""
     return served.signatures[PLAIN]
 
 
@@ -56,7 +56,7 @@ def max_frames(served: ServedModel) -> int:
 
 
 def max_seconds(served: ServedModel) -> float:
-    """Return the longest duration of a sound."""
+    """Return the duration of the longest sound that the model can make, in seconds."""
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
@@ -69,8 +69,10 @@ def synthesis(
     """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
 
     Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` is at the level of
-    their recording. InvalidInput names the field and the rule; the chunks raise the errors of
-    `ServedModel.stream`.
+    their recording. The chunks raise the errors of `ServedModel.stream`.
+
+    Raises:
+      InvalidInput: a field breaks a rule; the message names both.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
@@ -114,7 +116,7 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
 
 
 def supports_text(served: ServedModel) -> bool:
-    """Return whether the model can speak text with what is installed here."""
+    """Return whether the model can speak text: a voice fits it, and espeak-ng is installed."""
     import speech
     from speech.phonemes import PROGRAM
 
@@ -126,7 +128,7 @@ def supports_text(served: ServedModel) -> bool:
 
 
 def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> None:
-    """Raise InvalidInput for a text that would take too long to speak, slow ones sooner."""
+    """Raise InvalidInput for a text that would take too long to speak at a speed."""
     length, longest = spoken_length(words), characters_at(speed, most)
     if length > longest:
         spelt = spelt_out(words)
@@ -149,9 +151,9 @@ def text_frames(
       pause: called between two pieces of the work; what it raises ends the work.
 
     Raises:
-      InvalidInput: the text cannot be spoken, or the model reads other frames.
-      TooLarge: the text would last longer than a sound of the model.
-      NotReady: no text front end or no espeak-ng is installed.
+      InvalidInput: the text cannot be spoken, or the model reads frames of a different kind.
+      TooLarge: the text would last longer than the model's longest sound.
+      NotReady: the text front end or espeak-ng is not installed.
     """
     import speech
 

@@ -1,8 +1,8 @@
 """The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
 
 With the header `Inference-Header-Content-Length: N` the first N bytes of a body are its JSON. The
-tensors follow in the order in which it lists them, little-endian, without gaps (the protocol's
-binary tensor extension).
+tensors follow in the order of that JSON, little-endian, without gaps (the protocol's binary tensor
+extension).
 """
 
 import math
@@ -95,7 +95,7 @@ class InferRequest(Struct):
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Return the JSON of a request, all of the body without the header, and the bytes after it."""
+    """Return a request's JSON and the bytes after it; without the header, all of it is JSON."""
     view = memoryview(body)
     if header_length is None:
         return as_model(json_object(body), InferRequest), view[len(body) :]
@@ -112,7 +112,10 @@ def read_inputs(
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a request; arrays of binary tensors are views of its body.
 
-    Datatypes and sizes that do not agree raise InvalidInput; shapes are checked by the signature.
+    Shapes are checked later, by the signature.
+
+    Raises:
+      InvalidInput: datatypes and sizes do not agree.
     """
     inputs: dict[str, np.ndarray] = {}
     start = 0
@@ -139,9 +142,9 @@ def read_inputs(
 def written(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
-    """Return the response; its headers say how long the JSON is where not all of it is JSON.
+    """Return the response; if not all of it is JSON, its headers give the JSON's length.
 
-    The header has all fields but the outputs; `binary` says which outputs follow the JSON.
+    `header` has all fields but the outputs; `binary` says which outputs follow the JSON.
     """
     described, tail = [], []
     for name, value in outputs.items():

@@ -1,1 +1,1 @@
-"""Logs, metrics and traces."""
+"""The server's logs, metrics and traces."""

@@ -23,12 +23,12 @@ _request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", 
 
 
 def request_id() -> str:
-    """Return the id of the current request, empty outside of one."""
+    """Return the id of the current request; "" outside a request."""
     return _request_id.get()
 
 
 def begin_request(given: str | None = None) -> str:
-    """Set and return the id of a new request: the client's if it is a short word, or random."""
+    """Set and return the id of a new request: the client's if it is a short word, else random."""
     identity = given if given and ACCEPTED_ID.fullmatch(given) else secrets.token_hex(8)
     _request_id.set(identity)
     return identity
@@ -84,9 +84,9 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Send the logs of this package and of the servers that it uses to a stream, else to stderr.
+    """Send the logs of this package and of the servers that it uses to a stream, or to stderr.
 
-    `level` is the lowest one, a name of `logging`.
+    `level` is the name of the lowest level, as in `logging`.
     """
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
@@ -106,7 +106,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextLines(logging.Formatter):
-    """Lines of time, level, message and NAME=VALUE; no value can start a line of its own."""
+    """Lines of time, level, message and NAME=VALUE; no value can start a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the traceback."""

@@ -12,9 +12,9 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Counters, gauges and histograms in a Prometheus registry of their own.
+    """Counters, gauges and histograms in a separate Prometheus registry.
 
-    A label `model` is always the name of a model that was found, never what a client asked for.
+    A label `model` is always the name of a model that was found, never a word from a client.
     """
 
     def __init__(self) -> None:
@@ -82,8 +82,8 @@ class Metrics:
     ) -> None:
         """Count an answered request.
 
-        The status is "ok" or the `code` of a ServingError; times begin with the first byte of the
-        request. The model may be any word that the client sent.
+        The status is "ok" or the `code` of a ServingError; times start at the first byte of the
+        request. `model` may be any word that the client sent.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
@@ -101,14 +101,14 @@ class Metrics:
         self._models.add(model)
 
     def loaded(self, model: str, version: int) -> None:
-        """Count a loaded version, which is served from now on."""
+        """Count a successful load, and record the version as the one that is served."""
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
         self._served[model] = version
 
     def unloaded(self, model: str, version: int) -> None:
-        """Remove the gauge of the version served, if it is this one."""
+        """Remove the gauge of the served version if this version is the one served."""
         if self._served.get(model) == version:
             del self._served[model]
             self._version.remove(model)

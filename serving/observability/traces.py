@@ -16,7 +16,7 @@ _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
-    """Start tracing by a provider, or over HTTP if one of ENDPOINT_VARIABLES is set.
+    """Start tracing with a provider, or over HTTP if one of ENDPOINT_VARIABLES is set.
 
     Return whether spans are recorded. A warning is logged if OpenTelemetry is not installed.
     """
@@ -49,7 +49,7 @@ def span(
 ) -> Iterator[None]:
     """Record a span around a block, as part of the trace of a `traceparent` header.
 
-    An error in the block marks the span as failed, by its type: no trace holds client data.
+    An error in the block marks the span as failed with only its type: no trace holds client data.
     """
     if _tracer is None:
         yield

@@ -1,7 +1,7 @@
 """Confinement of a process that runs an untrusted model.
 
-Three mechanisms of the kernel, none of which a process can undo: resource limits, a list of allowed
-system calls (seccomp), and the folders that it may read (Landlock, where available).
+It uses three mechanisms of the kernel, none of which a process can undo: resource limits, a list of
+allowed system calls (seccomp), and the folders that it may read (Landlock, if available).
 """
 
 import ctypes
@@ -64,7 +64,7 @@ class _PathRule(ctypes.Structure):
 
 
 def check_available() -> None:
-    """Raise UserError if processes cannot be confined here."""
+    """Raise UserError if processes cannot be confined on this machine."""
     if sys.platform != "linux":
         raise UserError(f"The sandbox of models needs Linux; {HELP}.")
     try:
@@ -78,12 +78,12 @@ def confine(
 ) -> None:
     """Confine this process, which must have one thread, and all threads that it starts later.
 
-    It can then start no process, open nothing for writing, open no socket, and read only beneath
-    `readable`, where the kernel has Landlock.
+    It can then start no process, open nothing for writing, open no socket, and, if the kernel has
+    Landlock, read only beneath `readable`.
 
     Args:
       readable: folders and files that the process may read; missing ones are ignored.
-      memory_bytes: limit of the process's private memory in bytes, which counts what it has already
+      memory_bytes: limit of the process's private memory in bytes, including what it already has
         and the stacks of threads.
       asker: socket to the process that decides on every new thread (`thread_limit`); it is closed
         here. None: threads are not limited.
@@ -102,7 +102,7 @@ def confine(
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
-    """Allow reading beneath some folders only; do nothing if the kernel lacks Landlock."""
+    """Allow reading only beneath given folders; do nothing if the kernel lacks Landlock."""
     version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return

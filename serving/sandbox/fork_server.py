@@ -1,8 +1,8 @@
 """A process that has imported TensorFlow, and forks a process for each model.
 
-The processes share memory that none has written to since the fork: libraries, and the compiled
-engine for CPUs. The fork server runs no model, and has neither the server's memory nor its
-environment variables.
+The processes share the memory that none of them has written to since the fork: libraries, and the
+compiled engine for CPUs. The fork server does not run models, and has neither the server's memory
+nor its environment variables.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class _Children:
         self._listeners: dict[int, int] = {}
 
     def watch(self, control: socket.socket) -> bool:
-        """Answer the processes until the server asks for something; return True."""
+        """Answer the processes until the server sends a request; return True."""
         while True:
             poll = select.poll()
             for descriptor in (control.fileno(), *self._askers, *self._listeners):
@@ -115,7 +115,7 @@ class _Children:
     def end(self, pid: int) -> int:
         """Kill a process and return its exit status; 0 for a process that was not started here.
 
-        The id is not given to another process before that.
+        Until then, the id is not given to a new process.
         """
         if self._most.pop(pid, None) is None:
             return 0

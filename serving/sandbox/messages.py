@@ -23,7 +23,7 @@ DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
 
 
 class BadMessage(ValueError):  # noqa: N818 - named as the errors of requests
-    """Bytes that are not a message, or are too long."""
+    """An error for bytes that are not a message, or are too long."""
 
 
 def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | None = None) -> None:
@@ -39,10 +39,13 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 def receive(
     connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES, seconds: float | None = None
 ) -> tuple[Head, Arrays]:
-    """Return the head and the arrays of the next message; raise BadMessage for other bytes.
+    """Return the head and the arrays of the next message.
 
-    EOFError is raised if the connection has ended, OSError if it failed, and TimeoutError if the
-    whole message takes longer than `seconds`.
+    Raises:
+      BadMessage: the bytes are not a message.
+      EOFError: the connection has ended.
+      OSError: the connection failed.
+      TimeoutError: the whole message takes longer than `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))

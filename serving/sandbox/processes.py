@@ -42,7 +42,7 @@ class ForkServer:
     ) -> tuple[int, list[socket.socket]]:
         """Start a process that runs `worker.run` for a request; return its id and its sockets.
 
-        The fork server is started too if it does not run.
+        The fork server is started first if it is not running.
 
         Args:
           request: the first message to the process: path, arguments and limits of the model.
@@ -65,7 +65,7 @@ class ForkServer:
         return answer["pid"], list(own_ends)
 
     def end(self, pid: int) -> str:
-        """End a process, if it has not ended; return how it did, in words."""
+        """End a process if it is running; return how it ended, in words."""
         try:
             status = self._request({"end": pid}, END_SECONDS)["status"]
         except (OSError, KeyError):

@@ -41,11 +41,11 @@ class ModelEnded(Internal):
 
 
 class SandboxedBundle:
-    """A `Servable` that runs the bundle's program in a process of its own.
+    """A `Servable` that runs the bundle's program in its own process.
 
     The process ends with the last reference to this object. It `is_alive` until it ends, or is
     killed because it did not answer in time: a current request then raises ModelEnded, later ones
-    NotReady.
+    raise NotReady.
 
     Args:
       path: folder of the bundle, NAME/VERSION.
@@ -59,8 +59,8 @@ class SandboxedBundle:
 
     Raises:
       UserError: the bundle is refused.
-      ModelEnded: the process has ended.
-      ModelFailed: loading failed.
+      ModelEnded: the process ended before the bundle was loaded.
+      ModelFailed: loading failed for any other reason.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SandboxedBundle:
         memory_bytes = int(settings.sandbox_memory_gib * 2**30)
         request = {"path": str(path), "memory_bytes": memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
-        # One that stays open while the process shall live, one for each call or stream at a time.
+        # One stays open as long as the process should live; each call or stream has one of its own.
         connections = 1 + settings.threads + settings.max_streams + SPARE_CONNECTIONS
         self.pid, sockets = fork_server.start(request, connections, settings.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
@@ -175,7 +175,7 @@ class SandboxedBundle:
         return head, arrays
 
     def _ended(self, reason: str) -> ModelEnded:
-        """End the process, if it has not ended, log why, and return the error to raise."""
+        """End the process if it is running, log why, and return the error to raise."""
         with self._end_lock:
             if not self._has_ended:
                 self._has_ended = True

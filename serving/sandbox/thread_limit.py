@@ -1,8 +1,8 @@
 """A limit on the threads of a single confined process, which resource limits cannot set.
 
-RLIMIT_NPROC counts all processes of a user, and not those of root. So the kernel asks the process
-that started it (seccomp's user notification) before each thread; Linux 5.5 and libseccomp 2.5, or
-newer, have it.
+RLIMIT_NPROC counts all processes of a user, and does not apply to root. So before each new thread
+the kernel asks the process that started this one (seccomp's user notification, which needs Linux
+5.5 and libseccomp 2.5 or newer).
 """
 
 import ctypes
@@ -21,7 +21,7 @@ SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # next to one for each connectio
 
 
 def most_threads(connections: int) -> int:
-    """Return the most threads of a process with a number of connections.
+    """Return the largest number of threads for a process with this number of connections.
 
     TensorFlow has a few per processor, and a few more for each program that it compiles.
     """
@@ -31,7 +31,7 @@ def most_threads(connections: int) -> int:
 def ask_for_threads(asker: socket.socket) -> None:
     """Have the kernel ask at the other end of a socket before each thread of this process.
 
-    Nothing changes where the kernel or the library cannot. The socket is closed.
+    Nothing changes if the kernel or the library does not support it. The socket is closed.
     """
     with asker:
         listener = _listener()
@@ -41,9 +41,9 @@ def ask_for_threads(asker: socket.socket) -> None:
 
 
 def answer(listener: int, pid: int, most: int) -> None:
-    """Answer a question of the kernel: a process may start a thread if it has fewer than `most`.
+    """Answer a request of the kernel: a process may start a thread if it has fewer than `most`.
 
-    Threads that are asked for at the same time are counted once they have started.
+    Threads that are requested at the same time are counted once they have started.
     """
     question = bytearray(NOTIFICATION_BYTES)
     try:
@@ -52,7 +52,7 @@ def answer(listener: int, pid: int, most: int) -> None:
         is_allowed = len(os.listdir(f"/proc/{pid}/task")) < most
         number, flags = (0, CONTINUE) if is_allowed else (-errno.EAGAIN, 0)
         fcntl.ioctl(listener, RESPOND, bytearray(struct.pack("QqiI", identity, 0, number, flags)))
-    except OSError:  # whoever asked has ended
+    except OSError:  # the process that asked has ended
         pass
 
 

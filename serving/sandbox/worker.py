@@ -1,4 +1,4 @@
-"""The process of one model: it confines itself, loads the bundle, and answers over its sockets."""
+"""The process of one model: it confines itself, loads the bundle, and answers on its sockets."""
 
 import contextlib
 import ctypes
@@ -30,11 +30,11 @@ MOST_TEXT = 1000  # characters of an error
 def run(
     request: dict[str, Any], connections: list[socket.socket], asker: socket.socket | None = None
 ) -> NoReturn:
-    """Load a bundle, confined, report it on the first connection, and answer on all of them.
+    """Confine the process, load a bundle, report it on the first connection, and answer on all.
 
     It never returns; the process ends when the first connection is closed. The request has `path`,
     `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of the loader by name; a connection
-    carries one request at a time. The asker is that of `confine`.
+    carries one request at a time. `asker` is the argument of `confine`.
     """
     try:
         module, _, function = request["loader"].partition(":")
@@ -62,7 +62,7 @@ def readable() -> list[Path]:
 
 
 def described(error: Exception) -> Head:
-    """Return the parts of an error to send: a word for its kind, and one line."""
+    """Return what is sent about an error: a word for its kind, and one line."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
         kind = error.code
@@ -94,7 +94,7 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
 
 
 class _Answers:
-    """The answers to each request, one method each: head and arrays in, head and arrays out."""
+    """The answers to requests, one method each: head and arrays in, head and arrays out."""
 
     def __init__(self, bundle: Any):
         self._bundle = bundle

@@ -20,7 +20,7 @@ from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-LOWEST_DB = -120.0  # dB, what digital silence is reported as
+LOWEST_DB = -120.0  # dB, as which digital silence is reported
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 
 
@@ -38,7 +38,7 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
 def read_sound(path: str | os.PathLike[str]) -> Sound:
     """Read a file at its own sample rate, mixed to mono: the mean of its channels.
 
-    Where the channels cancel each other the loudest is taken, see `Mixdown`.
+    If the channels cancel each other, the loudest is taken (`Mixdown`).
 
     Raises:
       AudioError: the file is missing, empty, not sound, truncated (in formats that can tell), has
@@ -96,13 +96,13 @@ def _pcm(waveform: np.ndarray) -> np.ndarray:
 
 
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
-    """Write 16-bit PCM, `.wav` or `.flac` by its name; the file is complete or absent.
+    """Write 16-bit PCM, as `.wav` or `.flac` by the suffix; the file is complete or absent.
 
-    A floating waveform [samples] is clipped to [-1, 1], int16 stored exactly.
+    A floating-point waveform [samples] is clipped to [-1, 1]; int16 is stored exactly.
 
     Raises:
       AudioError: the file cannot be written.
-      ValueError: the waveform is no sound.
+      ValueError: the waveform is not [samples] of floats or int16.
     """
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
@@ -138,7 +138,7 @@ def writing(
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
-    """Return bits per sample of int16 [samples] by libsndfile's FLAC at its best, with header."""
+    """Return bits per sample of int16 [samples] in libsndfile's best FLAC, including the header."""
     samples = np.asarray(samples)
     if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
         raise ValueError(f"`samples` must be int16 [samples], got {samples.dtype} {samples.shape}.")

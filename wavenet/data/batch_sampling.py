@@ -1,6 +1,6 @@
 """The clips of batch number n, a pure function of the seed and n: nothing has to be replayed.
 
-The file uses NumPy alone and imports nothing of this package, so that it can be copied to another
+The file uses only NumPy and imports nothing from this package, so that it can be copied to another
 machine, where `open_batches` draws exactly the batches drawn here.
 """
 
@@ -20,10 +20,10 @@ class Augmentation:
     """Random changes of a clip, drawn from the seed and the step.
 
     Attributes:
-      gain_db: each clip, and its mel, is amplified by a gain of at most this many dB, up or down.
-      polarity: each clip is negated or not.
+      gain_db: each clip, with its mel, is amplified by a gain of at most this many dB, up or down.
+      polarity: whether each clip is negated at random.
       bands: channels of a frame that are mel bands.
-      silence: natural logarithm of the floor of these bands, which are `above_silence`.
+      silence: natural logarithm of these bands' floor; the bands are `above_silence`.
     """
 
     gain_db: float
@@ -42,11 +42,11 @@ class ClipSource:
       padding: float32 [channels], the frame beyond a recording's end.
       speakers: int32 [recordings].
       ends: int64 [recordings], cumulative number of clip starts.
-      hop_samples: distance of clip starts (1 where there are no frames).
+      hop_samples: distance between possible clip starts, in samples (1 without frames).
       left_samples: number of true past samples in front of every clip, which the mask leaves out.
       side_frames: number of further frames on either side of past and clip, for a conditioner that
         reads neighbours.
-      augmentation: None for none.
+      augmentation: random changes of the clips; None for no changes.
     """
 
     waveforms: Sequence[np.ndarray]
@@ -75,7 +75,7 @@ def clip_source(
 ) -> ClipSource:
     """Return a `ClipSource` whose starts are the multiples of hop_samples, all equally likely.
 
-    Arguments are its attributes. clip_samples and left_samples are multiples of hop_samples; a
+    The arguments are its attributes. clip_samples and left_samples are multiples of hop_samples; a
     waveform shorter than a clip has one start, its beginning.
     """
     if left_samples < 0 or left_samples % hop_samples:
@@ -107,8 +107,8 @@ def clip_source(
 def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
     """Return (recording, first sample) of each clip of batch `step`.
 
-    Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks start number
-    floor(word * starts / 2^64) of all starts, recording after recording.
+    Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks the start numbered
+    floor(word * starts / 2^64) among those of all recordings in turn.
     """
     total = int(source.ends[-1])
     key = np.array([seed % 2**64, step], np.uint64)
@@ -124,7 +124,7 @@ def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> li
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
 
-    Before a recording's first sample there is silence, which a sampler starts from too.
+    Silence comes before a recording's first sample, as it does when a sampler starts.
     """
     left = source.left_samples
     first = max(0, start - left)
@@ -208,7 +208,7 @@ def batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, of a file that `corpus_export.export_npz` wrote.
+    """Return a function from a step to its batch, for a file of `corpus_export.export_npz`.
 
     Args:
       folder: the folder of the file.

@@ -12,21 +12,21 @@ from wavenet.data.corpus import Corpus
 from wavenet.data.corpus_export import export_npz
 from wavenet.data.pipeline import ALONE, ClipContext, clips
 
-CLIPS = "clips.npz"  # their file in an exported folder
+CLIPS = "clips.npz"  # the file of the clips in an exported folder
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipBatches:
-    """The batches of a run, a function of the seed and the step alone.
+    """The batches of a run, each a function of only the seed and the step.
 
     Attributes:
       corpus: the recordings.
       clip_samples: length of a clip.
-      batch_size: number of clips of a batch.
+      batch_size: number of clips in a batch.
       seed: seed of the choice of clips.
       features: the features in "frames".
       around: past, neighbouring frames and augmentation of a clip.
-      encode: returns the levels of a waveform, which a batch then has; None: it has none.
+      encode: function from a waveform to its levels, which batches then have; None: no levels.
     """
 
     corpus: Corpus

@@ -53,9 +53,9 @@ class Corpus:
 
     Attributes:
       splits: recordings by "train" and "dev".
-      speakers: names; the first num_train_speakers are those of train.
-      gain_db: gain of every recording whose peak stays within full scale.
-      notes: lines for the user about the gain, such as recordings that get less of it.
+      speakers: names of the speakers; the first num_train_speakers are those of train.
+      gain_db: gain of every recording whose peak it keeps within full scale.
+      notes: lines for the user about the gain, such as which recordings get less of it.
     """
 
     sample_rate_hz: int
@@ -69,18 +69,18 @@ class Corpus:
 
     @property
     def hop_samples(self) -> int:
-        """Samples per frame; 1 where there are no frames."""
+        """Samples per frame; 1 if there are no frames."""
         convention = self.mel or self.pitch
         return convention.hop_samples if convention else 1
 
 
 def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return one gain for a whole corpus, in dB to two places, and notes on it.
+    """Return one gain for a whole corpus, in dB to two places, and notes about it.
 
     The gain brings the median level of train to level_db. A recording whose peak it would bring
-    above full scale gets less, see `prepare`; one loud recording does not decide for all.
+    above full scale gets less (`prepare`), so that one loud recording does not decide for all.
 
-    The level is the RMS in dB re full scale; None keeps the stored one (gain 0).
+    The level is the RMS in dB re full scale; None keeps the stored level (gain 0).
     """
     if level_db is None:
         return 0.0, []
@@ -99,7 +99,7 @@ def _own_gain_db(recording: Recording, gain_db: float) -> float:
 
 
 def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
-    """Return a line on the recordings that get less than the gain, if there are any."""
+    """Return a line that names the recordings that get less than the gain, if there are any."""
     loud = [shown(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
     if not loud:
         return []
@@ -129,7 +129,7 @@ class _Recipe:
     def cache_name(self, recording: Recording) -> str:
         fields = dataclasses.asdict(self)
         if self.speed == 1.0:
-            del fields["speed"]  # as it was before there were any
+            del fields["speed"]  # as before there were speeds
         values = [VERSION, recording.measured.digest, fields]
         text = json.dumps(values, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest() + ".npz"
@@ -215,7 +215,7 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
 def _wanted(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
-    """Return every recording with its recipe, those of train once more per further speed."""
+    """Return every recording with its recipe; those of train again for each further speed."""
     others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
     wanted = [(r, recipe.of(r)) for r in report.recordings]
     return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
@@ -241,14 +241,14 @@ def prepare(
         recordings keep their stored level.
       gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
         bring above full scale gets less.
-      speeds: factors of speed; for each, every recording of train is added once more, pitch and
-        pace changed together.
-      cache_folder: keeps computed arrays, by sound, conventions and gain; a damaged file is
-        computed again. None keeps nothing.
+      speeds: factors of speed; for each, every recording of train is added again with this speed,
+        which changes pitch and pace together.
+      cache_folder: folder for computed arrays, by sound, conventions and gain; a damaged file is
+        computed again. None: nothing is kept.
 
     Raises:
-      DataError: the cache cannot be written (a full disk).
-      AudioError: a recording has disappeared.
+      DataError: the cache cannot be written, for example because the disk is full.
+      AudioError: the file of a recording has disappeared.
     """
     notes: list[str] = []
     if gain_db is None:
@@ -295,7 +295,7 @@ def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
 
 
 def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndarray:
-    """Return one feature [frames, channels]; for no recording, one frame of digital silence."""
+    """Return one feature [frames, channels]; without a recording, one frame of digital silence."""
     if feature == "mel" and corpus.mel:
         silent = np.full((1, corpus.mel.bands), corpus.mel.silence, np.float32)
         return above_silence(prepared.mel if prepared else silent, corpus.mel)

@@ -37,7 +37,7 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
     For each split that has recordings: `SPLIT_waveform` int16 [all samples] and `SPLIT_offsets`
     int64 [recordings + 1], recording i being waveform[offsets[i]:offsets[i + 1]]; `SPLIT_speaker`
     int32 [recordings]; `SPLIT_names`; with features, `SPLIT_frames` float32 [all frames, channels]
-    and `SPLIT_frame_offsets`. `silent_frame` float32 [channels]; `description`, a JSON text.
+    and `SPLIT_frame_offsets`. Besides, `silent_frame` float32 [channels] and `description`, JSON.
     `batch_sampling.clip_source` over these arrays gives the batches of `pipeline.clips`.
 
     Raises:

@@ -23,11 +23,11 @@ class FileInfo:
       peak_db: largest magnitude of the mono mix, in dB of full scale.
       rms_db: root mean square of the mono mix, in dB of full scale.
       clipped_share: share of all samples, of all channels, at full scale, in [0, 1].
-      cancelled: the channels cancel each other, so that the loudest of them is used instead of the
-        mix.
-      missing_samples: number of samples per channel that the header promises and the file does not
+      cancelled: whether the channels cancel each other, so that the loudest of them is used instead
+        of the mix.
+      missing_samples: number of samples per channel that the header promises but the file does not
         hold.
-      unread_bytes: number of bytes behind the sound that its header does not account for.
+      unread_bytes: number of bytes after the sound that its header does not account for.
     """
 
     sample_rate_hz: int
@@ -81,7 +81,7 @@ def cache_key(path: Path) -> str:
 
 
 def load(cache_folder: Path | None) -> dict[str, FileInfo]:
-    """Return the cached properties by key; none if the cache is missing or damaged."""
+    """Return the cached properties by key; {} if the cache is missing or damaged."""
     if cache_folder is None:
         return {}
     try:

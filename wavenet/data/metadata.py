@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from foundation.folders import shown, some
 
 SPLITS = ("train", "dev")
-LJ_SPEECH = "metadata.csv"  # of LJ Speech and of what follows it
+LJ_SPEECH = "metadata.csv"  # of LJ Speech and of data sets in its format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Row:
     """The row of one recording in a table.
 
     Attributes:
-      split: "train" or "dev" after the table's name, or "".
+      split: "train" or "dev", from the table's name, or "".
     """
 
     table: str
@@ -28,7 +28,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """All rows of a folder's tables, including split tables, and notes on unreadable ones."""
+    """All rows of a folder's tables, including split tables, and notes about unreadable ones."""
 
     rows: tuple[Row, ...]
     splits: frozenset[str]
@@ -50,7 +50,7 @@ def _rows(path: Path) -> list[Row] | None:
 
 
 def _lj_speech_rows(path: Path) -> list[Row] | None:
-    """Return the rows of lines `file|text` or `file|text|normalised text`, None if it has none."""
+    """Return the rows of lines `file|text` or `file|text|normalised text`; None without any."""
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.strip()]
     if not cells or any(len(each) < 2 for each in cells):
@@ -67,7 +67,8 @@ def read_tables(folder: Path) -> Tables:
 
     The first line of a `*.tsv` is the header; `text` and `speaker` columns are optional, others are
     ignored. `train.tsv` and `dev.tsv` also give the split. `metadata.csv` has no header: lines
-    `file|text|normalised text`, the last of which is taken. An unreadable table becomes a note.
+    `file|text|normalised text`, of which the last field is taken. An unreadable table becomes a
+    note.
     """
     rows: list[Row] = []
     splits, notes = set(), []
@@ -89,11 +90,11 @@ def read_tables(folder: Path) -> Tables:
 
 
 def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
-    """Return the row of each recording by its name, rows without a recording, and notes.
+    """Return the row of each recording by name, rows without a recording, and notes.
 
-    Several rows of one recording complete each other. Where they contradict each other the last one
-    counts, with a note. Names are relative to the folder. A row of `train.tsv` may omit the folder
-    `train/` of its file, one of `dev.tsv` likewise; one of `metadata.csv` omits folder and suffix.
+    Several rows of one recording complement each other. If they contradict each other, the last one
+    counts, with a note. Names are relative to the folder. Rows of `train.tsv` may omit the folder
+    `train/` of their files, likewise for `dev.tsv`; those of `metadata.csv` omit folder and suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []

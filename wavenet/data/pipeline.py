@@ -18,7 +18,7 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ClipContext:
-    """The past, the neighbouring frames and the augmentation that clips are drawn with."""
+    """The past, the neighbouring frames and the augmentation with which clips are drawn."""
 
     left_samples: int = 0
     side_frames: int = 0
@@ -26,7 +26,7 @@ class ClipContext:
     polarity: bool = False
 
     def augmentation(self, corpus: Corpus, features: Sequence[str]) -> Augmentation | None:
-        """Return the `Augmentation` of a `ClipSource`, None where nothing changes."""
+        """Return the `Augmentation` for a `ClipSource`; None if nothing is changed."""
         if not (self.gain_db or self.polarity):
             return None
         if corpus.mel is None or "mel" not in features:
@@ -46,7 +46,7 @@ def source_of(
     features: Sequence[str] = ("mel",),
     clip_context: ClipContext = ALONE,
 ) -> ClipSource:
-    """Return the `ClipSource` of a split; clips start on whole frames where there are features."""
+    """Return the `ClipSource` of a split; with features, clips start on whole frames."""
     around: dict[str, Any] = {
         "left_samples": clip_context.left_samples,
         "side_frames": clip_context.side_frames,
@@ -84,15 +84,15 @@ def clips(
     """Return an endless dataset of batches of clips, every clip of the split equally likely.
 
     Batch n depends only on the corpus, the arguments and n: a dataset started at `start_step`
-    continues one started at 0 exactly, at no cost. Features are "mel" and "f0", next to each other
-    in "frames"; `encode`, from waveform to levels, adds "levels"; a shard is an equal part of each
-    batch's rows.
+    exactly continues one started at 0, at no cost. Features are "mel" and "f0", next to each other
+    in "frames"; `encode`, a function from waveform to levels, adds "levels"; a shard is an equal
+    part of each batch's rows.
 
     Yields:
-      "waveform" float32 [batch, left_samples + clip_samples]; "mask" the same, 1 inside the
-      recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames" float32
-      [batch, frames of those samples + 2 side_frames, channels], the silent frame in padding; with
-      encode, "levels" int32, as the waveform.
+      "waveform" float32 [batch, left_samples + clip_samples]; "mask", of the same shape, 1 inside
+      the recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames"
+      float32 [batch, frames of those samples + 2 side_frames, channels], the silent frame in
+      padding; with encode, "levels" int32, of the waveform's shape.
     """
     source = source_of(corpus, split, clip_samples, features, clip_context)
     made = functools.partial(

@@ -1,4 +1,4 @@
-"""The level of a recording: brought to a model's own for its frames, and restored in the sound.
+"""The level of a recording: changed to the model's for the frames, and restored in the sound.
 
 A model is trained on recordings at one level, and its sounds have that level too; divided by the
 recording's gain, they are as loud as the recording.
@@ -13,17 +13,17 @@ from wavenet.data.audio import amplify, peak_db, rms_db
 from wavenet.features.frames_in_pieces import FramesInPieces
 
 HEADROOM_DB = 0.3  # of a peak below full scale: what resampling may add to it
-NEAR_DB = 6.0  # about what recordings of one training differ by from their median
+NEAR_DB = 6.0  # about how far the recordings of one training set lie from their median
 SILENCE_DB = -80.0  # RMS below which there is no voice to be brought to a level
-KNEE = 0.95  # of full scale, above which peaks are bent
+KNEE = 0.95  # of full scale, above which peaks are compressed
 
 
 class RecordedFrames(np.ndarray):
     """Frames of a recording, float32 [frames, channels], with its gain, `gain_db`.
 
-    Frames that were drawn with the detail of recordings are of this class too, with a gain of 0: a
-    student refines the sounds of both by default. A sound that a model generates from them is at
-    the recording's level. `np.asarray` of them gives plain frames, whose sound is at the model's
+    Frames that were drawn with the detail of recordings also belong to this class, with a gain of
+    0: a student refines the sounds of both by default. A sound that a model generates from them has
+    the recording's level. `np.asarray` turns them into plain frames, whose sound has the model's
     level.
     """
 
@@ -42,26 +42,26 @@ def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
 
 
 def is_recorded(condition: Any) -> bool:
-    """Return whether frames are known to be of a recording, or drawn to be like those of one."""
+    """Return whether frames come from a recording, or were drawn with the detail of one."""
     return isinstance(condition, RecordedFrames | FramesInPieces)
 
 
 def gain_of(condition: Any) -> float:
-    """Return the gain of the recording of some frames, in dB; 0 for plain frames."""
+    """Return the gain of the recording that frames come from, in dB; 0 for plain frames."""
     return getattr(condition, "gain_db", 0.0)
 
 
 def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) -> float:
     """Return the gain that brings a recording to a model's level, in dB.
 
-    It is the gain of the training's recordings if the recording is about as loud as those; else the
-    gain that brings its RMS within `NEAR_DB` of theirs. No peak is amplified above full scale.
+    It is the gain of the training recordings if the recording is about as loud as they are; else
+    the gain that brings its RMS within `NEAR_DB` of theirs. No peak is amplified above full scale.
 
     Args:
       waveform: float [samples], as stored.
       gain_db: gain of the recordings that the model was trained on, in dB.
       level_db: RMS of the recordings that the model was trained on, in dB of full scale, after the
-        gain; None where it is unknown.
+        gain; None if it is unknown.
     """
     return gain_of_levels_db(rms_db(waveform), peak_db(waveform), gain_db, level_db)
 
@@ -82,7 +82,7 @@ def below_full_scale_db(peak: float) -> float:
 
 
 def level_of(spec: Mapping[str, Any]) -> float | None:
-    """Return the `level_db` of `level_gain_db` in a model.json: measured, or else intended."""
+    """Return a model.json's `level_db` for `level_gain_db`: as measured, or else as intended."""
     data = spec.get("config", {}).get("data") or {}
     return spec.get("level_db", data.get("level_db"))
 
@@ -90,8 +90,8 @@ def level_of(spec: Mapping[str, Any]) -> float | None:
 def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
     """Return a model's sound at the level of a recording that was amplified by `gain_db`.
 
-    Peaks beyond full scale are bent to stay below it, sample by sample, so that a sound does not
-    depend on its chunks.
+    Peaks beyond full scale are compressed to stay below it, sample by sample, so that a sound does
+    not depend on its chunks.
     """
     if not gain_db:
         return sound
@@ -100,7 +100,7 @@ def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
 
 
 def bent(waveform: np.ndarray) -> np.ndarray:
-    """Return the waveform with all above `KNEE` bent smoothly to stay below full scale."""
+    """Return the waveform with all above `KNEE` smoothly compressed to stay below full scale."""
     size = np.abs(waveform)
     above = KNEE + (1.0 - KNEE) * np.tanh((size - KNEE) / (1.0 - KNEE))
     return np.where(size > KNEE, np.sign(waveform) * above, waveform).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A recording of any length at one rate, read from its file again and again, never held whole."""
+"""A recording of any length at one rate, read from its file repeatedly and never held whole."""
 
 import functools
 from collections.abc import Iterator
@@ -26,8 +26,12 @@ class RecordingInPieces:
     def __init__(self, path: Path, rate_hz: int) -> None:
         """Measure the file.
 
+        Args:
+          path: the sound file.
+          rate_hz: sample rate of the waveform.
+
         Raises:
-          AudioError: the file cannot be read, or is too short to make frames of.
+          AudioError: the file cannot be read, or is too short to compute frames from.
         """
         self._path, self.rate_hz = path, rate_hz
         self.file = properties(path)
@@ -39,7 +43,7 @@ class RecordingInPieces:
         self.peak_db = decibel(peak)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the waveform, float32 [samples] a block: together what `audio.read` returns."""
+        """Yield the waveform in blocks, float32 [samples], which `audio.read` returns as one."""
         blocks = mono_blocks(self._path, self.file)
         if self.file.sample_rate_hz == self.rate_hz:
             yield from blocks
@@ -62,14 +66,14 @@ class RecordingInPieces:
 
     @functools.cached_property
     def rms_db(self) -> float:
-        """The root mean square in dB re full scale, to the bit that of the whole waveform."""
+        """The root mean square in dB re full scale, bit for bit that of the whole waveform."""
         squares = _Squares(self.blocks())
         total = squares.sum_of(self.samples)
         return decibel(float(np.sqrt(total / self.samples)))
 
 
 def check_length(path: Path, samples: int) -> None:
-    """Raise AudioError unless there are enough samples to make frames of."""
+    """Raise AudioError unless there are enough samples to compute frames from."""
     if samples < 2:
         raise AudioError(path, f"holds too little sound: {samples} samples at the model's rate")
 
@@ -83,7 +87,8 @@ class _Squares:
     def sum_of(self, samples: int) -> np.float64:
         """Return the sum over the next samples.
 
-        NumPy adds in pairs: the first half, to a multiple of eight, and the rest, each likewise.
+        Like NumPy, it adds in pairs: the first half, rounded down to a multiple of eight, and the
+        rest, each summed in the same way.
         """
         if samples > SUMMED:
             half = samples // 2

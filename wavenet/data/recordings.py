@@ -1,4 +1,4 @@
-"""The usable recordings of a folder, the ones left out, and why."""
+"""The usable recordings of a folder, those left out, and why."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ class DataError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class ScanRules:
-    """Rules for usable recordings, and for their split where the folder has none.
+    """Rules for usable recordings, and for their split if the folder has none.
 
     Attributes:
       min_seconds: length of the shortest usable recording.
@@ -32,11 +32,11 @@ class ScanRules:
         silent.
       max_clipped_share: a recording counts as clipped if a larger share of its samples, in [0, 1],
         is at full scale.
-      keep_clipped: use clipped recordings nevertheless.
+      keep_clipped: whether to use clipped recordings anyway.
       dev_share: share of the files that become dev, in [0, 1), chosen by a hash of the name; 0
         leaves dev empty.
-      speaker_folders: the folder directly around a recording names its speaker where no table does,
-        and recordings without any are left out if others have one.
+      speaker_folders: whether the folder around a recording names its speaker if no table does, and
+        recordings without a speaker are left out if others have one.
     """
 
     min_seconds: float = 0.3
@@ -58,8 +58,8 @@ class Recording:
     """A usable file.
 
     Attributes:
-      name: relative to the folder, with forward slashes.
-      split: train or dev.
+      name: the file's path relative to the folder, with forward slashes.
+      split: "train" or "dev".
     """
 
     name: str
@@ -72,7 +72,7 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """An unused file: the reason in a word or two (`kind`), and in detail."""
+    """An unused file, with the reason in a word or two (`kind`) and in detail."""
 
     name: str
     kind: str
@@ -86,7 +86,7 @@ class ScanReport:
     Attributes:
       recordings: the usable recordings, dev first, by name.
       left_out: the files that are not used, with the reason for each.
-      clipped: names of the clipped recordings that are used nevertheless.
+      clipped: names of the clipped recordings that are used anyway.
       notes: further remarks on the folder, one line each.
     """
 
@@ -337,7 +337,7 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """Return the recordings, without unnamed ones where speakers matter and others have one."""
+    """Return the recordings and those left out: without a speaker, although others have one."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []
@@ -356,18 +356,18 @@ def scan(
     """Return the usable recordings of a folder with split, speaker and text, and all others.
 
     Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are; else
-    it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`, LJ Speech's
-    `metadata.csv`) give texts and speakers. The same sound is used once; where train and dev share
-    it, in dev.
+    a hash of each relative name decides. Tables (`*.tsv` with a column `file`, LJ Speech's
+    `metadata.csv`) give texts and speakers. The same sound is used only once; if train and dev
+    share it, in dev.
 
     Args:
-      folder: searched to any depth; hidden files are skipped.
+      folder: folder to search, to any depth; hidden files are skipped.
       sample_rate_hz: rate at which the recordings will be used.
       rules: the limits of a usable recording, and the share of dev.
-      cache_folder: keeps the properties of the files between runs; None: nowhere.
+      cache_folder: folder that keeps the files' properties between runs; None: they are not kept.
 
     Raises:
-      DataError: no such folder, or no usable recording for train or dev.
+      DataError: the folder does not exist, or has no usable recordings for train or dev.
     """
     folder = Path(folder)
     names, notes = _find(folder)

@@ -1,4 +1,4 @@
-"""Decoding of a sound file, block by block to its end, whatever its headers say."""
+"""Decoding of a sound file, block by block to its end, regardless of what its headers say."""
 
 import errno
 import os
@@ -15,11 +15,11 @@ from foundation.folders import shown
 from wavenet.data.streams import Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18
-RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
+RATES_HZ = (1_000, 1_000_000)  # of recordings; a damaged header may have any number
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
 UNKNOWN_SAMPLES = 1 << 60  # and more, likewise
-DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
+DECODER_SAMPLES = 4096  # by which a lossy format's header may be wrong
 
 
 class AudioError(UserError):
@@ -35,24 +35,24 @@ class AudioError(UserError):
 
 
 class _Forward(soundfile.SoundFile):
-    """A file of which no more is expected than what comes."""
+    """A sound file that is only read forward."""
 
     def seekable(self) -> bool:
-        """Return False, so that the place is not looked for after every block."""
+        """Return False, so that the decoder does not seek after every block."""
         return False
 
 
 class SoundFile:
     """A sound file to be read from its beginning to its end.
 
-    Several streams one after another in one file are one sound.
+    Several consecutive streams in one file are one sound.
 
     Attributes:
-      sample_rate_hz: the stored sample rate; known from the first block on.
-      channels: the stored number of channels; known from the first block on.
-      missing_samples: number of samples per channel that a header promises and the file does not
+      sample_rate_hz: the stored sample rate; known after the first block.
+      channels: the stored number of channels; known after the first block.
+      missing_samples: number of samples per channel that a header promises but the file does not
         hold; known after the last block.
-      unread_bytes: number of bytes behind the sound that its header does not account for.
+      unread_bytes: number of bytes after the sound that its header does not account for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class SoundFile:
                 found = found_in(source)
                 self.unread_bytes = found.unread_bytes
                 for stored in self._stored(source, found):
-                    # libsndfile gives s / 32768. Infinities are left to whoever reads.
+                    # libsndfile gives s / 32768. Callers handle infinities.
                     with np.errstate(over="ignore", invalid="ignore"):
                         shifted = stored * np.float32(65536.0) + np.float32(1.0)
                         yield shifted / np.float32(65535.0)
@@ -132,7 +132,7 @@ def _check_file(path: Path) -> None:
 
 
 def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return the samples per channel that a header promises beyond the `there` that were read."""
+    """Return the number of samples per channel that a header promises beyond the `there` read."""
     said = PROMISED.search(file.extra_info)
     if said is None:
         missing = file.frames - there
@@ -144,7 +144,7 @@ def missing_samples(file: soundfile.SoundFile, there: int) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the cause of an error of a file, in one line without a full stop."""
+    """Return the cause of a file's error, in one line without a full stop."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(getattr(error, "error_string", "") or error)

@@ -1,4 +1,4 @@
-"""Properties of a sound file, and its channels as one, both block by block."""
+"""Properties of a sound file, and the mix of its channels, both block by block."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ import numpy as np
 from wavenet.data.sound_file import AudioError, SoundFile
 
 FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
-CANCELLED = 0.1  # of the power that the mean of channels without relation would have
+CANCELLED = 0.1  # of the power that the mean of unrelated channels would have
 
 
 class Mixdown:
     """The mean of the channels, block by block, and whether they cancel each other in it.
 
-    Channels cancel where one is another one negated: their mean is silent though neither is.
+    Channels cancel if one is another one negated: their mean is silent although neither is.
     """
 
     def __init__(self, channels: int) -> None:
@@ -31,12 +31,12 @@ class Mixdown:
 
     @property
     def loudest(self) -> int:
-        """Index of the channel of the greatest power."""
+        """Index of the channel with the greatest power."""
         return int(np.argmax(self._powers))
 
     @property
     def cancels(self) -> bool:
-        """True if the mean has lost nearly all power of the channels."""
+        """True if the mean has lost nearly all of the channels' power."""
         return bool(self._mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 
@@ -49,10 +49,10 @@ class SoundProperties:
       sample_rate_hz: the stored sample rate.
       channels: the stored number of channels.
       clipped_share: share of all samples, of all channels, at full scale.
-      cancelled: the channels cancel each other, and the sound is the loudest of them alone.
+      cancelled: whether the channels cancel each other, so that the sound is only the loudest one.
       loudest: index of the loudest channel.
-      missing_samples: number of samples that the header promises and the file does not hold.
-      unread_bytes: number of bytes behind the length of sound that the header gives, which are not
+      missing_samples: number of samples that the header promises but the file does not hold.
+      unread_bytes: number of bytes after the length of sound that the header gives, which are not
         read.
     """
 
@@ -66,7 +66,7 @@ class SoundProperties:
     unread_bytes: int
 
     def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return remarks on the file, resampled to `to_hz`, for a listener, one fact each."""
+        """Return remarks for a listener about the file, resampled to `to_hz`, one fact each."""
         notes = []
         if self.cancelled:
             notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
@@ -103,8 +103,8 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
       take: called with the mean of the channels of every block, float32 [samples].
 
     Raises:
-      AudioError: the file cannot be read, see `SoundFile`, or holds no samples or numbers that are
-        not finite.
+      AudioError: the file cannot be read (`SoundFile`), has no samples, or has samples that are not
+        finite.
     """
     read = SoundFile(path)
     mixed, at_full_scale, total = None, 0, 0
@@ -132,10 +132,10 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
 
 
 def mono_blocks(path: Path, found: SoundProperties) -> Iterator[np.ndarray]:
-    """Yield the sound of a file with these properties, mono, float32 [samples] a block.
+    """Yield the sound of a file with these properties in mono blocks, float32 [samples].
 
     Raises:
-      AudioError: the file cannot be read any more, or has changed meanwhile.
+      AudioError: the file can no longer be read, or has changed in the meantime.
     """
     read, there = SoundFile(path), 0
     mixed = Mixdown(found.channels)

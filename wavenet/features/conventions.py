@@ -31,7 +31,7 @@ class MelConvention:
 
     Attributes:
       sample_rate_hz: sample rate of the sound.
-      hop_samples: distance of two frames, in samples.
+      hop_samples: distance between two frames, in samples.
       window_samples: length of the Hann window, in samples.
       fft_size: length of the Fourier transform, in samples.
       bands: number of bands.
@@ -41,7 +41,7 @@ class MelConvention:
         filter's weight.
       log: logarithm of a value, "natural" or "log10".
       scale: the mel scale, "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
-      normalisation: "area": triangles have area one in Hz; "peak": they have height one.
+      normalisation: "area" for triangles of area one in Hz, or "peak" for height one.
       padding: samples beyond the ends of the sound, "zeros" or "reflect".
     """
 
@@ -95,7 +95,7 @@ class MelConvention:
         """Return the convention that `to_dict` wrote.
 
         Raises:
-          ValueError: this code does not compute it.
+          ValueError: this version does not compute the convention.
         """
         fields = {field.name for field in dataclasses.fields(cls)}
         for name in values:
@@ -117,12 +117,12 @@ class PitchConvention:
 
     Attributes:
       sample_rate_hz: sample rate of the sound.
-      hop_samples: distance of two frames, in samples.
+      hop_samples: distance between two frames, in samples.
       low_hz: lowest F0 searched.
       high_hz: highest F0 searched.
       method: "dio" (with StoneMask, 120 times real time) or "harvest" (more reliable, 6 times real
         time).
-      reference_hz: the F0 with value 0.
+      reference_hz: the F0 whose value is 0.
     """
 
     sample_rate_hz: int = 24000

@@ -1,4 +1,4 @@
-"""Statistics of mel frames that tell the convention of a model from others."""
+"""Statistics of mel frames that distinguish a model's convention from others."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ import numpy as np
 
 from wavenet.features.conventions import MelConvention
 
-LEAST_FRAMES = 20  # of which a mean says something
+LEAST_FRAMES = 20  # whose mean is meaningful
 MARGIN = 0.25  # beyond the range; what 29 dB more are where the floor is 1e-5
-FAR = 2.0  # deviations above the mean that no recording has, however loud
+FAR = 2.0  # deviations above the training mean, which even a loud recording's mean does not reach
 LOUD, NARROW = 1.2, 0.65  # deviations above it, and spread in deviations: another logarithm
 ROUNDING = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameStatistics:
-    """Statistics of the mel frames of a model's training, over all bands, `above_silence`.
+    """Statistics of the mel frames, `above_silence`, that a model was trained on, over all bands.
 
     Attributes:
-      high: the greatest value; the least is that of silence, 0.
+      high: the greatest value; the least is 0, for silence.
       mean: mean of all values.
       deviation: standard deviation of all values.
     """
@@ -57,10 +57,10 @@ def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
 
 
 def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
-    """Return why frames [frames, bands], `above_silence`, are not of a model's convention, or None.
+    """Return why frames [frames, bands], `above_silence`, do not fit a model's convention, or None.
 
-    A recording may be silent, quiet or loud; but no logarithm of it is below the floor, and other
-    logarithms, or none, are too high for how little they vary.
+    A recording may be silent, quiet or loud, but its logarithm is never below the floor; frames
+    with a different logarithm, or none, are too high for how little they vary.
     """
     low, high = float(frames.min()), float(frames.max())
     if low < -ROUNDING or high > trained.high + MARGIN:

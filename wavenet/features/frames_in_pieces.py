@@ -1,18 +1,18 @@
-"""Frames that are computed while they are read, so that hours of them take no memory."""
+"""Frames that are computed while they are read, so that hours of them take little memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-KEPT_FRAMES = 4096  # behind the newest ones that were read: who refines reads a little later
+KEPT_FRAMES = 4096  # before the newest ones that were read, since refinement reads a little later
 
 
 class FramesInPieces:
-    """Frames [frames, channels] in the order of time, of which only the newest are kept.
+    """Frames [frames, channels] that are read in order, of which only the newest are kept.
 
-    A slice of them is an array. Reading from an earlier frame than those that are kept computes
-    them again from the beginning.
+    A slice of them is an array. Reading a frame earlier than those that are kept computes them
+    again from the beginning.
 
     Attributes:
       shape: number of frames and of channels.
@@ -24,7 +24,7 @@ class FramesInPieces:
     def __init__(
         self, shape: tuple[int, int], pieces: Callable[[], Iterator[np.ndarray]], gain_db: float
     ) -> None:
-        """Make the frames of a function that yields them from the first to the last."""
+        """Make the frames from a function that yields them from the first to the last."""
         self.shape, self.gain_db = shape, gain_db
         self._pieces = pieces
         self._begin()
@@ -45,7 +45,7 @@ class FramesInPieces:
         return self._held[start - self._first : max(start, stop) - self._first]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """Return all frames, which takes the memory of all of them."""
+        """Return all frames as one array, which takes memory for all of them."""
         return np.asarray(np.concatenate(list(self._pieces())), dtype)
 
     def _begin(self) -> None:
@@ -60,7 +60,7 @@ class FramesInPieces:
 
 
 class MappedFrames:
-    """Frames in pieces, each slice after a function of the frames [frames, channels]."""
+    """Frames in pieces with a function applied to each slice [frames, channels]."""
 
     def __init__(
         self, frames: FramesInPieces, function: Callable[[np.ndarray], np.ndarray]
@@ -68,7 +68,7 @@ class MappedFrames:
         self._frames, self._function = frames, function
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return what the function makes of the frames of a slice."""
+        """Return the function's result for the frames of a slice."""
         return self._function(self._frames[part])
 
 

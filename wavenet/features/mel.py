@@ -1,4 +1,4 @@
-"""Mel spectrograms by a `MelConvention`."""
+"""Mel spectrograms according to a `MelConvention`."""
 
 import functools
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 
 def num_frames(samples: int, hop_samples: int) -> int:
-    """Return the number of frames of so many samples: ceil(samples / hop_samples)."""
+    """Return the number of frames of `samples` samples: ceil(samples / hop_samples)."""
     return -(-samples // hop_samples)
 
 
@@ -75,7 +75,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
 
 
 def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
-    """Return triangles of height one between neighbours of [bands + 2] points, [bins, bands]."""
+    """Return triangles of height one over each three neighbouring points, [bins, bands]."""
     low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
     return np.maximum(0.0, np.minimum(rising, falling))
@@ -84,7 +84,7 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
 def _padded(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the blocks of so many samples, and what lies before and behind them."""
+    """Yield the blocks, `samples` samples in all, with the padding before and after them."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
     frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples
@@ -145,7 +145,7 @@ def mel_pieces(
 
 
 def _needed(frames: int, convention: MelConvention) -> int:
-    """Return the samples that the next piece reads where so many frames are left."""
+    """Return the number of samples that the next piece reads if `frames` frames are left."""
     return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 
 
@@ -153,7 +153,7 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
     """Return the frames of windowed segments [frames, window_samples], float32 [frames, bands].
 
     They are computed in float64 and rounded once. The bands are summed by SciPy's sparse product,
-    whose order is fixed: BLAS adds in another order on another number of threads or processor.
+    whose order is fixed; the order of BLAS depends on the processor and the number of threads.
     """
     import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
 

@@ -1,4 +1,4 @@
-"""The classical vocoder: a sound from mel frames alone (Griffin and Lim 1984)."""
+"""The classical vocoder: a sound from only mel frames (Griffin and Lim 1984)."""
 
 import numpy as np
 import scipy.fft
@@ -40,10 +40,10 @@ def griffin_lim(
       seed: seed of the random phases that the iterations start from.
       refit: use for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
         updates, so that only the mel is fixed and not its estimated magnitudes. This is no longer
-        Griffin-Lim, and clearly better.
+        Griffin-Lim, but clearly better.
 
     Raises:
-      ValueError: frames of another shape or not finite, or a number that is out of range.
+      ValueError: the frames have the wrong shape or are not finite, or a number is out of range.
     """
     frames = _checked(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
@@ -66,8 +66,8 @@ def griffin_lim(
 def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.ndarray:
     """Return magnitudes float64 [frames, fft_size / 2 + 1] whose bands are nearest the mel's.
 
-    Nearest in the Itakura-Saito divergence, sum of b / c - ln(b / c) - 1 over the bands b wanted
-    and c reached, which like a log-mel depends on ratios; from a flat spectrum, 100 updates
+    Nearest in the Itakura-Saito divergence, the sum of b / c - ln(b / c) - 1 over wanted bands b
+    and reached bands c, which like a log-mel depends on ratios; from a flat spectrum, 100 updates
 
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
@@ -104,7 +104,7 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """Return the magnitudes after multiplicative updates that bring their bands nearer these."""
+    """Return the magnitudes after multiplicative updates that bring them nearer to `bands`."""
     M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):
@@ -118,7 +118,7 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 
 
 class _Grid:
-    """The frames of a mel convention over a sound of so many samples, in both directions."""
+    """The transforms between a sound of `num_samples` and its spectrum, by a mel convention."""
 
     def __init__(self, convention: MelConvention, num_samples: int) -> None:
         self.convention, self.num_samples = convention, num_samples
@@ -128,7 +128,7 @@ class _Grid:
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
-        """Return complex64 [frames, bins]."""
+        """Return the spectrum of a sound, complex64 [frames, bins]."""
         hop, window = self.convention.hop_samples, self.convention.window_samples
         length = (self.frames - 1) * hop + window
         around = (self.first, max(0, length - self.first - len(sound)))
@@ -138,19 +138,19 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the sound of the nearest spectrum, float32 [num_samples] (equation 6)."""
+        """Return the sound whose spectrum is nearest, float32 [num_samples] (equation 6)."""
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
 
     def _added(self, segments: np.ndarray) -> np.ndarray:
-        """Return the segments, a hop apart, added up over the sound's samples, [num_samples]."""
+        """Return the overlap-added segments, a hop apart, cut to the sound, [num_samples]."""
         sums = overlap_added(segments, self.convention.hop_samples)
         return sums[self.first : self.first + self.num_samples]
 
 
 def overlap_added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Return the segments [frames, window], a hop apart, added up, float32, in whole hops."""
+    """Return the overlap-added segments [frames, window], a hop apart, float32, in whole hops."""
     frames, window = segments.shape
     blocks = -(-window // hop)
     padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))

@@ -26,13 +26,13 @@ def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
 def fundamental_frequency(
     waveform: np.ndarray, convention: PitchConvention
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
+    """Return F0 in Hz, float32 [frames], 0 if unvoiced, and whether it is voiced, bool [frames].
 
     Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. The
     methods are those of WORLD (Morise et al., IEICE 2016; through pyworld).
 
     Raises:
-      UserError: pyworld, of the extra `quality`, is not installed.
+      UserError: pyworld, which the extra `quality` installs, is missing.
     """
     hop_samples = convention.hop_samples
     x = np.asarray(waveform, np.float64)

@@ -1,7 +1,7 @@
 """Opinion scores predicted by networks that were trained on listeners: DNSMOS P.808 and PLCMOS.
 
-Both rate the sound alone, without a reference. Their weights are in the package `speechmos` and run
-in `onnxruntime`, both of the extra `listening`. The inputs of DNSMOS are computed here; the
+Both rate only the sound, without a reference. Their weights are in the package `speechmos` and run
+in `onnxruntime`; the extra `listening` installs both. The inputs of DNSMOS are computed here; the
 package's own code, which gives the same, would need librosa.
 """
 
@@ -24,15 +24,15 @@ SHORTEST_SECONDS = 0.25
 DNSMOS_SAMPLES = 144_160  # 9.01 seconds
 DNSMOS_WINDOW, DNSMOS_HOP, DNSMOS_BANDS = 321, 160, 120
 DNSMOS_DB = 80.0  # dB below the loudest band that the network still sees
-RATERS = 15  # as many imagined listeners as the package averages over
+RATERS = 15  # simulated listeners, as many as the package averages over
 
 
 def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
     """Return the overall quality that DNSMOS predicts for a P.808 listening test, 1 to 5 (best).
 
     It rates 9.01 seconds at a time, once per second; a shorter sound is doubled until it is that
-    long, and every sound is clipped to [-1, 1]. The result is nan for less than a quarter of a
-    second.
+    long, and every sound is clipped to [-1, 1]. The result is nan for sounds shorter than a quarter
+    of a second.
 
     Source: Reddy, Gopal, Cutler, "DNSMOS", arXiv 2010.15258, in the package `speechmos`.
     """
@@ -52,7 +52,7 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def opinions(sound: np.ndarray, sample_rate_hz: int) -> dict[str, float]:
-    """Return `dnsmos_p808` and `plcmos` of a sound by name; {} where their package is missing."""
+    """Return `dnsmos_p808` and `plcmos` of a sound by name; {} if their package is missing."""
     taken = {"dnsmos_p808": dnsmos_p808, "plcmos": plcmos}
     return {name: take(sound, sample_rate_hz) for name, take in taken.items() if available(name)}
 
@@ -70,7 +70,7 @@ def _dnsmos_features(x: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _dnsmos_filters() -> np.ndarray:
-    """Return Slaney's triangles [bins, bands]; the lowest lie between two bins, and are empty."""
+    """Return Slaney's triangles [bins, bands]; the lowest lie between two bins and are empty."""
     highest = hz_to_mel(np.array(RATE_HZ / 2.0))
     points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
     bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)
@@ -80,9 +80,9 @@ def _dnsmos_filters() -> np.ndarray:
 def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
     """Return the quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
 
-    It was trained on speech with lost and concealed packets. The result is the mean over 15
-    simulated raters, each a Gaussian vector, the same for every sound, which is clipped to [-1, 1];
-    nan for less than a quarter of a second.
+    It was trained on speech with lost and concealed packets. The sound is clipped to [-1, 1]. The
+    result is the mean over 15 simulated raters, Gaussian vectors that are the same for every sound;
+    it is nan for sounds shorter than a quarter of a second.
 
     Source: Diener, Purin, Sootla, Saabas, Aichner, Cutler, "PLCMOS", arXiv 2305.15127, in the
     package `speechmos`.
@@ -120,7 +120,7 @@ def _plcmos_network() -> Any:
 
 
 def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
-    """Return the sound as both networks read it, None for one that is too short."""
+    """Return the sound as both networks read it; None if it is too short."""
     sound = checked("sound", sound)
     if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
         return None

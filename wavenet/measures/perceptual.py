@@ -19,10 +19,10 @@ STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at
 def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     """Return wideband PESQ at 16 kHz, a predicted mean opinion score (MOS-LQO), 1.0 to 4.64.
 
-    The level does not matter: PESQ normalises both. Sounds above ten seconds are cut into equal
-    pieces no longer than that, and the mean over the valid pieces is returned. `PESQ_LOWEST` stands
-    for a silent sound, and for one in which nothing of the recording's speech is found; nan for
-    less than a quarter of a second, or a recording without speech.
+    The level does not matter: PESQ normalises both. Sounds longer than ten seconds are cut into
+    equal pieces no longer than that, and the mean over the valid pieces is returned. The result is
+    `PESQ_LOWEST` for a silent sound, or one in which none of the recording's speech is found; it is
+    nan for less than a quarter of a second, or a recording without speech.
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
     """
@@ -60,7 +60,7 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return MOS-LQO of at most ten seconds at 16 kHz, nan where PESQ is undefined."""
+    """Return MOS-LQO of at most ten seconds at 16 kHz; nan if PESQ is undefined."""
     if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
         return math.nan
     score = math.nan if is_silent(sound) else _p862(sound, recorded)
@@ -70,7 +70,7 @@ def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
 
 
 def _p862(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return the package's score, nan where it finds no utterance in both."""
+    """Return the package's score; nan if it does not find an utterance in both."""
     require("pesq", "quality", "PESQ")
     import pesq as package  # Only this measure needs it.
 

@@ -1,6 +1,6 @@
 """Measures of how well a sound follows the fundamental frequency of a recording.
 
-F0 is in Hz, 0 where unvoiced, as returned by `wavenet.features.fundamental_frequency`.
+F0 is in Hz, 0 if unvoiced, as returned by `wavenet.features.fundamental_frequency`.
 """
 
 import math
@@ -14,7 +14,7 @@ NEAR_CENTS = 50.0  # half a semitone
 def f0_within_50_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
     """Return the share of frames voiced in both whose F0 is within 50 cents, in [0, 1]; 1 is best.
 
-    It is nan if no frame is voiced in both. One frame an octave off counts as one frame, so that
+    It is nan if no frame is voiced in both. A frame an octave off counts as only one frame, so that
     this measures how often the pitch is followed, and `f0_error_cents` how far it strays.
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
@@ -22,17 +22,17 @@ def f0_within_50_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
 
 
 def f0_error_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Return the root mean square F0 difference in cents (1,200 log2 of the ratio), 0 is best.
+    """Return the root mean square F0 difference in cents (1,200 log2 of the ratio); 0 is best.
 
-    It is over the frames that are voiced in both; nan if there is none. An octave error counts as
-    1,200 cents, so that a few such frames dominate.
+    It is computed over the frames that are voiced in both, and is nan without any. An octave error
+    counts as 1,200 cents, so that a few such frames dominate.
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.sqrt(np.mean(np.square(cents)))) if cents.size else math.nan
 
 
 def voicing_error(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Return the share of frames, in [0, 1], voiced in one and not in the other; 0 is best."""
+    """Return the share of frames, in [0, 1], that are voiced in only one of the two; 0 is best."""
     return float(np.mean((f0_hz > 0.0) != (recorded_f0_hz > 0.0)))
 
 

@@ -22,16 +22,16 @@ from wavenet.optional_packages import available
 def measure(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, mel: MelConvention
 ) -> dict[str, float]:
-    """Return every measure by its name, over the samples that both have; nan where undefined.
+    """Return every measure by name, over the samples that both have; nan if undefined.
 
     The keys, in this order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
     f0_within_50_cents, f0_error_cents, voicing_error, residual_kurtosis, level_difference_db,
-    dnsmos_p808, plcmos; each is a function of this package. One whose package is not installed is
-    left out, see `optional_packages.left_out`. F0 is WORLD's DIO with StoneMask on the mel's hop,
-    60 to 600 Hz.
+    dnsmos_p808, plcmos; each is a function of this package. Measures whose package is not installed
+    are left out (`optional_packages.left_out`). F0 is that of WORLD's DIO with StoneMask on the
+    mel's hop, 60 to 600 Hz.
 
     Raises:
-      ValueError: a waveform of another shape or not finite, or a mel of another sample rate.
+      ValueError: a waveform has the wrong shape or is not finite, or the mel's sample rate differs.
     """
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")
@@ -51,7 +51,7 @@ def measure(
 def _of_the_voice(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> dict[str, Callable[[], float]]:
-    """Return the measures that need F0, which is estimated once for all."""
+    """Return the measures that need F0, which is estimated only once."""
     if not available("f0_error_cents"):
         return {}
     pitch = PitchConvention(sample_rate_hz, hop_samples)

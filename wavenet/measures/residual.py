@@ -1,4 +1,4 @@
-"""The peakedness of the residual of linear prediction: distinct pulses of a voice, or smeared."""
+"""The peakedness of the residual of linear prediction: a voice's pulses are distinct or smeared."""
 
 import math
 
@@ -27,16 +27,16 @@ def residual_kurtosis(
         e_t = x_t - sum_k a_k x_(t-k),    kurtosis = mean (e - m)^4 / (mean (e - m)^2)^2
 
     with m the mean of e, no window, and the true samples before the 40 ms as their past. Gaussian
-    noise has 3; a voice excites its vocal tract once per period, and so has more; random phases
-    smear the pulses and bring it towards 3; a buzz, all of whose harmonics are in phase, has too
-    much. The result is nan without a voiced frame whose whole window lies within the sound.
+    noise has 3; a voice has more, since it excites its vocal tract once per period; random phases
+    smear the pulses and bring it towards 3; a buzz, whose harmonics are all in phase, has too much.
+    The result is nan without a voiced frame whose whole window lies within the sound.
 
     Args:
       sound: float [samples].
-      f0_hz: [frames], 0 where unvoiced, of the recording, so that all sounds are measured on the
+      f0_hz: F0 of the recording, [frames], 0 if unvoiced, so that all sounds are measured on the
         same frames; frame f is centred on sample f * hop_samples + hop_samples / 2.
       sample_rate_hz: sample rate of the sound.
-      hop_samples: distance of two frames of `f0_hz`, in samples of the sound.
+      hop_samples: distance between two frames of `f0_hz`, in samples of the sound.
     """
     x = audio.resample(checked("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)

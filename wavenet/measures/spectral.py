@@ -12,7 +12,7 @@ from wavenet.measures.waveforms import paired
 DB_PER_NAT = 20.0 / math.log(10.0)
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))  # FFT, hop, window in samples
 MAGNITUDE_FLOOR = 1e-7**0.5  # of a bin of the windowed spectrum; below it lies silence
-LOUDEST = 2.0  # norms of the recording, beyond which a sound is measured against itself
+LOUDEST = 2.0  # times the recording's norm, beyond which a sound is normalised by itself
 
 
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
@@ -27,19 +27,20 @@ def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvent
 
 
 def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return spectral convergence plus log-magnitude distance over three resolutions; 0 is best.
+    """Return the mean STFT distance over three resolutions; 0 is best.
 
-    For each resolution, X the magnitudes of the recording and Y those of the sound [frames, bins]:
+    For each resolution it is the spectral convergence plus the error of log-magnitudes, with X the
+    magnitudes of the recording and Y those of the sound, [frames, bins]:
 
         || X - Y ||_F / max(|| X ||_F, || Y ||_F / 2)  +  mean | ln X - ln Y |
 
-    The paper divides by || X || alone. Here a sound more than 6 dB above its recording is
-    normalised by itself, which keeps the first term below 3: a recording without sound would
-    otherwise outweigh dozens of others in a mean.
+    The paper divides only by || X ||. Here a sound more than 6 dB above its recording is normalised
+    by itself, which keeps the first term below 3: a silent recording would otherwise outweigh
+    dozens of others in a mean.
 
     Source: Yamamoto, Song, Kim, "Parallel WaveGAN", arXiv 1910.11480, equations 4 to 6 and table 1:
     FFTs of 1,024, 2,048 and 512 samples, hops of 120, 240 and 50, Hann windows of 600, 1,200 and
-    240. These are 24 kHz numbers; they are the same sample counts at every rate, so figures of
+    240. These are meant for 24 kHz; the sample counts are the same at every rate, so results at
     different rates are not comparable. Magnitudes are at least 1e-3.5; zeros lie beyond both ends.
     """
     sound, recorded = paired(sound, recorded)

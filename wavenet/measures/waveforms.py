@@ -11,7 +11,7 @@ def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Return both as float32 [samples], cut to the length of the shorter one.
 
     Raises:
-      ValueError: a waveform of another shape, or not finite.
+      ValueError: a waveform is not [samples], or is not finite.
     """
     sound, recorded = checked("sound", sound), checked("recorded", recorded)
     length = min(len(sound), len(recorded))
@@ -22,7 +22,7 @@ def checked(name: str, waveform: np.ndarray) -> np.ndarray:
     """Return the waveform as float32 [samples].
 
     Raises:
-      ValueError: the waveform has another shape, or a sample that is not finite.
+      ValueError: the waveform is not [samples], or a sample is not finite.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:

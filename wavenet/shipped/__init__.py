@@ -12,19 +12,19 @@ FOLDERS = {
 
 
 def recordings_folder() -> Path:
-    """Return the folder of the shipped recordings, `train/` and `dev/`.
+    """Return the folder of the shipped recordings, with `train/` and `dev/`.
 
-    They are of one US-English woman, at 24 kHz, CC0.
+    They are recordings of one woman speaking US English, at 24 kHz, under CC0.
     """
     return Path(str(importlib.resources.files(__name__))) / "kathleen"
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped teacher: a model folder, see `wavenet.model.load`."""
+    """Return the model folder of a shipped teacher, which `wavenet.model.load` reads."""
     return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
 def model_folder(path: Path) -> Path:
-    """Return the path, or the shipped teacher's folder for its name where no folder has it."""
+    """Return the path, or a shipped teacher's folder if it is its name and not a folder's."""
     path = Path(path)
     return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path

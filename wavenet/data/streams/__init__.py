@@ -1,7 +1,7 @@
-"""The streams of a sound file, found in its bytes and not by a decoder's count.
+"""The streams of a sound file, found in its bytes instead of by a decoder's count.
 
-A decoder stops where a header says that the sound ends. Files joined end to end, headers that
-estimate and headers that are wrong hold more than that.
+A decoder stops where a header says that the sound ends. Files that were concatenated, or whose
+headers estimate or are wrong, hold more than that.
 """
 
 from wavenet.data.streams.found import Found, found_in

@@ -1,7 +1,7 @@
 """Containers of one sound: pages of Ogg, and chunks of WAV and AIFF.
 
-A chained Ogg file has streams one after another, each with pages of its own. What lies behind the
-sound of a WAV or AIFF file, and is no chunk, is what its header does not account for.
+A chained Ogg file has consecutive streams, each with its own pages. Bytes after the sound of a WAV
+or AIFF file that do not form a chunk are those that its header does not account for.
 """
 
 import string
@@ -15,20 +15,20 @@ FIRST_PAGE = 2  # the bit of a stream's first page
 LITTLE, BIG = (b"RIFF", b"RF64"), (b"FORM", b"RIFX")
 SOUND = (b"data", b"SSND")
 PRINTABLE = frozenset(string.printable.encode())
-PADDING_BYTES = 1024  # that programs leave behind a file without a meaning
+PADDING_BYTES = 1024  # that programs append to a file without meaning anything
 
 
 def unread_bytes(source: Source) -> int:
-    """Return the bytes behind the sound that belong to no chunk, 0 for a few.
+    """Return the number of bytes after the sound that do not belong to a chunk; 0 for only a few.
 
-    A chunk of sound whose length is too small is followed by the rest of the sound.
+    If the length of the sound's chunk is too small, the rest of the sound follows the chunk.
     """
     order: Literal["big", "little"] = "big" if source.at(0, 4) in BIG else "little"
     place, heard, long_bytes = 12, False, 0
     while place + 8 <= source.size:
         head = source.at(place, 8)
         name, length = head[:4], int.from_bytes(head[4:], order)
-        if name == b"ds64":  # the length of the sound, where four bytes cannot tell it
+        if name == b"ds64":  # holds the length of the sound if it does not fit into four bytes
             long_bytes = int.from_bytes(source.at(place + 16, 8), "little")
         if name in SOUND and length == 0xFFFFFFFF and long_bytes:
             length = long_bytes
@@ -42,7 +42,7 @@ def unread_bytes(source: Source) -> int:
 
 
 def ogg_links(source: Source, start: int) -> list[range]:
-    """Return the ranges of the links from a place on, which begins with a page."""
+    """Return the ranges of the links, starting at a position where a page begins."""
     starts: list[int] = []
     place, opening = start, False
     while place >= 0:

@@ -1,4 +1,4 @@
-"""The streams of a file by its first bytes."""
+"""The streams of a file, recognised by its first bytes."""
 
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ class Found(NamedTuple):
     """The streams of sound within a file.
 
     Attributes:
-      streams: the pieces of a file for each stream, in order; empty where the file itself is the
-        only one and its header can be believed.
-      samples: number of samples per channel of each stream, 0 where they were not counted.
-      unread_bytes: number of bytes behind the sound that no header accounts for.
+      streams: the pieces of a file for each stream, in order; empty if the file itself is the only
+        stream and its header can be trusted.
+      samples: number of samples per channel of each stream; 0 if they were not counted.
+      unread_bytes: number of bytes after the sound that no header accounts for.
     """
 
     streams: list[list[bytes | range]]

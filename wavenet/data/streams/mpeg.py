@@ -1,7 +1,7 @@
 """Frames of MPEG audio, counted one by one.
 
 Without a header that counts them (Xing, Info, VBRI) a decoder estimates their number from the
-length of the first one, and with such a header it stops where that says, whatever follows.
+length of the first one; with such a header it stops after that number, whatever follows.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ _RATES = {
 _VERSIONS = {3: 1, 2: 2, 0: 2}  # by the two bits; 0 is version 2.5
 _HERTZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _MONO = 3
-CERTAIN_FRAMES = 3  # in a row: not by chance in bytes that are no sound
+CERTAIN_FRAMES = 3  # in a row, which are not found by chance in bytes that are not sound
 HEADER_BYTES = 48  # of a frame, up to the number of frames in any of the headers
 TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # what follows the sound
 
 
 class Frame(NamedTuple):
-    """A frame.
+    """A frame of MPEG audio.
 
     Attributes:
       length: size in bytes.
       samples: number of samples per channel.
-      sort: version, layer, rate, and whether it is mono; the same in all frames of a stream.
-      counted: number of frames that the encoder's header promises, where this frame holds such a
+      sort: version, layer, rate, and whether it is mono; the same for all frames of a stream.
+      counted: number of frames that the encoder's header promises, if this frame holds such a
         header instead of sound; 0: the header gives no number; None: the frame is sound.
     """
 
@@ -48,9 +48,9 @@ class Stream:
     """Frames of one sort that a single encoder wrote.
 
     Attributes:
-      head: place in the file of the frame with the encoder's header; None: there is none.
+      head: position in the file of the frame with the encoder's header; None without one.
       counted: number of frames of sound that the encoder's header promises.
-      pieces: places in the file of the frames of sound.
+      pieces: positions in the file of the frames of sound.
       frames: number of frames of sound.
       first: header of the first frame of sound, 4 bytes.
       samples: number of samples per channel and frame.
@@ -67,7 +67,7 @@ class Stream:
     rates: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, place: int, length: int, header: bytes) -> None:
-        """Add a frame of sound, which begins with these 4 bytes."""
+        """Add a frame of sound, whose first 4 bytes are `header`."""
         self.frames += 1
         self.first = self.first or header
         self.rates.add(header[2] >> 4)
@@ -78,12 +78,12 @@ class Stream:
 
     @property
     def is_counted(self) -> bool:
-        """True if the encoder's header promises no fewer frames than there are."""
+        """True if the encoder's header promises at least as many frames as there are."""
         return self.head is not None and self.counted >= self.frames
 
     @property
     def is_plain(self) -> bool:
-        """True if a decoder counts the frames rightly: of one length, or by the header."""
+        """True if a decoder counts the frames correctly: they have one length, or are counted."""
         constant = self.head is None and len(self.rates) == 1
         return len(self.pieces) == 1 and (constant or self.is_counted)
 
@@ -95,7 +95,7 @@ class Stream:
 
 
 def streams(source: Source, start: int) -> list[Stream]:
-    """Return the streams of MPEG audio from a place on."""
+    """Return the streams of MPEG audio, starting at a position."""
     found: list[Stream] = []
     place = _next(source, start)
     while place >= 0:
@@ -116,7 +116,7 @@ def streams(source: Source, start: int) -> list[Stream]:
 
 
 def _frame(data: bytes) -> Frame | None:
-    """Return the frame that begins with these bytes, None where none does."""
+    """Return the frame that begins with these bytes; None if they are not a frame."""
     if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return None
     version, layer = (data[1] >> 3) & 3, 4 - ((data[1] >> 1) & 3)
@@ -151,17 +151,17 @@ def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
         says = data[place + 7] & 1
         return int.from_bytes(data[place + 8 : place + 12], "big") if says else 0
     if data[36:40] == b"VBRI":
-        return 0  # its number lies further behind than is read here
+        return 0  # its number lies beyond the bytes that are read here
     return None
 
 
 def _side_bytes(kind: int, mono: bool) -> int:
-    """Return the length of what lies between a frame's header and its sound."""
+    """Return the number of bytes between a frame's header and its sound."""
     return (17 if mono else 32) if kind == 1 else (9 if mono else 17)
 
 
 def _next(source: Source, start: int) -> int:
-    """Return the place of the next certain frame, or -1."""
+    """Return the position of the next certain frame, or -1."""
     while 0 <= start < source.size:
         if _is_certain(source, start):
             return start
@@ -170,7 +170,7 @@ def _next(source: Source, start: int) -> int:
 
 
 def _is_certain(source: Source, place: int) -> bool:
-    """Return whether enough frames of one sort, or the end of the sound, follow one another."""
+    """Return whether enough consecutive frames of one sort, or the end of the sound, follow."""
     sort = None
     for number in range(CERTAIN_FRAMES):
         data = source.at(place, HEADER_BYTES)
@@ -184,7 +184,7 @@ def _is_certain(source: Source, place: int) -> bool:
 
 
 def _counting(first: bytes, frames: int) -> bytes:
-    """Return a frame with the header `Xing`, in front of `frames` frames like the first."""
+    """Return a frame with a `Xing` header that counts `frames` frames like the first."""
     plain = bytes([first[0], first[1] | 1, (first[2] & 0x0D) | 0x90, first[3]])
     length, _, (version, _, _, mono), _ = _certain_frame(plain)
     start = plain + bytes(_side_bytes(_VERSIONS[version], mono))

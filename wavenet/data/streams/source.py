@@ -1,4 +1,4 @@
-"""Bytes of a file, and a file made of pieces of another one."""
+"""The bytes of a file, and a file made of pieces of another one."""
 
 import bisect
 import io
@@ -8,7 +8,7 @@ SEARCHED_AT_ONCE = 1 << 18
 
 
 class Source:
-    """A binary file that is read at any place.
+    """A binary file that is read at any position.
 
     Attributes:
       size: size of the file, in bytes.
@@ -19,12 +19,12 @@ class Source:
         self.size = file.seek(0, io.SEEK_END)
 
     def at(self, place: int, count: int) -> bytes:
-        """Return up to `count` bytes at a place, fewer at the end of the file."""
+        """Return `count` bytes at a position, fewer at the end of the file."""
         self._file.seek(place)
         return self._file.read(count)
 
     def find(self, pattern: bytes, start: int) -> int:
-        """Return the first place of a pattern from `start` on, or -1."""
+        """Return the first position of a pattern at or after `start`, or -1."""
         while start < self.size:
             data = self.at(start, SEARCHED_AT_ONCE + len(pattern) - 1)
             found = data.find(pattern)
@@ -35,7 +35,7 @@ class Source:
 
 
 class Pieces(io.RawIOBase):
-    """A file to read that consists of pieces: bytes, and ranges of places in a source."""
+    """A file to read that consists of pieces: bytes, and ranges of positions in a source."""
 
     def __init__(self, source: Source, pieces: list[bytes | range]) -> None:
         super().__init__()
@@ -54,17 +54,17 @@ class Pieces(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place, counted from the start, from here or from the end."""
+        """Move to a position relative to the start, the current position or the end."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._starts[-1]}[whence]
         self._place = max(0, base + offset)
         return self._place
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the current position."""
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, except at the end, and return the number of bytes."""
+        """Fill a buffer, only partly at the end, and return the number of bytes."""
         view, filled = memoryview(buffer).cast("B"), 0
         while filled < len(view) and self._place < self._starts[-1]:
             data = self._here(len(view) - filled)
@@ -76,7 +76,7 @@ class Pieces(io.RawIOBase):
         return filled
 
     def _here(self, count: int) -> bytes:
-        """Return up to `count` bytes of the piece at this place."""
+        """Return up to `count` bytes of the piece at the current position."""
         number = bisect.bisect_right(self._starts, self._place) - 1
         piece, inside = self._pieces[number], self._place - self._starts[number]
         count = min(count, len(piece) - inside)
