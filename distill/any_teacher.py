@@ -121,7 +121,7 @@ def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowSt
     if model is not None:
         return prepared(model, student)
     if student is None:
-        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
+        raise ValueError("`student` must be given for a teacher that is not an Autoregressive.")
     return teacher, student
 
 

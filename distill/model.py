@@ -119,7 +119,7 @@ class StudentModel(TrainedSpeechModel):
             ahead to.
 
         Raises:
-          UserError: the frames are none of this model's, or there is no such backend.
+          UserError: the frames do not fit this model, or `backend` is unknown.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)

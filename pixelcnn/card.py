@@ -62,7 +62,7 @@ def _guided_targets(targets: dict) -> str:
     heat = " ".join(f"{temperature:g}" for temperature in targets["temperature"])
     return (
         f"with guidance {targets['guidance']:g}, temperature {heat}: classes show more clearly, "
-        "and it is no density of the images any more."
+        "and it is no longer a density of the images."
     )
 
 

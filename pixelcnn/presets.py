@@ -217,7 +217,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
         ),
     ),
     "upsample-512": Preset(
-        "Factors alone, 64 to 128 to 256 to 512, of photographs of any shape: enlarges one in 9 "
+        "Only factors, 64 to 128 to 256 to 512, of photographs of any shape: enlarges one in 9 "
         "passes (`onepass sample RUN --start PHOTO_64.png`). `--network.factor.kind B`: patches.",
         dataclasses.replace(
             _small(

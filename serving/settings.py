@@ -34,7 +34,7 @@ class Settings:
     grpc_port: int = 8500
     """gRPC port; 0: any free one; -1: no gRPC."""
     probe_port: int = -1
-    """Port of `/healthz`, `/readyz` and the metrics alone, without a token; 0: any free one; -1:
+    """Port of `/healthz`, `/readyz` and the metrics only, without a token; 0: any free one; -1:
     none."""
     token_file: Path | None = None
     """File with the token that every request must carry, or one token a line, each of them a client

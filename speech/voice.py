@@ -216,7 +216,7 @@ class Voice:
         if not reads.get("mel"):
             raise UserError("Text can be spoken by models that read mel frames; this one does not.")
         if reads.get("f0"):
-            raise UserError("Text gives mel frames alone; this model also reads F0 frames.")
+            raise UserError("Text gives only mel frames; this model also reads F0 frames.")
         own, other = self.spec["mel"], reads["mel"]
         for name, value in own.items():
             if other.get(name) != value:

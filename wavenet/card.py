@@ -107,7 +107,7 @@ def _speakers_table(by_speaker: dict) -> str:
         return ""
     rows = measure_table(by_speaker)
     return f"""
-Of each speaker's recordings alone:
+For each speaker separately:
 
 | | {" | ".join(by_speaker)} |
 |---|{"---|" * len(by_speaker)}

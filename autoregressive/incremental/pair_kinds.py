@@ -22,7 +22,7 @@ def only_pairs(node: Node) -> Pairs:
     """Return the kind of the first input, which must have pairs."""
     kind = node.kinds[0]
     if not isinstance(kind, Pairs):
-        raise node.unsupported("its input is no tensor of pairs")
+        raise node.unsupported("its input is not a tensor of pairs")
     return kind
 
 

@@ -318,7 +318,7 @@ def load(path: str | os.PathLike[str]) -> UnitClassifier:
         array = arrays.get(name)
         if array is None or array.dtype != np.float32 or array.shape != tuple(shape):
             raise UserError(
-                f"{path} is no whole classifier of speech units: `{name}` must be float32 of "
+                f"{path} is not a complete classifier of speech units: `{name}` must be float32 of "
                 f"shape {tuple(shape)}."
             )
     for name, variable in classifier.named().items():

@@ -84,4 +84,4 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is no image that can be read.") from error
+        raise UserError(f"{path} is not an image that can be read.") from error

@@ -111,7 +111,8 @@ def _check_ability(given: Any, model: Any) -> None:
     if given.refine and not model.refinable:
         raise UserError(f"`--refine` must be 0: only students can be refined, not a {kind}.")
     if given.mel and model.data.features != ("mel",):
-        raise UserError(f"`--mel` is for models that read mel frames alone, {given.model} is none.")
+        rule = "must not be given for a model that reads other frames than mel"
+        raise UserError(f"`--mel` {rule}, got {given.model}.")
 
 
 def _recording_file(given: Any, model: Any) -> Path | None:

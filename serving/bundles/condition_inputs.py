@@ -90,7 +90,7 @@ def conditions_given(
     for name, place in names.items():
         label = CONDITION if len(names) == 1 else f'condition["{name}"]'
         if place not in known:
-            raise ValueError(f"`{label}` is no input of the model.")
+            raise ValueError(f"`{label}` is not an input of the model.")
         info, timed = known[place], place == FRAMES or is_timed(known[place])
         array = _numbers(given[name], info, label)
         array = _with_rows(array, len(info.shape), rows, for_all or not timed)

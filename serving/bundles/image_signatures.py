@@ -112,7 +112,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     model: Any = density.multiscale
     missing = [part for part in part_names(model.sizes) if part not in model.parts]
     if model.any_shape:
-        rule = "which is no program of a bundle: `--bare` writes the model without one."
+        rule = "which no bundle has a program for: `--bare` writes the model without one."
         raise UserError(f"The model enlarges photographs of any shape in tiles, {rule}")
     if missing:
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")

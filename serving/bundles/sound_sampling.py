@@ -209,7 +209,7 @@ class SoundSampling(Sampling):
         default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
         passes = default if refine is None else refine
         if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
-            rule = "at least 0" if passes < 0 else "0 for a model that is no student of a mel"
+            rule = "at least 0" if passes < 0 else "0 for a model that is not a student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
         return _Refinement(self.spec, passes) if passes else None
 

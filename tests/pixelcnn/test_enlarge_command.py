@@ -148,7 +148,7 @@ def test_what_cannot_be_enlarged_is_refused(size, words, message, tmp_path, caps
 def test_a_start_that_is_no_image_is_named(tmp_path, capsys):
     (tmp_path / "start.png").write_text("no image")
     assert sample(tmp_path / "start.png", tmp_path / "out") == 2
-    assert "start.png is no image that can be read." in capsys.readouterr().err
+    assert "start.png is not an image that can be read." in capsys.readouterr().err
     assert sample(tmp_path / "none.png", tmp_path / "out") == 2
     assert "none.png: no such file." in capsys.readouterr().err
 

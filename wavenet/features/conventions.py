@@ -100,7 +100,7 @@ class MelConvention:
         fields = {field.name for field in dataclasses.fields(cls)}
         for name in values:
             if name not in fields and name not in FIXED:
-                raise UserError(f"`{name}` is no part of a mel convention.")
+                raise UserError(f"`{name}` is not part of a mel convention.")
         for name, rule in FIXED.items():
             if values.get(name, rule) != rule:
                 raise UserError(f'`{name}` must be "{rule}", got "{values[name]}".')
