@@ -63,10 +63,11 @@ def prompt_of(
       layout: the axes of the elements.
 
     Returns:
-      The prompt, None without prefix and stop, and the least number of known symbols.
+      The prompt (None if neither prefix nor stop is given) and the smallest number of known
+        symbols in any row.
 
     Raises:
-      ValueError: the model is of images; the prefix has a wrong number of rows, is longer than
+      ValueError: the model generates images; the prefix has a wrong number of rows, is longer than
         `length` or has elements that are not the codec's; or `stop` is not one of its elements.
     """
     if prefix is None and stop is None:

@@ -115,13 +115,13 @@ def extremes(
 def mass_range(
     least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
 ) -> tuple[float, float]:
-    """Return the least and largest mass between two edges.
+    """Return the least and largest mass between two edges as they move within the tolerances.
 
     Args:
-      least_lower: the lower edge where its z is least.
-      most_lower: the lower edge where its z is largest.
-      least_upper: the upper edge where its z is least.
-      most_upper: the upper edge where its z is largest.
+      least_lower: the lower edge at its least z.
+      most_lower: the lower edge at its largest z.
+      least_upper: the upper edge at its least z.
+      most_upper: the upper edge at its largest z.
     """
     least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
     most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)

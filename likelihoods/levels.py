@@ -44,7 +44,7 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
 def sample_level(
     mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """Return the level of `mean + exp(log_scale) noise`, int32.
+    """Return the level nearest to `mean + exp(log_scale) * noise`, int32.
 
     It is computed in float64: otherwise the last bit of a float32, which depends on the compiler,
     could change the level.

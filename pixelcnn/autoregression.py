@@ -163,7 +163,7 @@ class PixelDistribution:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return random words uint32 [rows, length, noise_channels], a pixel's noise."""
+        """Return the noise of every pixel, random words uint32 [rows, length, noise_channels]."""
         return noise.words(seed, rows, start, length, self.noise_channels)
 
     def _hidden(self, parameters: tf.Tensor) -> Hidden:

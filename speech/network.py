@@ -161,8 +161,8 @@ def mel(
     """Return mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
     `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
-    POSITION_CHANNELS]; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and `harmonics`
-    [..., frames, bands] are those of F0 in the unit of the result.
+    POSITION_CHANNELS]; pitch is log2(F0 / 200 Hz) and voicing, [..., frames, 2], and `harmonics`
+    [..., frames, bands] is harmonics(F0), normalised like the result.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)

@@ -74,7 +74,7 @@ def data_lines(spec: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """Return the model card, Markdown, of a model.json."""
+    """Return the model card for a model.json, as Markdown."""
     quality = spec["quality"]
     dev = quality["dev"]
     part = f", the half `{dev['part']}`" if dev.get("part") in ("choose", "report") else ""

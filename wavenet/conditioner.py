@@ -78,7 +78,7 @@ class Conditioner(tf.Module):
 
         Args:
           frames: [batch, frames, channels], `above_silence`.
-          side_frames: number of frames on either side that are only neighbours and get no
+          side_frames: number of frames on either side that serve only as context and get no
             condition; 0, with silence assumed beyond the ends, or at least the property of this
             name.
         """

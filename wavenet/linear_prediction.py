@@ -85,9 +85,9 @@ def solved_by(solver: Solver) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=8)
 def band_to_bin(mel: MelConvention) -> np.ndarray:
-    """Return the weights [bands, bins] of each bin's magnitude, linear between the bands' centres.
+    """Return weights [bands, bins] that interpolate bin magnitudes linearly between band centres.
 
-    A band's magnitude over the weight of its triangle is the mean magnitude below the triangle.
+    A band's magnitude divided by its triangle's total weight is the mean magnitude under it.
     """
     filters = mel_filters(mel).astype(np.float64)
     weights = filters.sum(0)

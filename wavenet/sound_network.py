@@ -99,7 +99,7 @@ class Network(tf.Module):
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples, or None.
           speaker: int32 [batch], or None.
           num_samples: number of samples that the condition is for.
-          side_frames: number of `frames` on either side that are only neighbours.
+          side_frames: number of `frames` on either side that serve only as context.
         """
         raise NotImplementedError
 

@@ -37,7 +37,7 @@ class FixedPoint(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The arguments of a sampling that every pass reads, and its settings.
+    """The sampler's arguments that every pass reads, and its settings.
 
     Attributes:
       network: a network of images. `rows_above` says how many rows upwards it reads; None: all.
@@ -74,7 +74,7 @@ class Sampling(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a sampling.
+    """The progress of a sampling run.
 
     Attributes:
       levels: the symbols so far, [batch, height, width, channels].

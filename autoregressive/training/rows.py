@@ -82,7 +82,7 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
 
 
 def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> Padded:
-    """Return a batch padded to one of few lengths.
+    """Return a batch padded to one of a few lengths.
 
     Args:
       batch: the batch; one without rows of different lengths is returned as it is.

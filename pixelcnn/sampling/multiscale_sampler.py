@@ -23,7 +23,7 @@ from pixelcnn.sampling.pixelcnn_sampler import sample
 
 
 class SamplingInputs(NamedTuple):
-    """The noise, condition and temperatures of a sampling.
+    """The noise, condition and temperatures of a sampling run.
 
     Attributes:
       words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.

@@ -83,7 +83,7 @@ def sample(
 
 
 class _Draw(NamedTuple):
-    """The arguments of a sampling that every pixel reads."""
+    """The sampler's arguments, shared by all pixels."""
 
     network: PixelCNN
     words: tf.Tensor

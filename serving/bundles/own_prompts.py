@@ -227,7 +227,7 @@ def _padded(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of one row that makes passes over all of it until nothing changes."""
+    """Return a function that samples one row by passes over the whole row until nothing changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
     draw = drawer(model, shape, chosen(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)

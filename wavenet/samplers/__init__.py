@@ -1,4 +1,4 @@
-"""Samplers of a WaveNet that agree: by definition, by XLA, by Numba."""
+"""WaveNet samplers in XLA and Numba, all with the same output."""
 
 from wavenet.samplers.generation import CHUNK_SAMPLES, Request, generate, stream
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
