@@ -181,7 +181,7 @@ class NumbaSampler(CompiledSampler):
     def _with_context(
         self, state: GenerationState, condition: np.ndarray | None, time: int
     ) -> np.ndarray:
-        """Return condition and context, float32 [batch, time, channels]; 0 channels without both."""
+        """Return condition and context, float32 [batch, time, channels]; 0 channels if none."""
         parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
         stack = self.network.context_stack
         if stack is not None:
