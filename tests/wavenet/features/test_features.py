@@ -153,7 +153,7 @@ def test_a_convention_survives_json_whole():
     ("change", "why"),
     [
         ({"window": "hamming"}, '`window` must be "periodic hann", got "hamming"'),
-        ({"colour": 1}, "`colour` is no part"),
+        ({"colour": 1}, "`colour` is not part"),
         ({"high_hz": 9000.0}, "low_hz < high_hz <= 8000"),
         ({"window_samples": 100}, "`window_samples` must be at least 128, got 100"),
         ({"log": "log2"}, "`log` must be one of"),
