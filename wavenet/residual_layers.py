@@ -152,7 +152,7 @@ def causal_taps(past: tf.Tensor, hidden: tf.Tensor, dilation: int) -> list[tf.Te
     """Return the taps h[t - j dilation], oldest first, each [batch, time, channels]."""
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
     joined = tf.concat([past, hidden], 1)
-    # Not joined[:, ...], whose gradient runs on one core: a third of a training step.
+    # Not joined[:, ...], whose gradient runs on one core: a fifth of a training step.
     starts = range(0, past.shape[1], dilation)
     taps = [tf.slice(joined, [0, first, 0], [-1, time, -1]) for first in starts]
     return [*taps, hidden]

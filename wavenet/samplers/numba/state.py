@@ -122,7 +122,7 @@ class Pace:
 
     @property
     def is_settled(self) -> bool:
-        """Whether both ways have been tried often enough."""
+        """Return whether both ways have been tried often enough."""
         return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
 
     def pair(self) -> bool:
