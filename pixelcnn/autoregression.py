@@ -66,7 +66,6 @@ class PixelSymbols:
     """A PixelCNN as a network of pixels in raster order, whose parameters are hidden states.
 
     Args:
-      network: the PixelCNN.
       conditioner: encodes conditions given by name; None: conditions are already encoded.
       forecast: predicts the parameters of the next fixed-point pass; None: only the newly sampled
         values are used.
@@ -129,7 +128,6 @@ class PixelDistribution:
     """The distribution of a pixel, as a function of the network's hidden state.
 
     Args:
-      output: the output layer.
       config: the `OutputConfig`, with the numbers of levels and channels.
       guidance: guidance weight, for a batch whose second half repeats the first half under the null
         condition; None: no guidance.

@@ -123,7 +123,11 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
 
 
 def training_data(path: Path) -> str:
-    """Return the images that a run was trained on, or the dev images of a shipped model."""
+    """Return the images that a run was trained on, or the dev images of a shipped model.
+
+    Raises:
+      UserError: If the images are unknown or no longer exist.
+    """
     if str(path) in shipped.FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():

@@ -20,12 +20,7 @@ Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions.
-
-    Args:
-      config: the training configuration after `ImageDataset.resolved`.
-      initial: source of the initial weights; None: random, from the configuration's seed.
-    """
+    """The density of images given their conditions; the configuration must be resolved."""
 
     def __init__(
         self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"
@@ -75,10 +70,8 @@ class ImageDensity(tf.Module):
     def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        Args:
-          batch: "levels" int32 [batch, height, width, channels], and the conditioner's inputs.
-          mode: precision and dropout.
-          seeds: seeds of random crops of the larger scales, int32 [batch, 2]; None: no crops.
+        `batch` has "levels" int32 [batch, height, width, channels], and the conditioner's inputs;
+        `seeds` int32 [batch, 2] select random crops of the larger scales.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -99,11 +92,8 @@ class ImageDensity(tf.Module):
     ) -> dict[str, PixelOutputs]:
         """Return {part: distribution of every pixel}; a PixelCNN has one part.
 
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: the conditioner's output for the batch.
-          mode: precision and dropout.
-          seeds: seeds of random crops of the larger scales, int32 [batch, 2]; None: no crops.
+        `levels` are int32 [batch, height, width, channels]; `condition` is the conditioner's
+        output; `seeds` int32 [batch, 2] select random crops of the larger scales.
         """
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)

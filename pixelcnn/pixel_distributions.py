@@ -28,7 +28,6 @@ class MixturePixels:
     """The mixture distributions of a number of pixels; channels must be requested in order.
 
     Args:
-      output: the last layer.
       hidden: hidden states [pixels, ...].
       tolerance: relative tolerance of the last layer's outputs; None: no margins.
       mapped: whether the linear prediction reads a condition map computed by a network.

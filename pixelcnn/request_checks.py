@@ -61,13 +61,10 @@ def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: A
 
 
 def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], levels: int) -> None:
-    """Check the shape of images, and that they are integers from 0 to `levels` - 1.
+    """Raise a ValueError unless images have the expected shape and integers below `levels`.
 
     None in `shape` matches any size of at least 1. Floats are rejected even if they are whole
     numbers, since they could be images scaled to [0, 1].
-
-    Raises:
-      ValueError: If a check fails.
     """
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(

@@ -38,12 +38,8 @@ class SteppedPixelCNN:
     ) -> np.ndarray:
         """Return images int32 [batch, height, width, channels] of pixels returned by `read`.
 
-        Args:
-          condition: the condition, with a map [batch or 1, height, width, channels] or None.
-          batch: number of images.
-          height: height of the images in pixels.
-          read: function from a pixel's hidden state to its levels.
-          prediction: values [batch, height, width, channels] to add to the linear prediction.
+        The condition's map is [batch or 1, height, width, channels]; `prediction` [batch, height,
+        width, channels] is added to the linear prediction.
         """
         network, channels = self.network, self.network.output_config.channels
         images = np.zeros([batch, height, self.width, channels], np.int32)

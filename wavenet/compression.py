@@ -57,12 +57,8 @@ class RingSymbols(SoundSymbols):
 class Recordings(Kind):
     """The format of a `SpeechModel`'s compressed files: recordings and their speaker.
 
-    Args:
-      model: a `SpeechModel` without frames and context stack.
-
     Raises:
-      UserError: If the network reads frames or has a context stack, or its output distribution
-        cannot be coded.
+      UserError: If the network reads frames, has a context stack, or its output cannot be coded.
     """
 
     name = "sound"
@@ -90,10 +86,7 @@ class Recordings(Kind):
         return digest_of_network(self._network), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the shape, description and levels to store for recordings [samples] each.
-
-        `condition` is the speaker's name, or None.
-        """
+        """Return shape, description and levels to store; `condition` is the speaker's name."""
         parts = [self._levels(np.asarray(recording))[None] for recording in elements]
         speaker, lengths = self._model.speaker_number(condition), [part.size for part in parts]
         if not parts or not all(lengths):

@@ -37,7 +37,6 @@ class Conditioner(tf.Module):
 
     Args:
       config: configuration of the network that reads the condition, a WaveNet or a student.
-      initial: source of the initial weights.
       mel: convention of the mel channels, which come first in a frame; F0 and voicing may follow.
     """
 

@@ -26,12 +26,9 @@ class Density:
     def log_prob(
         self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
     ) -> np.ndarray:
-        """Return the log-probability of each level given those before it, float32 [samples], nats.
+        """Return each level's log-probability given the levels before it, float32 [samples], nats.
 
-        Args:
-          levels: int32 [samples].
-          frames: the conditioning frames [frames, channels], or None.
-          speaker: the speaker's number, or None.
+        The condition consists of `frames` [frames, channels] and the speaker's number, or None.
         """
         condition = self._condition(len(levels), frames, speaker)
         parts = []

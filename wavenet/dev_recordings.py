@@ -22,15 +22,9 @@ def dev_recordings(
 ) -> list[dict]:
     """Return the dev recordings by speakers that the network knows, with frames and speaker.
 
-    Recordings are cut to their first `LONGEST_SECONDS` seconds. For a network with speakers,
-    recordings by other speakers are left out, and "speaker" is the index in `known`.
-
-    Args:
-      network: the network to evaluate.
-      corpus: the prepared recordings.
-      features: the kinds of conditioning frames.
-      known: names of the network's speakers, in the order of their numbers.
-      part: part of the dev split.
+    Recordings are cut to their first `LONGEST_SECONDS` seconds. `known` are the names of the
+    network's speakers, if it has any: recordings by other speakers are left out, and "speaker" is
+    the index in `known`.
 
     Raises:
       UserError: If there is no dev recording by a known speaker.

@@ -179,11 +179,10 @@ def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor
 
 
 def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
-    """Return the predictions p_t = sum_k a_k(t) x_(t-k), [batch, time].
+    """Return the predictions p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
 
-    Args:
-      wave: the sound x, [batch, time], assumed to be silent before its first sample.
-      coefficients: [batch, rows, order]; each row applies to time / rows samples.
+    The sound is assumed to be silent before its first sample. The coefficients are [batch, rows,
+    order], where each row applies to time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     padded = tf.pad(wave, [[0, 0], [order, 0]])

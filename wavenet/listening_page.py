@@ -122,14 +122,9 @@ def in_figures(measures: Mapping[str, float]) -> str:
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the content of an Ogg Opus file of a sound, about 4 kB per second.
+    """Return the content of an Ogg Opus file of a sound [samples] in [-1, 1], about 4 kB/s.
 
-    Opus supports five sample rates; a sound with any other rate is resampled to the next higher
-    one.
-
-    Args:
-      sound: float [samples] in [-1, 1].
-      sample_rate_hz: sample rate of the sound.
+    Opus supports five sample rates; other sounds are resampled to the next higher one.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()

@@ -30,7 +30,6 @@ class PitchReader(tf.Module):
 
     Args:
       features: number of channels per frame.
-      initial: source of the initial weights.
       channels: number of hidden channels.
       bins: number of F0 classes between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
         F0 is regressed.
@@ -112,11 +111,8 @@ def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tens
     """Return the cross-entropy of F0 over voiced frames plus the cross-entropy of voicing.
 
     The target over the bins is a normal distribution around F0 with a deviation of `BLUR_CENTS`.
-
-    Args:
-      logits: logits of the F0 bins, [batch, frames, bins].
-      logit: logit of voicing, [batch, frames].
-      pitch: true F0 and voicing from `log_f0_features`, [batch, frames, 2].
+    `logits` of the bins are [batch, frames, bins]; the `logit` of voicing is [batch, frames];
+    `pitch` is the true F0 and voicing from `log_f0_features`, [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
@@ -132,11 +128,8 @@ def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Ten
     """Return the F0 error in semitones over voiced frames plus the cross-entropy of voicing.
 
     The error is squared below one semitone and linear above, so that octave errors do not dominate.
-
-    Args:
-      octaves: estimate of log2(F0 / 200 Hz), [batch, frames].
-      logit: logit of voicing, [batch, frames].
-      pitch: true F0 and voicing from `log_f0_features`, [batch, frames, 2].
+    `octaves` and the `logit` of voicing are the reader's estimates, [batch, frames]; `pitch` is the
+    true F0 and voicing from `log_f0_features`, [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
@@ -152,14 +145,10 @@ def train_pitch_reader(
     seed: int,
     prepare: Callable[[tf.Tensor], tf.Tensor],
 ) -> float:
-    """Train the reader on clips of frames and return the last loss.
+    """Train the reader on random clips of frames and return the last loss.
 
-    Args:
-      reader: the network to train.
-      source: clips whose last two frame channels are the true F0 and voicing.
-      steps: number of updates.
-      seed: seed of the choice of clips.
-      prepare: function from frames to the reader's input.
+    The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
+    frames to the reader's input.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

@@ -162,11 +162,7 @@ def speaker_row(
 
 
 def check_condition(config: Any, frames: tf.Tensor | None, speaker: tf.Tensor | None) -> None:
-    """Check that the frames and the speaker are those that a network reads.
-
-    Raises:
-      ValueError: If an input is missing or unexpected, or the frames have the wrong channel count.
-    """
+    """Raise a ValueError if frames or speaker are missing, unexpected, or have a wrong shape."""
     for name, value, field in (
         ("frames", frames, "feature_channels"),
         ("speaker", speaker, "speakers"),

@@ -85,12 +85,7 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """Return a request for one sound with seed 0.
-
-    Args:
-      condition: frames [frames, channels] and speaker of a recording; each may be None.
-      num_samples: length of the sound, in samples.
-    """
+    """Return a request for one sound with seed 0, given its frames and speaker (or None)."""
     frames, speaker = condition
     return Request(
         num_samples,

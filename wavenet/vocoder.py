@@ -143,8 +143,7 @@ class VocoderWaveNet(Network):
         Args:
           inputs: [batch, time] from `inputs(levels)`, not shifted, starting with a whole bunch.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
-          row_samples: number of samples per row of the condition: 1 for a result of `condition`,
-            the property `row_samples` for a result of `rows`.
+          row_samples: samples per row of the condition; 1 for a result of `condition`.
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # longer rows are whole bunches

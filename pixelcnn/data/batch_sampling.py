@@ -113,15 +113,9 @@ def image_batch(
 ) -> Arrays:
     """Return rows of batch `step`: int32 rows of the stored arrays, and "seed" int32 [rows, 2].
 
-    Args:
-      stored: "levels" [images, height, width, channels], and the condition of each image.
-      seed: seed of the sequence of batches.
-      step: index of the batch.
-      batch_size: number of images per batch.
-      flip: whether to mirror each image, with its "map", with probability 1/2.
-      rows: the rows of the batch to return.
-      dropout: probability with which a "label" or "caption" is replaced by `DROPPED`.
-      shift: maximum shift of an image, with its "map", in pixels.
+    `stored` has "levels" [images, height, width, channels], and the condition of each image. `flip`
+    mirrors images (and their "map") with probability 1/2; `shift` is their maximum shift in pixels;
+    `dropout` is the probability with which a "label" or "caption" is replaced by `DROPPED`.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
     seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
@@ -184,14 +178,9 @@ def moments(
 ) -> Arrays:
     """Return the examples `chosen` of a video, with actions and states of the examples `acting`.
 
-    Example e is step t = e % n + context of clip e // n, where n = steps - context.
-
-    Args:
-      stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
-        [clips, steps, numbers].
-      chosen: indices of examples, int64 [batch].
-      acting: indices of the examples that provide actions and states, int64 [batch].
-      context: number of preceding frames.
+    Example e is step t = e % n + context of clip e // n, where n = steps - context. `stored` has
+    "frames" uint8 [clips, steps, height, width, channels], and "actions" and "states" float32
+    [clips, steps, numbers]; `chosen` and `acting` are int64 [batch].
 
     Returns:
       "levels" int32 [batch, height, width, channels], frame t; and of the steps t - context to t -

@@ -279,11 +279,9 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
-    """Return a batch of one for every photograph.
+    """Return a batch of one for every photograph, uint8 [height, width, channels].
 
-    Args:
-      photographs: uint8 [height, width, channels] each.
-      multiple: number of pixels to a multiple of which height and width are cropped.
+    Height and width are cropped at both ends to multiples of `multiple` pixels.
     """
     batches = []
     for n, photograph in enumerate(photographs):

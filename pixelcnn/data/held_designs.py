@@ -96,7 +96,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, help="folder with *_train.npz and *_dev.npz")
     parser.add_argument("target", type=Path, help="folder to write; created if missing")
-    parser.add_argument("--share", type=float, default=SHARE, help="share to hold out (%(default)s)")
+    parser.add_argument("--share", type=float, default=SHARE, help="share held out (%(default)s)")
     parser.add_argument("--caption", nargs="*", default=[], help="captions of images to hold out")
     given = parser.parse_args()
     try:

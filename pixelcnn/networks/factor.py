@@ -124,11 +124,8 @@ class Factor(tf.Module):
     ) -> Hidden:
         """Return the ResNet's hidden state at each pixel of the group, [batch, height, width, ...].
 
-        Args:
-          groups: the levels of earlier groups, int32 [batch, height, width, channels] each.
-          condition: the condition, whose map has the size of the whole image, [batch or 1, 2
-            height, 2 width, map_channels], or is None if there are no map channels.
-          mode: precision and dropout.
+        `groups` are the levels of earlier groups, int32 [batch, height, width, channels] each; the
+        condition's map has the size of the whole image, [batch or 1, 2 height, 2 width, channels].
         """
         image = self._merged(groups)
         rows, columns = self.strides

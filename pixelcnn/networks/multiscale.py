@@ -41,7 +41,6 @@ class Multiscale(tf.Module):
       config: the architecture.
       size: side of the largest image in pixels, the base size times a power of two.
       output: settings of a pixel's distribution.
-      initial: source of the initial weights.
       vector_channels: number of channels of the condition's vector; 0: no vector.
       map_channels: number of channels of the condition's map; 0: no map.
       parts: names of the parts to create, such as "8" for the base and "16.2" for a factor; None:
@@ -102,11 +101,7 @@ class Multiscale(tf.Module):
     ) -> dict:
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        Args:
-          levels: int32 [batch, size, size, channels].
-          condition: vector [batch, channels], map [batch, size, size, map_channels].
-          mode: precision and dropout.
-          seeds: seeds of random crops of the larger scales, int32 [batch, 2]; None: no crops.
+        The arguments are those of `conditionals`.
         """
         nats = {}
         if self.base is not None and self.has_flow:

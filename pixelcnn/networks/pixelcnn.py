@@ -129,7 +129,6 @@ class PixelCNN(tf.Module):
     Args:
       config: the architecture.
       output: settings of a pixel's distribution.
-      initial: source of the initial weights.
       vector_channels: number of channels of the condition's vector; 0: no vector.
       map_channels: number of channels of the condition's map; 0: no map.
       start: initial weight of the pixel above, and of the pixel to the left, in the prediction.

@@ -14,16 +14,11 @@ from pixelcnn.networks.conditioning import Conditioner
 def paired(
     conditioner: Conditioner, batch: dict, guidance: float | tf.Tensor | None, *arguments: Any
 ) -> tuple:
-    """Encode the conditions, and double the batch for guidance.
+    """Return the encoded condition and the arguments, with the batch doubled for guidance.
 
-    Args:
-      conditioner: encodes the conditions, and has a null condition.
-      batch: the conditioner's inputs.
-      guidance: guidance weight; None: the batch is not doubled.
-      *arguments: tensors [batch, ...], tuples of tensors, or None; scalars are unchanged.
-
-    Returns:
-      The condition, followed along the batch by the null condition, and the doubled arguments.
+    The second half of the condition is the null condition. If `guidance` is None, nothing is
+    doubled. The arguments are tensors [batch, ...], tuples of tensors, None, or scalars, which are
+    unchanged.
     """
     condition = conditioner(batch)
     if guidance is None:

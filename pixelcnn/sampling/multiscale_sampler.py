@@ -148,11 +148,8 @@ def multiscale_words(
 ) -> tf.Tensor:
     """Return the random words of every pixel, uint32 [rows, size^2, noise words].
 
-    Args:
-      model: the networks.
-      seed: random seed, an integer in [0, 2^64) or a key uint32 [2].
-      rows: index of each image in the seed's sequence of images, int32 [rows].
-      size: side of the largest image in pixels.
+    `seed` is an integer in [0, 2^64) or a key uint32 [2]; `rows`, int32 [rows], are the indices of
+    the images in the seed's sequence of images.
     """
     return noise.words(seed, rows, 0, size**2, model.noise_words)
 

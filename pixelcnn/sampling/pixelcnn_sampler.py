@@ -42,12 +42,8 @@ def image_words(
 ) -> tf.Tensor:
     """Return the random words of every pixel, uint32 [rows, height, width, noise words].
 
-    Args:
-      network: the PixelCNN.
-      seed: random seed, an integer in [0, 2^64) or a key uint32 [2].
-      rows: index of each image in the seed's sequence of images, int32 [rows].
-      height: height of the images in pixels.
-      width: width of the images in pixels.
+    `seed` is an integer in [0, 2^64) or a key uint32 [2]; `rows`, int32 [rows], are the indices of
+    the images in the seed's sequence of images.
     """
     count = network.output.noise_words
     words = noise.words(seed, rows, 0, height * width, count)

@@ -63,10 +63,7 @@ class BlockPass:
     ) -> tuple[tf.Tensor, PassState]:
         """Return the parameters of a block [batch, time, parameters], and what `after` needs.
 
-        Args:
-          state: the state before the block.
-          levels: int32 [batch, time], whole bunches.
-          condition: [batch, time, channels], or None.
+        `levels` are int32 [batch, time], whole bunches; `condition` is [batch, time, channels].
         """
         inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
         inputs = tf.concat([state.inputs, inputs], 1)

@@ -120,10 +120,8 @@ class SoundSymbols:
     ) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n samples in one pass, and the network's state after them.
 
-        Args:
-          inputs: the network's input before each sample, [batch, n].
-          state: the entry "network" of the state.
-          condition: the condition of the samples, [batch, n, channels], or None.
+        `inputs` are the inputs before each sample, [batch, n]; `state` is the entry "network" of
+        the whole state.
         """
         given = self.given(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))

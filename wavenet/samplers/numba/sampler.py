@@ -28,7 +28,6 @@ class CompiledSampler(abc.ABC):
     """Base class of the Numba samplers.
 
     Args:
-      network: the network to sample from.
       program: the network's compiled loop, with a copy of its current weights.
       threads: number of CPU cores to use; None: all cores that are available to the process.
     """
