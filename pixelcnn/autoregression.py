@@ -54,9 +54,9 @@ def linear_forecast(
     newer: tf.Tensor,
     condition: Condition,
 ) -> tf.Tensor:
-    """Return the parameters with only the linear prediction recomputed, from the newer pixels.
+    """Return the parameters after recomputing only the linear prediction, from the newer pixels.
 
-    It accounts for most of a pixel's dependence on its neighbours at almost no cost.
+    The prediction accounts for most of a pixel's dependence on its neighbours at almost no cost.
     """
     units = parameters[..., : -levels.shape[-1]]
     return tf.concat([units, network.prediction(newer, condition)], -1)

@@ -65,9 +65,9 @@ def _detected(config: Any, arguments: list[str]) -> list[str]:
 class EvaluateArguments:
     """Evaluate an image model on dev images.
 
-    Reports bits per dimension, in total and per scale, and compares them with lossless WebP and
-    JPEG XL; how many bits the condition saves; and speed. Samples of class- or caption-conditional
-    models are also judged by a classifier, which is trained on the real images when first needed.
+    Reports bits per dimension (in total and per scale, compared with lossless WebP and JPEG XL),
+    how many bits the condition saves, and speed. Samples of class- or caption-conditional models
+    are also judged by a classifier, which is trained on the real images when first needed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]

@@ -205,7 +205,7 @@ class Images(Kind):
         self._shape = (model.size, model.size, model.channels)
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digest of the density, and None since there is no second network."""
+        """Return the density's digest; None: it is the same in files of format version 1."""
         return digest_of_network(self._model.density), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:

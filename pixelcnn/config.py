@@ -126,7 +126,7 @@ class MultiscaleTrainConfig(TrainConfig):
 
     @property
     def multiple(self) -> int:
-        """Divisor that a photograph's height and width need for whole patches at every scale."""
+        """Number that must divide a photograph's sides, so that scales consist of whole patches."""
         return self.data.size // self.network.base_size * self.network.factor.patch
 
     @property

@@ -47,7 +47,7 @@ class EvaluationCallback:
             self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the bits per dimension on dev, of the divergence if there is one.
+        """Return the bits per dimension on dev, or the divergence in bits per dimension.
 
         Log them, also part by part, with a grid of samples if the model can sample.
         """

@@ -21,8 +21,8 @@ from pixelcnn.model import ImageModel
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
     """Return a classifier for a model's classes, or None if there are no training images.
 
-    For some shipped models it is shipped as well. Otherwise it is the classifier of the first of
-    the `sources` (arguments of `read_corpus`) with training images of the model's classes.
+    Some shipped models have a shipped classifier. Otherwise it is trained on the first of the
+    `sources` (arguments of `read_corpus`) with training images of the model's classes.
     """
     file = shipped.classifier(name)
     if file is not None:

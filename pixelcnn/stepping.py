@@ -21,7 +21,7 @@ Read = Callable[[Hidden], np.ndarray]
 
 
 class SteppedPixelCNN:
-    """Steps through images of one width, under the network's current weights."""
+    """A pixel-by-pixel scan over images of one width, under the network's current weights."""
 
     def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
         self.network, self.width, self.mode = network, width, mode

@@ -39,8 +39,8 @@ class TrainArguments(TrainingOptions):
 class EvaluateArguments:
     """Evaluate a model on dev recordings.
 
-    Reports bits per sample for a WaveNet, or compares a student with its teacher; how close their
-    sounds and Griffin-Lim's come to the recordings; and speed.
+    Reports bits per sample of a WaveNet, or compares a student with its teacher. Also reports how
+    close their sounds, and Griffin-Lim's, come to the recordings, and speed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]

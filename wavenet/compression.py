@@ -82,7 +82,7 @@ class Recordings(Kind):
         self.conditionals = SymbolConditionals(own, *sizes)
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digest of the network, and None since there is no second network."""
+        """Return the network's digest; None: it is the same in files of format version 1."""
         return digest_of_network(self._network), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:

@@ -74,7 +74,7 @@ def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
         candidates = (folder / f"{stem}{suffix}" for suffix in audio.SUFFIXES)
         path = next((path for path in candidates if path.is_file()), None)
         if path is None:
-            raise UserError(f"{folder} has no sound named {stem}, as a recording is.")
+            raise UserError(f"{folder} has no sound named {stem}, the name of a recording.")
         sound = audio.read(path, sample_rate_hz)[:length]
         gain_db = audio.rms_db(item["waveform"][:length]) - audio.rms_db(sound)
         return np.pad(audio.amplify(sound, gain_db), (0, length - len(sound)))
@@ -103,8 +103,8 @@ def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """Return the systems that need no training, by name.
 
     - griffin_lim: the Griffin-Lim algorithm.
-    - griffin_lim_mel_consistent: a clearly better variant, in which the magnitudes are updated with
-      the sound, within what the mel spectrogram allows.
+    - griffin_lim_mel_consistent: a clearly better variant, in which only the mel spectrogram is
+      fixed and the magnitudes are updated in every iteration.
     - world: analysis and synthesis by WORLD, which uses more information than the mel spectrogram;
       only if pyworld is installed.
     - recording: the recording itself, the upper bound of every measure that needs no reference.

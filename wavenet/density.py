@@ -11,7 +11,7 @@ WINDOW_SAMPLES = 1 << 16
 
 
 class Density:
-    """Evaluates log p(x | c) of recordings of any length under a network's current weights."""
+    """The exact log p(x | c) of recordings of any length, under a network's current weights."""
 
     def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES) -> None:
         self.network = network

@@ -18,7 +18,7 @@ class DataConfig:
     """Settings of the training data: features, normalisation, clips and augmentation."""
 
     sample_rate_hz: int = 24_000
-    """Sample rate; recordings with a different rate are resampled."""
+    """Sample rate in Hz; recordings with a different rate are resampled."""
     features: tuple[Feature, ...] = ()
     """Features of the conditioning frames: mel, f0, both (in this order) or none."""
     by_speaker: bool = False
@@ -26,9 +26,9 @@ class DataConfig:
     mel_bands: int = 80
     """Number of mel bands."""
     mel_low_hz: float = 0.0
-    """Lower end of the lowest mel band."""
+    """Lower edge of the lowest mel band in Hz."""
     mel_high_hz: float | None = None
-    """Upper end of the highest mel band; None: half the sample rate."""
+    """Upper edge of the highest mel band in Hz; None: half the sample rate."""
     mel_window_samples: int = 1024
     """Window length of the mel spectrogram in samples."""
     mel_padding: Padding = "zeros"

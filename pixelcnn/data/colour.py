@@ -56,7 +56,7 @@ def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | 
 
 
 def _fits(stored: str, mode: str) -> bool:
-    """Return whether a profile for the mode `stored` describes images of the mode `mode`."""
+    """Return whether a profile for the mode `mode` can describe an image in mode `stored`."""
     if not mode or stored.startswith(("I", "F")):
         return False
     if mode == "CMYK" or stored == "CMYK":

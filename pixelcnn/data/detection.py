@@ -72,10 +72,10 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
 
 
 def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
-    """Return options for channels and bits to add to a command line; `config` is the preset's.
+    """Return the options for channels and bits that a preset's command line leaves out.
 
-    A value for `--data.channels` or `--output.channels` applies to both. Otherwise the values are
-    those of a resumed run, or are detected from the images: a colour preset is changed to grey if
+    A value for `--data.channels` or `--output.channels` applies to both. Otherwise the values come
+    from the run to resume, or are detected from the images: a colour preset is changed to grey if
     no image has colour, and grey images keep their depth if the output is a mixture of logistics.
     """
     said = _said(arguments)

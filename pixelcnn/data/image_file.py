@@ -244,8 +244,8 @@ def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     """Read an image, rotate it according to EXIF, crop it to the centred square, and reduce it.
 
     Colours are converted to sRGB (`colour.in_srgb`). Transparent pixels are drawn on white, only
-    the first frame is used, and colour is converted to grey by ITU-R BT.601 if the rules ask for
-    it. 16-bit grey is kept. Images with more than `PIL.Image.MAX_IMAGE_PIXELS` are not decoded.
+    the first frame is used, and colour is converted to grey by ITU-R BT.601 if the rules require
+    grey. 16-bit grey is kept. Images with more than `PIL.Image.MAX_IMAGE_PIXELS` are not decoded.
 
     Raises:
       ImageError: If the image cannot be used, kind "broken", "too small", "too many pixels" or "no

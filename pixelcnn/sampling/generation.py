@@ -123,7 +123,7 @@ class ImageSampler:
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
         """Yield the scales of each image, [side, side, channels], smallest first.
 
-        A PixelCNN has one scale. Levels are uint8, or uint16 beyond 8 bits.
+        A PixelCNN has one scale. Levels are uint8, or uint16 for more than 8 bits.
         """
         number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
         for first in range(0, len(request.rows), number):

@@ -282,7 +282,7 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     unread = [r.name for r in recordings if r.measured.unread_bytes]
     if unread:
         notes.append(
-            f"read up to the end that the header says, not to that of the file: {_some(unread)}"
+            f"read up to the end given in the header, not the end of the file: {_some(unread)}"
         )
     known = {r.speaker for r in recordings if r.split == "train"}
     new = sorted({r.speaker for r in recordings} - known)
@@ -295,7 +295,7 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     if minutes["dev"] > minutes["train"]:
         notes.append(
             f"dev is longer than train ({minutes['dev']:.1f} min, {minutes['train']:.1f} min): "
-            "most of what there is is not trained on"
+            "most recordings are not used for training"
         )
     return notes
 

@@ -75,8 +75,8 @@ class SoundProperties:
             notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
         if self.unread_bytes:
             notes.append(
-                f"is read up to the end that its header says, {self.unread_bytes:,} bytes before "
-                "that of the file"
+                f"is read up to the end given in its header, {self.unread_bytes:,} bytes "
+                "before the end of the file"
             )
         if to_hz not in (None, self.sample_rate_hz):
             notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")

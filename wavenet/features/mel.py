@@ -22,7 +22,7 @@ def num_frames(samples: int, hop_samples: int) -> int:
 
 
 def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
-    """Convert Hz to mel: "slaney" is the scale of the Auditory Toolbox (1998), "htk" HTK's."""
+    """Convert Hz to mel: "slaney" is the Auditory Toolbox's scale (1998), "htk" is HTK's scale."""
     f = np.asarray(frequency_hz, np.float64)
     if scale == "htk":
         return 2595.0 * np.log10(1.0 + f / 700.0)
@@ -173,7 +173,7 @@ def _sparse_filters(convention: MelConvention) -> Any:
 
 
 def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the log-mel values of a result of `above_silence`, of which it is the inverse."""
+    """Convert a result of `above_silence` back to log-mel values, float32."""
     return ((1.0 - above) * convention.silence).astype(np.float32)
 
 

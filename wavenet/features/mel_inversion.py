@@ -66,8 +66,8 @@ def griffin_lim(
 def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.ndarray:
     """Estimate magnitudes, float64 [frames, fft_size / 2 + 1], that match the mel frames.
 
-    They minimise the Itakura-Saito divergence, the sum of b / c - ln(b / c) - 1 over the target
-    bands b and their approximations c, by 100 multiplicative updates from a flat spectrum,
+    They reduce the Itakura-Saito divergence, the sum of b / c - ln(b / c) - 1 over the target bands
+    b and their approximations c, by 100 multiplicative updates that start from a flat spectrum,
 
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 

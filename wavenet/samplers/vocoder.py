@@ -149,7 +149,7 @@ class VocoderSampler(ChunkSampler):
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and zeroed queues."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
@@ -158,7 +158,7 @@ class VocoderSampler(ChunkSampler):
     def chunk(
         self, state: VocoderState, condition: tf.Tensor, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, VocoderState]:
-        """Return levels, parameters and the next state: a loop over bunches of samples."""
+        """Draw a chunk bunch by bunch; return levels, parameters and the next state."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:

@@ -44,7 +44,7 @@ class XlaSampler(ChunkSampler):
         self.rings = Rings(network.config)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and zeroed queues."""
         config = self.network.config
         past = tf.zeros([batch, config.front_width])
         if config.reads_levels:
