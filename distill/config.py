@@ -87,8 +87,8 @@ class StudentConfig:
     """Compute the coefficients of the linear prediction in float64, so that rounding does not
     change them; otherwise in the network's own type, as models of version 0.2 do."""
     reads_f0: bool = False
-    """For the residual: estimate F0 and voicing in the conditioner even if no source needs them; set
-    from the teacher."""
+    """For the residual: estimate F0 and voicing in the conditioner even if no source needs
+    them; set from the teacher."""
     pitch_bins: int = 0
     """For the residual: number of F0 classes of the pitch estimator; 0: same as the teacher."""
     conditioner_units: int = 0

@@ -1,4 +1,4 @@
-"""Presets of distilled image models, each with the measure it should reach and its cost."""
+"""Presets of distilled image models, each with its expected quality and its cost."""
 
 import dataclasses
 
