@@ -58,7 +58,7 @@ class PixelConditionals:
     before: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values [..., batch, height, width, channels], nats per unit."""
+        """Return the log density of values [..., batch, height, width, channels], nats per unit."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
@@ -155,7 +155,7 @@ class FlowLoss(ImageLoss):
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
         """Return an estimate of the base's KL for each image, in nats, float32 [batch].
 
-        It is KL(P_S || P_T), or a bound of KL(P_T || P_S) if the loss does not have the former.
+        It is KL(P_S || P_T) if the loss has that term, else a bound of KL(P_T || P_S).
         """
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
@@ -165,7 +165,7 @@ class FlowLoss(ImageLoss):
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
-        """Return a bound of log P_T - log P_S for images that P_T draws, float32 [batch], nats."""
+        """Return a bound of log P_T - log P_S for images drawn from P_T, nats, float32 [batch]."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 

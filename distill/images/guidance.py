@@ -57,7 +57,7 @@ class GuidedLoss(ImageLoss):
         return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return KL(Q || P_S) of whole images, part by part, float32 [batch], nats."""
+        """Return KL(Q || P_S) of whole images for each part of the model, nats, float32 [batch]."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
     def _student(

@@ -39,7 +39,7 @@ class KL:
         return self.weight * tf.reduce_mean(apart)
 
     def parts(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the divergence, cross-entropy and entropy, and the regularisation of normals."""
+        """Return the KL, cross-entropy and entropy by name and, for normals, the regularisation."""
         kl, cross, own = measured(draw, draw.teacher, self.draws)
         found = {"kl": (self.weight, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
         normal = normal_of(draw, draw.teacher)
@@ -91,7 +91,7 @@ def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
 
 
 def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
-    """Return the divergence from conditionals: in closed form for normals, else from draws."""
+    """Return the KL from the teacher's conditionals: closed form for normals, else from draws."""
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)

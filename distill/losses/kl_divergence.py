@@ -27,7 +27,7 @@ ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
 class ElementDensities(Protocol):
-    """The distribution of each element given those before it, in which it is differentiable."""
+    """The distribution of each element given the elements before it, differentiable in these."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """Return the log density of values [..., batch, elements...], in nats per unit, float32."""
@@ -65,7 +65,7 @@ def divergence(
 
 
 def cross_entropy(teacher: ElementDensities, drawn: FlowOutput, draws: tf.Tensor) -> tf.Tensor:
-    """Return H(p_S(x_t | x_<t), p_T(x_t | x_<t)), nats [batch, elements...], from the draws."""
+    """Estimate H(p_S(x_t | x_<t), p_T(x_t | x_<t)) from the draws, nats [batch, elements...]."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)
 
