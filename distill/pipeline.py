@@ -1,4 +1,4 @@
-"""A student as stages of a pipeline: its flows, with the condition first and the loss last."""
+"""A student as pipeline stages, one per flow; the last stage also computes the loss."""
 
 from collections.abc import Callable
 from typing import Any

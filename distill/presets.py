@@ -115,7 +115,7 @@ class ClipConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """A whole distillation: together with the teacher and the data, it determines the result."""
+    """The configuration of a distillation, which determines the result for a teacher and data."""
 
     student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)

@@ -54,7 +54,7 @@ class Refiner:
         return self.passes * each
 
     def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
-        """Return the sound [frames * hop] refined to a log-mel [frames, bands], float32."""
+        """Return the sound [frames * hop] refined to log-mel frames [frames, bands], float32."""
         bands = np.exp(mel) if self.convention.log == "natural" else 10.0**mel
         bands = np.maximum(bands.astype(np.float32), TINY)
         for _ in range(self.passes):

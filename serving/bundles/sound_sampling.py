@@ -1,4 +1,4 @@
-"""Sounds, and sequences of users' models, made part by part by a bundle's signatures."""
+"""Sounds and sequences of users' models, generated part by part by a bundle's signatures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ class _Refinement:
     """The passes of `distill.refinement`, which fit the magnitudes of chunks to their mel."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
-        # A bundle needs neither package for anything else.
+        # Imported here because a bundle needs neither package for anything else.
         from distill import refinement
         from wavenet.features import MelConvention, mel
 
@@ -49,30 +49,30 @@ def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
     gain_db = getattr(condition, "gain_db", 0.0)
     if not gain_db:
         return sound
-    # Such frames come from `wavenet`, which a bundle does not otherwise need.
+    # Such frames come from `wavenet`, which a bundle does not need otherwise.
     from wavenet.data.recorded_level import at_recorded_level
 
     return at_recorded_level(sound, gain_db)
 
 
 class SoundSampling(Sampling):
-    """The methods of a bundle that has the signature `chunk`."""
+    """Methods of a bundle that has the signature `chunk`."""
 
     _engine: Engine | None
 
     @property
     def sample_rate_hz(self) -> Any:
-        """Samples per second of the model's sound; None if it does not make sound."""
+        """Sample rate of the model's sound, in Hz; None if it does not generate sound."""
         return self.spec.get("sample_rate_hz")
 
     @property
     def hop_samples(self) -> int:
-        """Samples between two frames; 1 for a model without frames."""
+        """Hop length of the frames, in samples; 1 for a model without frames."""
         return self.spec["hop_samples"]
 
     @property
     def conditional(self) -> bool:
-        """True if the model generates from frames."""
+        """True if the model generates sound from frames."""
         return FRAMES in self._inputs_of(COMPILED)
 
     @property
@@ -82,7 +82,7 @@ class SoundSampling(Sampling):
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames float32 [frames, channels] of a recording, to resynthesise it.
+        """Return the frames of a recording, float32 [frames, channels], to resynthesise it.
 
         The frames keep the recording's level, and `generate` scales their audio to it. This needs
         the package `wavenet`.
@@ -93,7 +93,7 @@ class SoundSampling(Sampling):
         Raises:
           UserError: the package is missing, or the model does not read frames of recordings.
         """
-        if not self.conditional or "config" not in self.spec:  # whose condition is the user's own
+        if not self.conditional or "config" not in self.spec:  # the condition is the user's own
             raise UserError(f"`{self.name}` reads no frames of a recording.")
         try:
             from serving.bundles import frames
@@ -151,7 +151,7 @@ class SoundSampling(Sampling):
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         refinement = self._refinement(condition, refine)
-        # The first chunk holds what its refinement looks ahead to.
+        # The first chunk includes the look-ahead of its refinement.
         ahead = 0 if refinement is None else refinement.ahead_samples
         if self._engine is not None:
             sound = self._engine.stream(request, chunk_samples, ahead)
@@ -214,7 +214,7 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, num_samples: int | None) -> int:
-        """Return the length of a sound in samples; if it is not given, that of the frames."""
+        """Return the length of a sound in samples; if it is not given, the length of the frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:
