@@ -127,11 +127,7 @@ class Request:
         return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
 
     def check_known(self, known: Mapping[str, TensorInfo]) -> None:
-        """Raise ValueError if a signature with prompts lacks an input that the request needs.
-
-        Args:
-          known: inputs of the signature.
-        """
+        """Raise ValueError if the inputs `known` of a prompt signature lack a requested option."""
         if STOP not in known and self.stop is not None:
             raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
         if TOP_K not in known and (self.top_k != 0 or self.top_p != 1.0):

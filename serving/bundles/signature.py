@@ -37,7 +37,7 @@ COMPILED, PLAIN = "compiled", "serving_default"
 WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
 LOG_PROB, CHUNK = "log_prob", "chunk"
 SPEAKER, STATE = "speaker", "state_"  # an input, and the prefix of a state's inputs
-SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two name outputs
+SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two are output names
 MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # names of the kinds in messages
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
@@ -338,5 +338,5 @@ def _rows(arrays: Arrays) -> int:
 def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
     if info.default is None:
         raise InvalidInput(f"`{name}` must be given.")
-    shape = (rows, *(size or 0 for size in info.shape[1:]))  # known, since it has a default
+    shape = (rows, *(size or 0 for size in info.shape[1:]))  # no None, as there is a default
     return np.full(shape, info.default, info.dtype)

@@ -125,27 +125,27 @@ class SoundSampling(Sampling):
     ) -> Iterator[np.ndarray]:
         """Return the sounds of `generate` in chunks [num, about chunk_samples], as they are made.
 
-        The first chunk is shorter, so that it arrives early. With a prompt the chunks end early
+        The first chunk is shorter, so that it arrives early. With a prompt, the chunks end early
         once all rows have ended.
 
         Args:
-          condition: frames [frames, channels] for all rows, whose audio has the recording's level
-            if they are from `frames(...)`; for a model with conditions by name, the `condition` of
-            `sample`, in which one row may stand for all even with one value per element; None for a
-            model without conditions.
+          condition: frames [frames, channels] for all rows; the audio of frames from `frames(...)`
+            has the recording's level. For a model with named conditions, the `condition` of
+            `sample`, of which one row may stand for all rows even in a condition with a time axis.
+            None for a model without conditions.
           refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
             mel; they are not part of the program, whose signatures return the sound before them.
-            None: the model's default for frames from `frames(...)` and those drawn for a text,
+            None: the model's default for frames from `frames(...)` and for frames drawn for a text,
             else 0.
-          chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
-          **options: `seed`, an integer in [0, 2^64), `row`, the row of the seed for the first
-            sound, and `num`, the number of sounds; `num_samples` of each, None for as many as the
-            frames have; `speaker`, by name, None for the first; `temperature`, one number, or
-            [num] for a user's model, None for the model's default; and for a user's model `prefix`,
+          chunk_samples: number of elements at a time, rounded up to a multiple of the model's unit.
+          **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
+            sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
+            the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
+            for a user's model, None for the model's default; and for a user's model `prefix`,
             `top_k`, `top_p` and `stop` of `sample`.
 
         Raises:
-          InvalidInput: the model cannot make this; raised at the call, not at the first chunk.
+          InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
         """
         request = self._request(condition, **options)
         if chunk_samples < 1:

@@ -20,7 +20,7 @@ from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSamp
 from wavenet.vocoder import VocoderWaveNet
 
 State = dict[str, Any]
-Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
+Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without batch axis, initial value
 Maybe: TypeAlias = tf.Tensor | None
 Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
@@ -154,7 +154,7 @@ class StreamingStudent(StreamingModel):
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """Return `fronts` [flows, width] and `windows` [rows, channels], layers' past inputs."""
+        """Return `fronts` [flows, width] and `windows` [rows, channels], past inputs of layers."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -339,7 +339,7 @@ class StreamingVocoder(StreamingTeacher):
 
     def __init__(self, network: VocoderWaveNet):
         super().__init__(network)
-        self.dtype = network.front_dtype  # the condition's, which may differ from the layers'
+        self.dtype = network.front_dtype  # the condition's dtype may differ from the layers'
         self.side_frames = network.conditioner.side_frames
 
     def state(self) -> dict[str, Filled]:
