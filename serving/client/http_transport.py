@@ -1,4 +1,4 @@
-"""The client over HTTP: the v2 inference protocol with binary tensors, and onepass's own routes."""
+"""The client over HTTP: binary tensors in the v2 inference protocol, and onepass's own routes."""
 
 import base64
 import contextlib
