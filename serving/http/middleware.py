@@ -60,7 +60,7 @@ class AllowedHosts:
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Misdirected for an unknown host, Forbidden for a request of another site's page."""
+        """Raise Misdirected for an unknown host, Forbidden for a request from another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         match = HOST.fullmatch(host)
         if match is None:
