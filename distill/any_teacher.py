@@ -91,8 +91,8 @@ def distill(
     Args:
       teacher: a model in time order whose distribution has a density, a loaded bundle of such a
         model, or any object with `conditionals`. Its weights do not change.
-      data: the training data, in any form that `fit` takes. The length and the condition of the
-        student's draws are those of the elements, which the term `Compared` also reads.
+      data: the training data, in any form that `fit` takes. The student draws with the length and
+        condition of the elements; the term `Compared` also reads the elements.
       steps: total number of updates.
       student: the student, trained in place; None: three flows over small dilated networks.
         Required if `teacher` is not an `Autoregressive`.

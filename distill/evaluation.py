@@ -72,13 +72,12 @@ def evaluate(
       others: further systems, by name, that are not models of this library.
 
     Returns:
-      A dict: kl_nats is the KL in nats per sample; acceptance has the probability that the teacher
-        accepts the student's samples, and `run`, how many in a row; real_time_factor is the time to
-        compute a second of sound, in seconds, at batch size 1; measures maps names to
-        `intervals.Measure` of the student; against has {"measures", "real_time_factor", "density"},
-        where density says whether it is known, of "teacher", "untrained", "source_filter" and the
-        baselines; codec is {"flac": bits per sample}; dev is {part, recordings, seconds} of the
-        measured recordings; not_measured is {extra: names}.
+      A dict with kl_nats (nats per sample); acceptance (the probability that the teacher accepts
+        the student's samples, and `run`, the number accepted in a row); real_time_factor (seconds
+        to compute a second of sound, at batch size 1); measures (`intervals.Measure` of the
+        student, by name); against (for every other system its measures, real_time_factor, and
+        density: whether it has a known density); codec {"flac": bits per sample}; dev {part,
+        recordings, seconds} of the measured recordings; and not_measured {extra: names}.
 
     Raises:
       UserError: no dev recording has a speaker that the model knows, or a model in `peers` has a

@@ -75,7 +75,7 @@ class StudentModel(TrainedSpeechModel):
         """Return the sounds of `stream` in one array, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: as for `stream`.
+          condition: the condition, as for `stream`.
           **options: the keyword arguments of `stream`, except the lengths of chunks.
         """
         options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
@@ -100,8 +100,9 @@ class StudentModel(TrainedSpeechModel):
         Each pass of `refine` delays them by a window of the mel.
 
         Args:
-          condition: frames [frames, channels], or None for a model without. The sound of frames
-            from `frames(...)` has the recording's level, the sound of other frames the model's.
+          condition: frames [frames, channels], or None for an unconditional model. The sound of
+            frames from `frames(...)` has the recording's level, the sound of other frames the
+            model's.
           seed: seed of the noise, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length of the sounds; None: the length of the condition.
@@ -147,7 +148,7 @@ class StudentModel(TrainedSpeechModel):
           num: number of sounds.
           length: number of samples of each sound.
           seed: seed of the noise, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for a model without.
+          condition: frames [frames, channels], or None for an unconditional model.
           speaker: name of the speaker, for models with speakers.
         """
         frames, network = None if condition is None else self._checked(condition), self.network

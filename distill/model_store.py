@@ -1,4 +1,4 @@
-"""Stored models of users, each an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
+"""Storing and loading of users' models, each an `Autoregressive` or a `FlowStudent`."""
 
 import json
 from pathlib import Path

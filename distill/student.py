@@ -46,7 +46,7 @@ class Condition(NamedTuple):
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
     def moved(self, flowed: FlowOutput) -> FlowOutput:
-        """Return the output of flows whose noise had the source added, with it in the location."""
+        """Return the flows' output for noise plus source, with the source moved to the location."""
         if self.source is None:
             return flowed
         source = tf.cast(self.source, flowed.output.dtype)

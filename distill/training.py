@@ -124,7 +124,7 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as a copy of the teacher's, as far as the student has those channels. If
+    Its conditioner starts as a copy of the teacher's, which must not have more channels. If
     `config.start_from` is given, all weights except the statistics of the frames are copied from
     that student.
     """

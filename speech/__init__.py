@@ -29,7 +29,7 @@ def text_frames(
     max_frames: int | None = None,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return the mel frames with which a model speaks a text, float32 [frames, bands].
+    """Return mel frames of a text for a model to turn into sound, float32 [frames, bands].
 
     Frames that the voice draws from a density have as much detail as a recording's frames, so
     distilled students refine their sound in the same way.
@@ -40,7 +40,7 @@ def text_frames(
       text: US English of any length; `text_parts` splits a long text.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice that speaks; None: the shipped voice for the model's frames.
-      max_frames: largest number of frames that the text may have; a longer text is refused before
+      max_frames: largest number of frames that the text may have; a longer text is rejected before
         any frame is computed. None: no limit.
       pause: function called about every 30 ms; an exception that it raises ends the work.
 

@@ -10,8 +10,8 @@ state of phoneme or frame t, each block with dilation d computes
     mel       the same, F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
 harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so the network
-need not learn where a voice's harmonics lie. (The order durations, F0, mel is that of FastSpeech 2,
-Ren et al. 2021.)
+need not learn where a voice's harmonics lie. (FastSpeech 2, Ren et al. 2021, has the same order:
+durations, F0, mel.)
 """
 
 import dataclasses

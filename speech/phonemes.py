@@ -99,7 +99,7 @@ def checked_text(text: str) -> str:
 
 
 def note_on_markup(text: str) -> str | None:
-    """Return a note that a text's tags, such as SSML's, are read aloud; None without tags."""
+    """Return a note that a text's tags, such as SSML, will be read aloud; None if it has none."""
     found = _TAG.search(text)
     if found is None:
         return None
@@ -220,7 +220,7 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def spoken_length(words: str) -> int:
-    """Return a text's number of characters, each spelt-out character counted as SPELT_OUT."""
+    """Return a text's number of characters, counting each spelt-out character as SPELT_OUT."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
 
 

@@ -112,7 +112,7 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
 
 
 def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
-    """Return the recording with frames of silence at both ends, as part of pauses there."""
+    """Return the recording with silent frames added at both ends, as part of a pause."""
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
         spoken.insert(0, Phoneme(START, clause=spoken[0].clause))

@@ -50,7 +50,7 @@ def _run(
 
 @compiled
 def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
-    """Add their predictions to the `count` samples that follow the first `order` samples.
+    """Add the prediction to each of the `count` samples after the first `order` samples.
 
     Each finished sample is added, in vectors, to all samples that it predicts; a dot product per
     sample would wait for every addition. The values after the samples have no meaning.

@@ -31,7 +31,7 @@ class DistillImagesArguments(TrainingOptions):
 
 @dataclasses.dataclass(frozen=True)
 class GuidedArguments(DistillImagesArguments):
-    """Distil a class-conditional model's guidance into a like model; a stopped run is resumed."""
+    """Distil guidance into a model of the same architecture; a stopped run is resumed."""
 
     config: Annotated[GuidedConfig, tyro.conf.arg(name="")]
 

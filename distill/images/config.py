@@ -10,7 +10,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 
 @dataclasses.dataclass(frozen=True)
 class GuidedTargets:
-    """The terms of the loss of guidance distillation, and the teacher's distribution."""
+    """Settings of the guidance loss: the weights of its terms, and the teacher's distribution."""
 
     guidance: float = 1.5
     """Guidance weight: how far the teacher's distributions are moved away from the unconditional

@@ -170,7 +170,7 @@ class FlowLoss(ImageLoss):
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images that the teacher draws, int32 [batch, height, width, channels], and nats.
+        """Draw images from the teacher; return int32 [batch, height, width, channels], and nats.
 
         The images are guided if `targets.guidance` is set; the nats are their log probabilities,
         float32 [batch].

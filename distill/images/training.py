@@ -41,7 +41,7 @@ a classifier's features, or None if the loss does not compare them. Add new kind
 
 
 class ImageStudentRecipe(Recipe):
-    """Recipe for the distillation of an image model; its run is that of an image model."""
+    """Recipe for the distillation of an image model; the run is one of an image model."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -101,7 +101,7 @@ def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) 
 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
-    """Set every weight of the student for which the teacher has a weight of the same name."""
+    """Initialise the student's weights from the teacher's weights of the same names."""
     stored = _named(teacher.network)
     state.start([stored.get(name, weight) for name, weight in _named(student).items()])
 
@@ -149,7 +149,7 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
 
 
 def _check(config: ImageDistillConfig, teacher: ImageModel) -> None:
-    """Raise UserError if the teacher lacks the part to distil, or cannot be distilled like this."""
+    """Raise UserError if the teacher cannot be distilled in this way."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.bits > 8:

@@ -61,7 +61,7 @@ class UnitConfig:
 
 
 class UnitClassifier(tf.Module):
-    """Convolutional network that predicts the unit of each frame on the scale of `above_silence`.
+    """Convolutional network that predicts the speech unit of each `above_silence` frame.
 
     Attributes:
       band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, that bring
@@ -282,7 +282,7 @@ def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> t
 
 
 def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
-    """Return the share of a split's frames recognised, and the share of its most frequent unit."""
+    """Return the share of frames recognised in a split, and the share of its most frequent unit."""
     found, right = np.zeros(classifier.config.num_units, np.int64), 0
     for recording in recordings_of(corpus, split):
         mel = frames_of(corpus, recording, ["mel"])
@@ -294,7 +294,7 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
 
 
 def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
-    """Write the classifier as one npz file, complete or not at all.
+    """Write the classifier to one npz file, atomically.
 
     Raises:
       UserError: the file cannot be written.

@@ -17,6 +17,6 @@ def folder(name: str) -> Path:
 
 
 def model_folder(path: Path) -> Path:
-    """Return the folder of a shipped student for its name, unless that is an existing path."""
+    """Return the path or, if it does not exist, the folder of the shipped student that it names."""
     path = Path(path)
     return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path
