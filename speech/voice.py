@@ -122,7 +122,7 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the voice was trained on questions, or is from 0.2, which did not record it."""
+        """True if trained on questions, or written by version 0.2, which did not record it."""
         return bool(self.spec.get("questions", True))
 
     @property
@@ -133,7 +133,7 @@ class Voice:
     def durations(
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each phoneme's number of frames, int [phonemes], at least 1; and hidden states."""
+        """Return each phoneme's number of frames, int [phonemes], and the hidden states."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
@@ -246,7 +246,7 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Round lengths to integers of at least 1 so that their partial sums are rounded sums."""
+    """Round lengths to integers of at least 1 whose partial sums are rounded partial sums."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 

@@ -59,7 +59,7 @@ def conditions_given(
     length: int | None = None,
     for_all: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return conditions as inputs, with one row per batch row.
+    """Return conditions as inputs with `rows` batch rows.
 
     Args:
       given: None; an array for the only condition; or arrays by name.
@@ -140,7 +140,7 @@ def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarra
 
 
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
-    """Repeat each condition that is given once and has no time axis for every batch row.
+    """Repeat, for every batch row, each condition that is given once and has no time axis.
 
     Args:
       known: inputs of the signature.

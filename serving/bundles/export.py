@@ -47,7 +47,7 @@ NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, completely or not at all, and return lines of text about it.
+    """Write the bundle atomically, and return lines of text about it.
 
     Raises:
       UserError: the options do not fit the model, or the bundle cannot be written.

@@ -51,7 +51,7 @@ def export_functions(
       buckets: must be empty; images have one size.
 
     Raises:
-      UserError: the model cannot draw, or not 8-bit images, or `buckets` is not empty.
+      UserError: the model cannot draw 8-bit images or lacks parts, or `buckets` is not empty.
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")

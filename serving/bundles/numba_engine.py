@@ -90,7 +90,7 @@ class Engine:
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
-    """Return the engine if it is requested, or faster with "auto"; otherwise None.
+    """Return the engine if `backend` requests it or, for "auto", if it is faster; else None.
 
     With "auto", it is used for a float32 student if there is no accelerator.
 

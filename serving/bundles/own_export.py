@@ -57,7 +57,7 @@ def export(
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
-    """Write a model as a bundle that `onepass serve` serves, completely or not at all.
+    """Write a model atomically as a bundle that `onepass serve` serves.
 
     Args:
       model: the model, which is exported with its current weights and not changed.
@@ -124,7 +124,7 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler, unless a bundle must not have its program."""
+    """Write the model next to its sampler, unless its program is not allowed in bundles."""
     try:
         save(model, folder)
         scanned_program(folder / PROGRAM_FOLDER)

@@ -101,16 +101,16 @@ class StreamingModel:
         raise NotImplementedError
 
     def begun(self, given: State, state: State) -> State:
-        """Return the state, in which rows at their beginning are initialised; here unchanged."""
+        """Return the state with new rows initialised from their inputs; by default unchanged."""
         del given
         return state
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature as clients see it, with inputs instead of `frames`; here unchanged."""
+        """Return a signature with the inputs that clients see; by default unchanged."""
         return signature
 
     def framed(self, given: State) -> State:
-        """Convert inputs of a signature from `named` to those of the original; here unchanged."""
+        """Convert inputs of a signature from `named` to the original's; by default unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Writing of a bundle, completely or not at all, with warm-up requests for TensorFlow Serving."""
+"""Atomic writing of bundles, with warm-up requests for TensorFlow Serving."""
 
 import contextlib
 import json

@@ -174,7 +174,7 @@ class Client:
         guidance: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> Stream[ImageScale]:
-        """Return images as the server draws them, each scale by scale.
+        """Return images as the server draws them: an iterator over the scales of each image.
 
         Args:
           name: name of the model.

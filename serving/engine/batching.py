@@ -38,7 +38,7 @@ class Batcher:
     share the calls according to the time that their rows take, and the requests of a client take
     turns, by the rules of `RowQueue`. A call takes at most CALL_SECONDS, so that other requests run
     between the calls of a large one; slower rows have their own thread. The limits on waiting rows
-    and bytes, rows per request and threads are the server's.
+    and bytes, rows per request and threads come from the settings.
     """
 
     def __init__(
