@@ -5,8 +5,7 @@ between two edges has bounded first and second derivatives. With z = (x - mean) 
 of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; the
 score of a normal is -z and changes by 1 per unit of z. The mean of |z| over an interval is at most
 the interval's distance from the component's mean plus the mean of |z| of the standard component:
-both have an increasing hazard rate, so |z| minus that distance is stochastically smaller than |z|
-itself.
+both have an increasing hazard rate, so |z| minus that distance is stochastically smaller.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Encoding and decoding with conditional distributions, in one pass or element by element.
 
-A model has to offer only `Conditionals`; streams, files and their verification know no model.
+A model must offer only `Conditionals`; streams, files and verification do not depend on it.
 """
 
 import dataclasses
@@ -20,8 +20,7 @@ class Coding:
 
     Attributes:
       way: how odds are computed, one of `Conditionals.ways`.
-      narrowest: the argument `narrowest` of `forms.closed`; None: the least scale of format version
-        1.
+      narrowest: the argument of `forms.closed`; None: the least scale of format version 1.
       tolerance: largest relative difference of the outputs, between encoder and decoder, for which
         the encoder leaves margins; None in a decoder.
       moved: function that changes the outputs, for tests of the tolerance; None: no change.
@@ -38,8 +37,7 @@ class Known(NamedTuple):
 
     Attributes:
       levels: the pixels' levels, int64 [pixels, channels].
-      channels: function from the levels of the preceding channel to the next channel's
-        distributions.
+      channels: function from a channel's levels to the next channel's distributions.
       class_: number of the pixels' class; each class has its own rounding steps.
       calls: number of pixels in each call with which the decoder decodes these pixels.
     """

@@ -16,8 +16,8 @@ offset  size  content (little-endian)
               MOST_DESCRIBED allow for its content
 end - 4 4     CRC-32 of everything before
 
-Version 2 differs by this padding, and by the meaning that its description and digest have for
-`forms` and for the writers of each kind.
+Version 2 differs in this padding, and in the meaning of the description and the digest (`forms`,
+`model_digest` and the writers of each kind).
 """
 
 import dataclasses
@@ -119,8 +119,7 @@ def read(
         levels, before anything else in the file is read.
 
     Raises:
-      UserError: the bytes are not a compressed file, or it is damaged, truncated or of a newer
-        version.
+      UserError: the file is not a compressed one, or is damaged, truncated or of a newer version.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -188,8 +187,7 @@ def read_for(
       old_digest: the model's digest in files of format version 1; None: the same as `digest`.
 
     Raises:
-      UserError: the file is damaged, truncated or of a newer version, or was made with a different
-        model.
+      UserError: the file is damaged, truncated, of a newer version, or of a different model.
     """
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
@@ -239,7 +237,7 @@ def checksum_of(elements: np.ndarray, before: int = 0) -> int:
 
 
 def check_decoded(checksum: int, container: Container) -> None:
-    """Raise UserError unless the checksum matches that of the compressed elements."""
+    """Raise UserError unless the checksum is the one of the compressed elements."""
     if checksum != container.checksum:
         raise UserError(
             "The compressed file cannot be decoded on this processor: its network outputs differ "

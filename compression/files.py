@@ -20,7 +20,7 @@ SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated o
 
 
 class Kind(abc.ABC):
-    """The elements of a model, and what their files hold besides streams.
+    """A kind of compressed files: the elements of a model, and the content besides streams.
 
     Attributes:
       name: the name of the kind, a key of `container.KINDS`.
@@ -36,7 +36,7 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the model's digest, and its digest in files of format version 1; None: equal."""
+        """Return the model's digest, and its digest for format version 1 (None: the same)."""
 
     @abc.abstractmethod
     def pack(
@@ -82,7 +82,7 @@ def compress(
     """Compress elements of a model and return the bytes of the file.
 
     Args:
-      kind: the model, and what its files hold.
+      kind: the kind of files, with its model.
       elements: what the model compresses: images, recordings or an array.
       condition: what the model reads besides the elements, or None.
       tolerance: largest relative difference of the network's outputs, between this computer and the
@@ -129,7 +129,7 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
     """Return the elements in a file that `compress` made.
 
     Args:
-      kind: the model, and what its files hold.
+      kind: the kind of files, with its model.
       data: the bytes of the file.
       condition: what the model read besides the elements, if the file does not store it.
       moved: function that changes the network's outputs, for verification; None: no change.

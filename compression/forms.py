@@ -56,9 +56,9 @@ def closed(
       outputs: a network's outputs, float64 [elements, num_parameters].
       off: largest differences of the outputs from another processor's, of the same shape; None: no
         margins are needed.
-      narrowest: least scale of a component, relative to half the range times the larger of the
-        distance between its mean and the middle (in half ranges) and LEAST_SHARE; None: the least
-        scale of format version 1, LEAST_SCALE of the number of levels.
+      narrowest: least scale of a component, divided by half the range times (|mean| + LEAST_SHARE),
+        where the range is [-1, 1]; None: the least scale of format version 1, LEAST_SCALE of the
+        number of levels.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 

@@ -41,8 +41,7 @@ def _masses(
       low: first level of the interval.
       sizes: levels in a half, coded levels, all levels, and whether components are normal.
       moves: output [components, COLUMNS]: weight, inverse scale, masses of the halves, derivatives
-        of the masses by mean and by log scale, z of the three edges, and the larger mass subtracted
-        for each half.
+        of the masses by mean and log scale, z of the three edges, and `subtracted` for each half.
     """
     log_weights, means, log_scales = arrays
     half, whole, levels, normal = sizes

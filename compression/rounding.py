@@ -39,8 +39,7 @@ class Grids:
     """The values that odds are rounded to, for each step, shift and bin.
 
     Attributes:
-      probabilities: the probability that the bit is 1, a multiple of 2^-24, float64 [steps, shifts,
-        bins].
+      probabilities: probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts, bins].
       costs: the code lengths of a 0 and of a 1 in bits, float32 [steps, shifts, bins, 2].
     """
 
@@ -69,7 +68,7 @@ def grids() -> Grids:
 
 @compiled
 def _shift(choice: int, index: int) -> np.int64:
-    """Return the shift of the grid of a group's bit number `index`, in 64ths of a step."""
+    """Return the grid's shift for the bit at `index` in its group, in 64ths of a step."""
     word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(index + 1) * np.uint32(40503)
     word = (word ^ word >> np.uint32(15)) * np.uint32(2246822519)
     return np.int64((word ^ word >> np.uint32(13)) & np.uint32(SHIFTS - 1))

@@ -104,8 +104,7 @@ class StudentConfig:
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Type of the network's arithmetic; variables and outputs stay float32. float64 is for
-    tests."""
+    """Type of the arithmetic; variables and outputs stay float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, if no network can have these values."""

@@ -134,7 +134,7 @@ class FlowStudent:
     ) -> tuple[tf.Tensor, list[Any]]:
         """Return the next values [batch, n] on the scale that networks read, and the next state.
 
-        Steps over consecutive parts of the noise give the values of `draw`, up to rounding; n is
+        Over consecutive parts of the noise, the values are those of `draw` up to rounding; n is
         static.
         """
         flowed, after = self.advance(noise, state, condition)
@@ -222,8 +222,7 @@ class FlowStudent:
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
         """Return the log density of the elements that `sample` draws at temperature 1.
 
-        The result is float32 [num, length], in nats per unit of the scale on which networks read
-        elements.
+        The result is float32 [num, length], in nats per unit of the scale that networks read.
 
         Args:
           num: number of sequences.

@@ -4,13 +4,11 @@
 
 (van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) A
 WaveNet without skip connections, which reads z shifted by one sample, computes mu and s. Several
-flows compose into one of the same form, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i
-s_i.
+flows compose into one, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
 
 With bunches of B samples, the layers run once per bunch, on the samples before it, and a small
 gated head also reads the newest samples (as in bunched LPCNet, arXiv 2008.04574): 1/B of the work
-at the same depth and B times the receptive field; every sample still depends on all samples before
-it.
+at the same depth and B times the receptive field; every sample still depends on all before it.
 """
 
 import math

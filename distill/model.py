@@ -101,15 +101,14 @@ class StudentModel(TrainedSpeechModel):
 
         Args:
           condition: frames [frames, channels], or None for an unconditional model. The sound of
-            frames from `frames(...)` has the recording's level, the sound of other frames the
-            model's.
+            frames from `frames(...)` has the recording's level, other sound the model's.
           seed: seed of the noise, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length of the sounds; None: the length of the condition.
           speaker: name of the speaker, for models with speakers.
           temperature: factor of the noise; 1 samples the model. None: the value in `spec`, or 1.
           backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
-            device; "auto" chooses "numba" unless there is an accelerator or `compute_dtype` is not
+            device; "auto" chooses "numba" if there is no accelerator and `compute_dtype` is
             float32.
           chunk_samples: length of a chunk, rounded up to whole frames.
           refine: number of passes that fit the sound's magnitudes to the mel
@@ -141,8 +140,7 @@ class StudentModel(TrainedSpeechModel):
     ) -> np.ndarray:
         """Return the log density of the sounds that `sample` draws at temperature 1.
 
-        The result is float32 [num, length], in nats per unit, for sounds without refinement, at the
-        model's level.
+        It is float32 [num, length], in nats per unit, for unrefined sounds at the model's level.
 
         Args:
           num: number of sounds.

@@ -47,8 +47,7 @@ def save(
         sound; None: the rate that the model was loaded with, if any.
 
     Returns:
-      The folder, which `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`
-        take.
+      The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.

@@ -137,8 +137,7 @@ class DistillConfig:
           path: the teacher's location, for messages.
 
         Raises:
-          UserError: a given input differs from the teacher's, or the inputs do not fit the other
-            settings.
+          UserError: an input differs from the teacher's, or the inputs do not fit the settings.
         """
         teacher_config = teacher.config.network
         student = _following(self.student, teacher_config, teacher.config.data, path)

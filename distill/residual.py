@@ -42,8 +42,7 @@ class Described(NamedTuple):
     """The gates' condition for each row, [batch, rows, channels]."""
     prediction: Prediction
     source: tf.Tensor | None
-    """The source from `PulseSource`, [batch, samples]; below, its channels and the phase after
-    it."""
+    """The source from `PulseSource`, [batch, samples]; next, its channels and its final phase."""
     channels: tf.Tensor | None
     phase_cycles: tf.Tensor
 
@@ -52,8 +51,7 @@ class ResidualDomain(tf.Module):
     """The teacher's conditioner and linear prediction, and a source.
 
     Given the preceding noise, e_t is logistic or normal with the flows' location mu and scale s.
-    Then so is x_t, with location p_t + g mu and scale g s, so density and entropy have closed
-    forms.
+    Then x_t is too, with location p_t + g mu and scale g s; density and entropy have closed forms.
 
     Args:
       config: the student's sizes, with linear prediction and a dense conditioner.

@@ -27,8 +27,8 @@ class Condition(NamedTuple):
     """The condition of the flows.
 
     Attributes:
-      channels: [batch, bunches, channels], the gates' condition at the first sample of each bunch,
-        or None.
+      channels: [batch, bunches, channels], the gates' condition at each bunch's first sample, or
+        None.
       source: float32 [batch, time], which is added to the noise's location, or None.
       prediction: the linear prediction that turns the flows' output, a residual, into a wave; None
         for flows that make the wave.
@@ -187,8 +187,7 @@ class ParallelWaveNet(tf.Module):
           speaker: int32 [batch], or None for a student without speakers.
           num_samples: length in samples; None: the length of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; None: 0.
-          skipped_frames: number of frames before the span; these, and any after it, count only as
-            neighbours.
+          skipped_frames: number of frames before the span; these and any after it are only context.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -293,8 +292,7 @@ class ParallelWaveNet(tf.Module):
         """Copy a teacher's upsampler into the first channels of this student's.
 
         Raises:
-          UserError: the teacher's frames or factors differ from the student's, or it has more
-            channels.
+          UserError: the teacher has different frames or factors, or more channels.
         """
         source, target = teacher_upsampler, self.upsampler
         if target is None or not _fits(target, source):

@@ -124,9 +124,8 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as a copy of the teacher's, which must not have more channels. If
-    `config.start_from` is given, all weights except the statistics of the frames are copied from
-    that student.
+    Its conditioner starts as a copy of the teacher's, which must not have more channels. With
+    `config.start_from`, all weights but the statistics of the frames are copied from that student.
     """
     student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:

@@ -64,7 +64,7 @@ def check(settings: Settings, models: Path) -> None:
 
 
 class Server:
-    """The model registry with its HTTP and gRPC servers, all of which `start` starts."""
+    """The model registry with its HTTP and gRPC servers, which are started together."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings = registry, settings

@@ -8,7 +8,7 @@ from typing import Literal
 from foundation.errors import UserError
 from foundation.field_rules import at_least, require
 
-# The packages that the extra `serve` installs, all of which are required.
+# The packages that the extra `serve` installs and that serving requires.
 NEEDED = (
     *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),

@@ -35,8 +35,7 @@ def text_frames(
     distilled students refine their sound in the same way.
 
     Args:
-      model: the model that will turn the frames into sound; it must read the voice's kind of
-        frames.
+      model: the model that will turn the frames into sound; it must fit the voice.
       text: US English of any length; `text_parts` splits a long text.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice that speaks; None: the shipped voice for the model's frames.

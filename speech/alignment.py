@@ -30,8 +30,7 @@ class Chain:
     Attributes:
       state: int [states], the number of each state's Gaussian.
       unit: int [states], position in the recording of the phoneme that each state belongs to.
-      skippable: bool [states], whether a path may skip the state; two adjacent states must not both
-        be skippable.
+      skippable: bool [states], whether a path may skip the state; never two in a row.
     """
 
     state: np.ndarray
@@ -182,7 +181,7 @@ def align(
 
     Args:
       features: cepstra of each recording, float [frames, channels].
-      chains: the chain of states of each recording.
+      chains: the chain of each recording.
       guesses: the initial path of each recording, int [frames].
       count: number of Gaussians.
       rounds: largest number of rounds.

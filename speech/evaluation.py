@@ -41,8 +41,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     """Return the distance in dB between the frames of two sounds of different pace.
 
     It is the root mean square difference over bands, averaged along the best path of dynamic time
-    warping (steps of one frame in either sound or in both; Sakoe and Chiba 1978). Equal frames have
-    distance 0.
+    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978).
     """
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)

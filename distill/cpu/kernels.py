@@ -6,8 +6,7 @@ residual connection, is applied to the sums before they are stored. The terms of
 always added in the same order, so a row does not depend on the other rows of its group.
 
 A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read from the
-first weight to the last. In the panels of a gate, every filter vector is followed by its gate
-vector.
+first weight to the last. In a gate's panels, each filter vector is followed by its gate vector.
 """
 
 import math

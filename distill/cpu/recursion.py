@@ -1,4 +1,4 @@
-"""The recursion from residual to wave, compiled for a CPU: `residual.synthesise` by samples."""
+"""The recursion from residual to wave (`residual.synthesise`), one sample at a time, for CPUs."""
 
 import numpy as np
 

@@ -2,8 +2,7 @@
 
 A tile is an interval of time that a thread computes through all layers before it starts its next
 tile. Threads take the tiles in turn, each two layers behind the thread of the preceding tile: every
-layer's inputs are then written and read by one thread at a time, and a thread waits only for one
-other thread.
+layer's inputs are then used by one thread at a time, and a thread waits for only one other.
 
 Each layer's inputs are in a window of rows, the past before the present, so a tap is read at a
 fixed offset; when a window is full, the past that is still needed moves to its beginning. A tile
@@ -37,9 +36,8 @@ class Chunk(NamedTuple):
     """The arrays of a chunk of time, of which some are inputs and some are filled in."""
 
     noises: np.ndarray
-    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: each flow's past and input;
-    the input of the first flow is the noise, and the last entry is the output. Later ones are
-    filled in."""
+    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: each flow's past and input,
+    of which the first is the noise and the last is the output; all but the first are filled in."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
     held: np.ndarray
@@ -63,8 +61,7 @@ class TileSchedule(NamedTuple):
     """Number of tiles per sound."""
     threads: int
     progress: np.ndarray
-    """int64 [threads, _LINE]: number of the layer up to which each thread is done, over all
-    tiles."""
+    """int64 [threads, _LINE]: number of layers that each thread has passed, over all tiles."""
 
 
 class Tile(NamedTuple):

@@ -16,8 +16,7 @@ from distill.flows import Flow, FlowLayer
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Largest number of bunches per tile; a tile's activations and one layer's weights fit the
-cache."""
+"""Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
 
 # Numba's cache checks only one file. As the name of this field is part of every compiled function's
 # signature, the cache depends on the kernels' sources as well.

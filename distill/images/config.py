@@ -13,8 +13,7 @@ class GuidedTargets:
     """Settings of the guidance loss: the weights of its terms, and the teacher's distribution."""
 
     guidance: float = 1.5
-    """Guidance weight: how far the teacher's distributions are moved away from the unconditional
-    ones."""
+    """Guidance weight: how far the teacher's distributions move away from unconditional ones."""
     temperature: tuple[float, ...] = (1.0,)
     """Temperature of the guided teacher; one number, or one per scale starting with the base. 1
     does not change its distribution."""

@@ -9,8 +9,7 @@ x_t from the student's own conditional estimate
 
 where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and, through x_<t,
 into the teacher, whose weights are frozen. This applies to any teacher with `ElementDensities` and
-any student that returns `FlowOutput`: elements may be samples of sound, pixels, or anything with an
-order.
+any student that returns `FlowOutput`: elements may be sound samples, pixels or anything ordered.
 """
 
 import math
@@ -106,8 +105,7 @@ def standard_draws(
       length: number of elements per row.
       count: number of draws per element.
       rows: int32 [batch], the number of each row under its seed; None: its index. A share of a
-        larger batch uses the row numbers of the whole batch; rows with different seeds may share a
-        number.
+        larger batch uses the whole batch's numbers; rows with different seeds may share one.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":
@@ -123,8 +121,7 @@ def standard_draws(
 def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
     """Return KL(q || p) of normals in closed form, nats [batch, elements...].
 
-    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
-    equation 6.
+    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (1807.07281), equation 6.
 
     Args:
       drawn: the student's output, whose conditionals are q, [batch, elements...].
@@ -156,8 +153,7 @@ def mean_of(
     Args:
       values: [batch, elements...].
       mask: 1 for each element that counts, of the same shape; None: all count.
-      counted: the divisor; for a share of a batch, the mean count over all shares; None: the sum of
-        the mask.
+      counted: the divisor; for a share of a batch, the shares' mean count; None: the mask's sum.
     """
     if mask is None:
         return tf.reduce_mean(values)

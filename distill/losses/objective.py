@@ -99,8 +99,7 @@ def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
     """Return the terms whose weights are not 0.
 
     Raises:
-      UserError: `config.others` has a name that is not a term, or a part that a term needs is
-        missing.
+      UserError: a name in `config.others` is not a term, or a part that a term needs is missing.
     """
     if unknown := sorted({name for name, _ in config.other_weights} - TERMS.keys()):
         raise UserError(f"`loss.others` must be of {', '.join(TERMS)}, got {unknown[0]}.")

@@ -28,8 +28,7 @@ class Draw:
       seed: the seed of this step, uint32 [2].
       rows: int32 [batch], the number of each row under the seed.
       teach: function that returns the teacher's conditionals given the output: for False, under
-        each row's own condition; for True, under the condition of the row before, or None without a
-        condition.
+        each row's own condition; for True, under the preceding row's, or None without a condition.
       batch: the batch itself.
     """
 

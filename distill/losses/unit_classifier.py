@@ -65,8 +65,7 @@ class UnitClassifier(tf.Module):
 
     Attributes:
       band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, that bring
-        frames near mean 0 and variance 1; the scale is common, so that a nearly constant band is
-        not amplified.
+        frames near mean 0 and variance 1; one common scale does not amplify constant bands.
       mean, scale: mean and scale of `cepstra`, each float32 [2 * cepstra].
       centres: centres of the units, float32 [units, 2 * cepstra].
     """

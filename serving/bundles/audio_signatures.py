@@ -75,8 +75,7 @@ def streaming_functions(
       streaming: the model.
       lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
       allowed_batches: batch sizes of the server; empty: the model's default sizes.
-      temperature: the default of requests, and the only one allowed if the model cannot be
-        tempered.
+      temperature: the default of requests; the only one if the model cannot be tempered.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)

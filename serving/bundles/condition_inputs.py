@@ -109,8 +109,7 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
     """Return a condition with the type of its input.
 
     Raises:
-      ValueError: the value is not an array of numbers, or does not fit the integer type of its
-        input.
+      ValueError: the value is not an array of numbers, or does not fit its input's integer type.
     """
     try:
         array = np.asarray(value)

@@ -39,8 +39,7 @@ class ExportArguments:
     temperature: float | None = None
     """Default temperature of an audio model, stored in its model.json; None: 1."""
     refine: int | None = None
-    """Default number of passes that fit a student's sound to its mel, stored in its model.json;
-    None: 0."""
+    """Default number of passes that fit a student's sound to its mel, in model.json; None: 0."""
     sign: Path | None = None
     """Private ed25519 key in PEM to sign the bundle with, for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
@@ -52,8 +51,7 @@ class ExportArguments:
     """For a folder of `onepass.save`: number of entries of a memory in every request; NAME=NUMBER
     for each of several memories."""
     sample_rate_hz: int | None = None
-    """Sample rate, for a folder of `onepass.save` with an audio model; None: the rate it was saved
-    with."""
+    """Sample rate, for an audio model of `onepass.save`; None: the rate it was saved with."""
     trust: bool = False
     """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
     data_licence: str = ""

@@ -59,8 +59,7 @@ class ImageSampling(Sampling):
 
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; a list has one condition per image; None for a model without a
-            condition.
+            video model by name; a list has one per image; None for an unconditional model.
           num: number of images, one per row of the seed; an image does not depend on `num`.
           start: a small image uint8 [side, side, channels] to enlarge, or None.
           **options: the arguments of `inputs` other than `condition`, `row` and `start`.

@@ -1,8 +1,7 @@
 """The signatures of an image model.
 
 Each row of a batch is drawn separately, by the same programs as in local sampling, so that batches
-do not change pixels. `serving_default` draws with TensorFlow's own kernels; all others are compiled
-by XLA.
+do not change pixels. `serving_default` draws with TensorFlow's kernels; XLA compiles all others.
 """
 
 import functools

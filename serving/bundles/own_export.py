@@ -81,8 +81,8 @@ def export(
     Raises:
       UserError: the model cannot be stored as a bundle, for the reason in the message; or `out`
         exists and is not empty.
-      ValueError: the model is of a different kind, or `length`, `sample_rate_hz` or `entries` does
-        not fit it.
+      ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
+        `entries`.
     """
     if getattr(model, "kind", None) not in STREAMING:
         raise ValueError(

@@ -1,8 +1,7 @@
 """Signatures of a user's model that take a prompt and options for choosing tokens.
 
 `prompted` generates whole rows, `prompted_chunk` the next part of rows whose state the client
-keeps. A model in raster order has no prefix; a model that is not over tokens has no `top_k` or
-`top_p`.
+keeps. A model in raster order has no prefix; only models over tokens have `top_k` and `top_p`.
 """
 
 from collections.abc import Callable
@@ -84,8 +83,7 @@ def offer_prompts_of_shape(
 
     Args:
       exported: the signatures of the model, changed in place.
-      model: a model in time order, or in raster order over tokens. For any other model, nothing is
-        added.
+      model: a model in time order, or in raster order over tokens; for others, nothing is added.
       shape: shape of a row: (time,) or (height, width, channels).
       conditions: the conditions that the model reads, and their inputs.
     """

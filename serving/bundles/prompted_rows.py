@@ -1,8 +1,8 @@
 """Rows of a user's model generated from a prompt, for the signatures of `own_prompts`.
 
 Each row is generated separately, by two kinds of functions that XLA compiles for one row, whatever
-the lengths: passes that read the symbols of a prompt, and a loop that draws symbols and ends with
-the row.
+the lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
+end.
 """
 
 import dataclasses

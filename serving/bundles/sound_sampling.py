@@ -135,8 +135,7 @@ class SoundSampling(Sampling):
             None for a model without conditions.
           refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
             mel; they are not part of the program, whose signatures return the sound before them.
-            None: the model's default for frames from `frames(...)` and for frames drawn for a text,
-            else 0.
+            None: the model's default for frames from `frames(...)` or drawn for a text, else 0.
           chunk_samples: number of elements at a time, rounded up to a multiple of the model's unit.
           **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
             sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of

@@ -71,8 +71,7 @@ class StreamingModel:
     Attributes:
       variables: the weights.
       side_frames: number of frames on either side of a segment that its condition depends on.
-      pieces: the short and the long compiled length in samples; the long one is a multiple of the
-        short one.
+      pieces: the short and the long compiled length in samples, the long one a multiple.
       channels: size of the last axis of the condition.
       dtype: type of the condition.
       has_phase: whether the source has a phase that continues from segment to segment.

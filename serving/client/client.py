@@ -37,8 +37,7 @@ class Client:
         pauses; every method has an argument that overrides it.
       retries: number of attempts after the first, with growing pauses, if the server is
         unreachable, is overloaded (503) or limits this client (429). Retries are harmless, since a
-        model's output depends only on its seed and inputs. A stream is not retried once part of it
-        was received.
+        model's output depends only on its seed and inputs. A stream is not retried once begun.
       authorities: PEM file of certificates for verifying the server; None: the well-known ones.
     """
 
@@ -78,7 +77,7 @@ class Client:
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
     def examples(self, name: str, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """Return the server's example recordings (`name`, `text`, `seconds`); only over HTTP."""
+        """Return the server's example recordings (`name`, `text`, `seconds`); HTTP only."""
         with self._named(name):
             return self._transport.examples(name, self._deadline(timeout_seconds))
 
@@ -137,10 +136,9 @@ class Client:
         Args:
           name: name of the model.
           frames: float [frames, channels] to speak.
-          recording: path or bytes of a WAV or FLAC file to resynthesise at its own level; only over
-            HTTP.
-          example: name of one of the server's recordings; only over HTTP.
-          text: text to speak, if the server has a text front end; only over HTTP.
+          recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only.
+          example: name of one of the server's recordings; HTTP only.
+          text: text to speak, if the server has a text front end; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
           seconds: duration of the sound; None: the duration of the input.
@@ -179,7 +177,7 @@ class Client:
         Args:
           name: name of the model.
           label: class of the images (name or index), for a model that needs a class.
-          caption: text of the images, for a model that needs a caption; only over HTTP.
+          caption: text of the images, for a model that needs a caption; HTTP only.
           map: labels of the pixels, int [side, side], for a model that needs a map.
           num: number of images, from rows 0, 1, ... of the seed.
           seed: seed of the noise.

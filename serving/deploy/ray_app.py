@@ -35,8 +35,8 @@ class NothingLoaded(RuntimeError):  # noqa: N818 - named as the other errors
 class Replica:
     """A process with all models, which answers HTTP itself.
 
-    It accepts requests once all models are warm. It becomes unhealthy, and is replaced, when no
-    model is left.
+    It accepts requests once all models are warm. Without any model left, it becomes unhealthy and
+    is replaced.
 
     Args:
       models: folder of models on this machine.

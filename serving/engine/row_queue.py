@@ -126,9 +126,8 @@ class RowQueue:
         """Return the requests to drop so that a new one fits; None if it must be rejected.
 
         A full queue drops requests of clients that fill more than their fair share of it and more
-        than the new request's client. It drops the last requests first, and only requests of which
-        no row has been taken. If no request can be dropped, clients that fill little get a few more
-        rows.
+        than the new request's client. It drops the latest requests first, and only requests without
+        taken rows. The limit is slightly higher for clients that fill little.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):

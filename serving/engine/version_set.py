@@ -22,8 +22,7 @@ class VersionStatus:
     Attributes:
       version: the version's number.
       state: the name of its state.
-      error: why the version cannot be loaded, or what is wrong with its folder; "" without a
-        problem.
+      error: why the version cannot be loaded, or what is wrong with its folder; or "".
     """
 
     version: int

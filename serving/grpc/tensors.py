@@ -1,8 +1,7 @@
 """Conversion between TensorProto and NumPy; sizes are checked before memory is allocated.
 
-A TensorProto of 34 bytes can ask for gigabytes: a shape, and a single value repeated to fill it.
-Therefore the type is checked first, and then product(dims) * itemsize against a limit, in Python
-integers.
+A TensorProto of 34 bytes can ask for gigabytes: a shape, and a single value repeated to fill it. So
+the type is checked first, and then product(dims) * itemsize, in Python integers, against a limit.
 """
 
 from collections.abc import Mapping

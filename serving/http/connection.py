@@ -63,8 +63,7 @@ class Connection(H11Protocol):
     """A connection that is closed unless a whole head arrives within the idle time.
 
     The time starts when the connection is made, and again at the end of each response; only the
-    last byte of a head stops it. A client that stops sending in the middle of a body gets an error
-    response.
+    last byte of a head stops it. A client that stops sending within a body gets an error response.
     """
 
     def __init__(self, *arguments: Any, idle: IdleConnections, **more: Any):

@@ -107,8 +107,7 @@ class ResponseRecorder:
 
     Attributes:
       code: "ok", or the code of the error.
-      first_byte_at: value of `time.perf_counter` when the first byte of the body was sent; None
-        before that.
+      first_byte_at: `time.perf_counter()` when the body's first byte was sent; None before that.
     """
 
     def __init__(self, send: Send, request_id: str):
@@ -135,8 +134,8 @@ class RequestMiddleware:
     """The ASGI application around the routes.
 
     It checks the host, the encoding and the token, in this order; the endpoint reads the body.
-    Errors are answered in the format of the path's protocol; unexpected errors have status 500 and
-    no details.
+    Errors are answered in the format of the path's protocol; unexpected ones with status 500 and no
+    details.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):

@@ -61,7 +61,7 @@ class TensorflowRest(Endpoints):
 
     @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
-        """Return the signatures."""
+        """Return the model's signatures."""
         served = self._model_at(request)
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": described(served)}

@@ -1,8 +1,7 @@
 """The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
 
 With the header `Inference-Header-Content-Length: N`, the first N bytes of a body are its JSON. The
-tensors follow in the order of that JSON, little-endian, without gaps (the protocol's binary tensor
-extension).
+tensors follow in the order of the JSON, little-endian, without gaps (the binary tensor extension).
 """
 
 import math
@@ -46,7 +45,7 @@ VERSION = "1"
 
 
 class InferParameters(Struct):
-    """Parameters of a request; `timeout` is in microseconds, 0 for the server's own."""
+    """Parameters of a request; `timeout` is in microseconds, 0 for the server's limit."""
 
     signature_name: Name | None = None
     binary_data_output: bool = False

@@ -49,8 +49,7 @@ def span(
 ) -> Iterator[None]:
     """Record a span around a block, as part of the trace in a `traceparent` header.
 
-    An error in the block marks the span as failed, with only the error's type: traces contain no
-    client data.
+    An error marks the span as failed, with only the error's type: traces contain no client data.
     """
     if _tracer is None:
         yield

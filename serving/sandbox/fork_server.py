@@ -115,7 +115,7 @@ class _Children:
     def end(self, pid: int) -> int:
         """Kill a process and return its exit status; 0 for a process that was not started here.
 
-        The id cannot be reused for a new process before this.
+        Until then, the operating system does not reuse the id.
         """
         if self._most.pop(pid, None) is None:
             return 0

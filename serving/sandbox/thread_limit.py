@@ -23,8 +23,7 @@ SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # in addition to one per connect
 def most_threads(connections: int) -> int:
     """Return the largest number of threads for a process with this number of connections.
 
-    TensorFlow starts several threads per processor, and a few more for each program that it
-    compiles.
+    TensorFlow starts several threads per processor, and a few more for each compiled program.
     """
     return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
 
