@@ -21,7 +21,7 @@ from compression.components import compiled, parallel
 from compression.odds import REACH
 
 PRECISION = 24  # bits of an integer probability
-# Steps in units of t / 1024. Coarse steps cost bits; with fine steps few shifts fit a group.
+# Steps of t, in units of 1/1024. Coarse steps cost bits; with fine steps few shifts fit a group.
 STEPS = np.array([
     64, 96, 128, 160, 204, 256, 324, 408, 512, 648, 816, 1024, 1290, 1625, 2048, 3072
 ])  # fmt: skip

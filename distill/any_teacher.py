@@ -160,8 +160,8 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
     condition_channels = model.condition_channels
     if model.conditions and not condition_channels:
         raise ValueError(
-            "`student` must be given: one is made for a model of no condition or of one at the rate"
-            f" of the elements, this one reads {', '.join(model.conditions)}."
+            "`student` must be given: a default student needs a model without condition, or whose "
+            f"condition has a row per element; this model reads {', '.join(model.conditions)}."
         )
     return FlowStudent(
         [_network(condition_channels, channels) for _ in range(num_flows)],

@@ -129,7 +129,7 @@ def _others(
 ) -> dict[str, System]:
     """Return the systems of `peers` and `others`; raise UserError for a name that is in `known`."""
     if taken := sorted({*peers, *others} & set(known)):
-        raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
+        raise UserError(f"`--beside`: a folder must not be called {taken[0]}: that name is taken.")
     found = dict(others)
     for name, model in peers.items():
         found[name] = model_system(model, seed)
@@ -141,7 +141,7 @@ def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentM
     read = ("sample_rate_hz", "hop_samples", "features")
     for name, other in peers.items():
         if any(other.spec[each] != model.spec[each] for each in read):
-            raise UserError(f"`--beside`: {name} has another rate or other frames.")
+            raise UserError(f"`--beside`: {name} has a different sample rate or different frames.")
 
 
 def systems(

@@ -205,7 +205,7 @@ class StudentModel(TrainedSpeechModel):
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))
             raise UserError(
-                f"It reads frames of {channels} channels, [frames, {channels}], got {shape}."
+                f"The model reads frames of {channels} channels, [frames, {channels}], got {shape}."
             )
         if not len(frames):
             raise UserError("The mel is empty: it has no frames.")

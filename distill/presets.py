@@ -62,7 +62,7 @@ class LossConfig:
         at_least(self, 0, *names)
         at_least(self, 1, "draws")
         if not any(map(self.weight, ("kl", "adversarial", *SPECTRAL, *dict(self.other_weights)))):
-            raise UserError("`kl` must be above 0 where no other term is.")
+            raise UserError("`kl` must be above 0 if no other term is.")
 
     @property
     def other_weights(self) -> tuple[tuple[str, float], ...]:

@@ -137,4 +137,4 @@ class FlowConfig(ImageDistillConfig):
 
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
     if not any(getattr(targets, name) for name in ("kl", *others)):
-        raise UserError("`kl` must be above 0 where no other term is.")
+        raise UserError("`kl` must be above 0 if no other term is.")

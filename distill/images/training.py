@@ -153,13 +153,13 @@ def _check(config: ImageDistillConfig, teacher: ImageModel) -> None:
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.bits > 8:
-        raise UserError(f"The teacher must be of 8-bit images to be distilled, got {teacher.bits}.")
+        raise UserError(f"The teacher must be a model of 8-bit images, got {teacher.bits}.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
-        raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
+        raise UserError("The teacher's base is already a flow; it must be a PixelCNN.")
     if config.kind == "guided" and not teacher.config.conditioning.has_null:
         raise UserError(
-            "Only a model of classes can be guided, or of captions that training dropped, hence "
-            "distilled so."
+            "Only a model of classes can be guided, or a model of captions whose training dropped "
+            "some of them; this teacher is neither."
         )
     if config.kind == "flow" and not teacher.config.output.has_density:
         raise UserError(

@@ -40,7 +40,7 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
     if NUM_PREFIX not in given:
         given[NUM_PREFIX] = np.full([rows], 0 if prefix is None else prefix.shape[1], np.int32)
     elif prefix is None and given[NUM_PREFIX].any():
-        raise InvalidInput(f"`{PREFIX}` must be given where `{NUM_PREFIX}` is not 0.")
+        raise InvalidInput(f"`{PREFIX}` must be given if `{NUM_PREFIX}` is not 0.")
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

@@ -221,7 +221,7 @@ class SoundSampling(Sampling):
             most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
         length = most if num_samples is None else num_samples
         if length is None:
-            raise InvalidInput("`num_samples` must be given where there are no frames.")
+            raise InvalidInput("`num_samples` must be given if there are no frames.")
         if length < 1 or (most is not None and length > most):
             rule = "at least 1" if most is None else f"between 1 and {most}"
             raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")
