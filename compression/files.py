@@ -54,7 +54,7 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def unpack(self, parts: list[np.ndarray]) -> Any:
-        """Return the elements of a file from the levels of its streams, which have type `dtype`."""
+        """Return the elements of a file from the levels of its streams, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
         """Return how a file's streams are coded, without a tolerance."""

@@ -77,7 +77,7 @@ class SymbolConditionals:
             yield from self._known(own, found.numpy()[:, start - first :], coding)
 
     def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
-        """Yield the elements of a window, as many at once as fit into TABLE_ELEMENTS."""
+        """Yield the elements of a window, in parts of at most TABLE_ELEMENTS table entries."""
         axes = _axes(levels.shape)
         own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
         rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)

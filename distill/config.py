@@ -132,7 +132,7 @@ class StudentConfig:
         require(not wave or self.source == "none", "source", "none for the wave", self.source)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
-        """Return the dilation of each layer of a flow with `layers` layers, in bunches."""
+        """Return the dilation, in bunches, of each layer of a flow with `layers` layers."""
         return tuple(2 ** (layer % self.cycle) for layer in range(layers))
 
     @property

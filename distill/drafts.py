@@ -26,10 +26,11 @@ class Flowed(NamedTuple):
 
 
 class FlowDraft:
-    """Draft of a block in one pass of flows, from the model's own noise if symbols are coupled.
+    """Draft that proposes a block in one pass of flows.
 
-    Where the model has drawn a symbol that differs from the proposed symbol, the flow is inverted,
-    z_t = (x_t - mu_t) / s_t, and the draft continues from that noise.
+    With acceptance by coupling, the flows start from the model's own noise. Where the model has
+    drawn a symbol that differs from the proposed symbol, the flow is inverted, z_t = (x_t - mu_t) /
+    s_t, and the draft continues from that noise.
 
     Args:
       flows: the student's flows.

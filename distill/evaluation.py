@@ -263,7 +263,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
 def _given(
     model: StudentModel, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Return frames and speaker of a dev recording as a batch of one; None if not read."""
+    """Return a recording's frames and speaker, as a batch of one; None for unused inputs."""
     frames = speaker = None
     if model.conditional:
         frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])

@@ -163,7 +163,7 @@ class Flow(tf.Module):
 
     @property
     def outer_dtype(self) -> tf.DType:
-        """The dtype of noise, location and scale: float64 if the compute dtype is, else float32."""
+        """The dtype of noise, location and scale: at least float32, whatever the compute dtype."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden: tf.Tensor, joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -187,7 +187,7 @@ class Flow(tf.Module):
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        """Return the newest samples' contribution to every sample's gates, as `_from_layers`."""
+        """Return the newest samples' contribution to the gates, [batch, time, 2 * units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)

@@ -56,5 +56,5 @@ def export_sampler(
 
 
 def export_sounds(model: StudentModel, folder: Path, frames: int) -> None:
-    """Write a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
+    """Write a model's sampler for one sound of `frames` frames; 0 means `PORTABLE_FRAMES`."""
     export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)

@@ -27,7 +27,7 @@ class Student(Protocol):
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; the arguments are those of the teacher's `stream`."""
+        """Yield the same sequences in parts; takes the arguments of the teacher's `stream`."""
 
     def log_density(
         self, num: int, length: int, seed: int, condition: Any = None, **options: Any

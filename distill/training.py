@@ -163,7 +163,7 @@ def corpus_for(
     workdir: Path | None,
     log: Callable[[str], None],
 ) -> Corpus:
-    """Return the recordings at the teacher's sample rate and level, with frames as it reads them.
+    """Return the recordings at the teacher's sample rate and level, with the frames it reads.
 
     Args:
       config: the configuration of the distillation.

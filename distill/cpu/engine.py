@@ -23,7 +23,7 @@ from wavenet.samplers.numba import as_compiled, check_shape
 
 @dataclasses.dataclass
 class FlowState:
-    """State between chunks: all that later samples depend on besides noise and condition.
+    """State between chunks: what later samples depend on, apart from noise and condition.
 
     A state can be used only once.
     """

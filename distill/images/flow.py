@@ -9,9 +9,9 @@ is the teacher's own, smoothed over a bin (`LogisticMixture.log_density`). The K
 bounds the KL of the levels from a teacher smoothed in this way, which is close to the teacher where
 its scales are at least as wide as a bin.
 
-Reverse KL ignores modes that a flow with one logistic per number cannot reach. A bound of the
-likelihood of images does not, be they training images or an endless stream of images that the
-teacher draws; the latter is forward KL.
+Reverse KL ignores modes that a flow with one logistic per number cannot reach. The terms
+`likelihood` and `forward` cover all modes: they bound the likelihood of training images and of
+images that the teacher draws (forward KL).
 """
 
 import dataclasses

@@ -54,8 +54,8 @@ class KL:
 class Contrastive:
     """The negative KL from the teacher under the condition of a different batch row.
 
-    It penalises a student that ignores its condition, which is as close to the teacher under any
-    other condition (van den Oord et al. 2017, section 3.3).
+    A student that ignores its condition is as close to the teacher under any other condition; this
+    term penalises that (van den Oord et al. 2017, section 3.3).
 
     Attributes:
       weight: factor of the KL, which is subtracted.

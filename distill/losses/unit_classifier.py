@@ -167,10 +167,10 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
 
 
 def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return clips augmented for training: at other levels, with noise and with masked spans.
+    """Return clips augmented for training by gains, noise and masked spans.
 
-    The level of each clip changes, and each of its values by a little noise; two spans of frames
-    and one span of bands are silenced (SpecAugment, Park et al. 2019).
+    Each clip gets a random gain and a little noise in every value; two spans of frames and one span
+    of bands are silenced (SpecAugment, Park et al. 2019).
     """
     batch, frames, bands = mel.shape
     gain = rng.uniform(-GAIN, GAIN, [batch, 1, 1])

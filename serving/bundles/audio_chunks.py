@@ -1,9 +1,9 @@
 """Graphs that generate audio in segments: the conditioning of each row, and its pieces.
 
-The conditioning of a row depends on where its frames end, since the last frames stand for those
-beyond the end. Rows of different lengths are therefore not padded before that step: each gets its
-own conditioning, outside XLA, which is then padded with zeros to the longest. Generation from it is
-causal, so nothing after a row's end changes the row.
+The conditioning of a row depends on where its frames end, because the last ones also replace the
+frames beyond the end. Rows of different lengths are therefore not padded before that step: each
+gets its own conditioning, outside XLA, which is then padded with zeros to the longest. Generation
+from it is causal, so nothing after a row's end changes the row.
 """
 
 import dataclasses

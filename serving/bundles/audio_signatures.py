@@ -75,7 +75,7 @@ def streaming_functions(
       streaming: the model.
       lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
       allowed_batches: batch sizes of the server; empty: the model's default sizes.
-      temperature: the default of requests; the only one if the model cannot be tempered.
+      temperature: the default temperature; the only one allowed if the model's is fixed.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -153,7 +153,7 @@ def _info(filled: Filled) -> TensorInfo:
 
 
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
-    """Return what a client of `chunk` must know.
+    """Return the information that clients of `chunk` need.
 
     Returns:
       A dict with, among others, side_frames: the number of frames to pass before and after a

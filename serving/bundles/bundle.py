@@ -188,8 +188,8 @@ class Bundle(SoundSampling, ImageSampling):
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle has no model, as bundles of students and of version 0.2; or the
-            program has a disallowed operation.
+          UserError: the bundle was made from a student or by version 0.2, so it has no model; or
+            the program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 

@@ -1,6 +1,6 @@
 """The CPU engine: a bundle's model rebuilt from its weights and compiled by Numba.
 
-It needs the packages that trained the model. Its audio equals that of the exported program; for a
+It needs the packages that trained the model. It makes the same audio as the exported program; for a
 student, within one 16-bit step.
 """
 

@@ -163,7 +163,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
 
 
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
-    """Return the description of an input; raise InvalidInput, naming all, if it is unknown."""
+    """Return the description of an input; raise InvalidInput for an unknown name."""
     if name not in inputs:
         raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
@@ -207,7 +207,7 @@ def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes:
 
 
 def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Return a view of bytes, whose number must match the shape, which has been checked."""
+    """Return an array that views bytes; raise InvalidInput unless they fit the checked shape."""
     wanted = math.prod(shape) * dtype.itemsize
     if len(content) != wanted:
         raise InvalidInput(

@@ -102,7 +102,7 @@ class SoundSampling(Sampling):
         return frames.feature_extractor(self.spec).frames(waveform)
 
     def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
-        """Return whole sounds [num, samples]; the arguments are those of `stream`."""
+        """Return whole sounds [num, samples]; takes the arguments of `stream`."""
         request = self._request(condition, **options)
         refinement = self._refinement(condition, refine)
         if self._engine is not None:

@@ -109,7 +109,7 @@ class StreamingModel:
         return signature
 
     def framed(self, given: State) -> State:
-        """Convert inputs of a signature from `named` to the original's; by default unchanged."""
+        """Convert the inputs that clients see (`named`) to the model's; by default unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:

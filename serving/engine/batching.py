@@ -223,7 +223,7 @@ class Batcher:
             return [self._retry_row(row, failed) for row in rows]
 
     def _retry_row(self, row: Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
-        """Return the outputs of one row of a failed batch, from a call of its own.
+        """Return the outputs of one row of a failed batch, from a separate call.
 
         `failed` maps the `id` of each request with a failed row to the error; the other rows of
         such requests are not called.

@@ -43,8 +43,8 @@ def client_of_address(address: str) -> str:
 class ClientSlots:
     """A limited number of slots, shared among clients.
 
-    A client may take its first slot if any is free, and further slots while it has fewer than are
-    free. A single client can therefore take half of the slots, and leaves the rest to others.
+    A client may take its first slot if any is free, and further slots while it has fewer slots than
+    are free. A single client can therefore take half of the slots, and leaves the rest to others.
     """
 
     def __init__(self, most: int):

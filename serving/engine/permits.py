@@ -10,7 +10,7 @@ from serving.engine.fair_shares import FairShares
 
 
 class Permits:
-    """A limited number of permits; the next one goes to the client that has held them least.
+    """A limited number of permits; the client that has held permits for the least time is next.
 
     A client's permits are granted in the order of its requests: unlike with `threading.Semaphore`,
     a thread that releases a permit and immediately asks for another queues behind waiting threads.

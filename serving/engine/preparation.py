@@ -53,9 +53,9 @@ class Work:
 class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
-    A free thread takes the first job of the client with the fewest running jobs and, among these,
-    the least past service. Jobs are kept only while their futures are awaited. Unlike an executor's
-    threads, these are daemon threads: a job that hangs does not keep the process alive.
+    A free thread takes the first job of the client with the fewest running jobs or, among several
+    such clients, the least past service. Jobs are kept only while their futures are awaited. Unlike
+    an executor's threads, these are daemons: a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):

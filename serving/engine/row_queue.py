@@ -127,7 +127,7 @@ class RowQueue:
 
         A full queue drops requests of clients that fill more than their fair share of it and more
         than the new request's client. It drops the latest requests first, and only requests without
-        taken rows. The limit is slightly higher for clients that fill little.
+        taken rows. The limit is slightly higher for clients with few rows.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):

@@ -24,9 +24,9 @@ Chunk = TypeVar("Chunk")
 class Streams:
     """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    A client may open its first stream if any is free, and further streams while it has fewer than
-    are free, which leaves room for others. `changed` is called with +1 when a stream starts and
-    with -1 when it ends.
+    A client may open its first stream if any is free, and further ones while it has fewer streams
+    than are free, which leaves room for others. `changed` is called with +1 when a stream starts
+    and with -1 when it ends.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
