@@ -42,7 +42,7 @@ class Described(NamedTuple):
     """The gates' condition for each row, [batch, rows, channels]."""
     prediction: Prediction
     source: tf.Tensor | None
-    """The source from `PulseSource`, [batch, samples]; next, its channels and its final phase."""
+    """The result of `PulseSource`: the source [batch, samples], `channels` and `phase_cycles`."""
     channels: tf.Tensor | None
     phase_cycles: tf.Tensor
 
