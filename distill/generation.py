@@ -1,8 +1,8 @@
-"""Sound from a student: whole, in a batch, or in chunks with carried state.
+"""Sound from a student, in one array or in chunks with carried state.
 
 Seed and row determine a sound, as with a teacher: the noise is the same in any batch and any chunk.
-A chunk's condition needs only a few frames on either side of it, so the first sound comes early and
-an hour takes no more memory than a second.
+A chunk's condition needs only a few frames on either side, so the first sound comes early, and an
+hour of sound takes no more memory than a second.
 """
 
 import weakref
@@ -23,12 +23,12 @@ Backend = Literal["auto", "numba", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
 CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
-WHOLE_SAMPLES = 160_000  # length of a chunk where only the whole is wanted: it bounds memory
-FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes early
+WHOLE_SAMPLES = 160_000  # length of a chunk if the sound is returned in one array, to bound memory
+FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound comes early
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, a graph that reads the variables it was made from, and their values then."""
+    """A cached engine with the weights that it was built from, and a graph that reads them."""
 
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
@@ -40,7 +40,7 @@ _ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.Weak
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
     """Return the requested sounds, float32 [batch, num_samples] in [-1, 1]."""
-    # Nobody waits for a first chunk here, so the first one is as long as the others.
+    # No caller waits for the first chunk here, so it is as long as the others.
     chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
 
@@ -52,14 +52,14 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     first_samples: int = FIRST_SAMPLES,
 ) -> Iterator[np.ndarray]:
-    """Yield the same sounds in chunks float32 [batch, about chunk_samples], as they are made.
+    """Yield the sounds of `generate` in chunks, float32 [batch, about chunk_samples].
 
     Args:
       student: the network, with its current weights.
       request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
-        the engine unless there is an accelerator or `compute_dtype` is not float32.
+        "numba" unless there is an accelerator or `compute_dtype` is not float32.
       chunk_samples: length of a chunk, rounded up to whole frames.
       first_samples: length of the first chunk, rounded up to whole frames.
     """
@@ -76,13 +76,13 @@ def stream(
 def condition_between(
     student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles: tf.Tensor
 ) -> tuple[Condition, tf.Tensor | None]:
-    """Return the `Condition` of the samples from first to last, and the phase after them.
+    """Return the `Condition` of the samples in [first, last), and the phase after them.
 
     Args:
       student: the network that the condition is for.
       request: the sounds, with their frames and speakers.
-      first: number of the first sample, a multiple of the hop.
-      last: number of the sample after the last.
+      first: index of the first sample, a multiple of the hop length.
+      last: index after the last sample.
       phase_cycles: the source's phase before the first sample, float64 [batch].
     """
     speaker, count = request.speaker, last - first
@@ -110,7 +110,7 @@ def _chunk_bounds(
 
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
-    """Return a function from the next noise and condition to sound; it keeps the state."""
+    """Return a function from the next noise and condition to sound, which keeps the state."""
     if backend not in get_args(Backend):
         known = ", ".join(get_args(Backend))
         raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
@@ -122,7 +122,7 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
 
 
 def _engine(student: ParallelWaveNet) -> FlowEngine:
-    """Return the engine with the student's current weights, rebuilt only if they changed."""
+    """Return an engine with the student's current weights, rebuilt only if they changed."""
     made = _ENGINES.get(student)
     read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
     weights = [np.asarray(weight) for weight in read()]
@@ -133,7 +133,7 @@ def _engine(student: ParallelWaveNet) -> FlowEngine:
 
 
 def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
-    """Return a graph that reads all variables at once: ten times as fast as one by one."""
+    """Return a graph that reads all variables at once, ten times as fast as one by one."""
     return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 

@@ -1,12 +1,12 @@
-"""Matrix products over several time steps at once, with their sums in registers to the end.
+"""Matrix products over several time steps at once, with the sums kept in registers.
 
-All kernels compute `ROWS` rows, consecutive time steps, and read float32 rows by their addresses;
+All kernels compute `ROWS` rows, which are consecutive time steps, and read float32 rows by address;
 strides, from one row to the next, are in bytes. The operation after the product, a gate or a
-residual, is applied to the sums before they are stored. The terms of every output are summed in the
-same order, so a row does not depend on the group of rows that it is in.
+residual connection, is applied to the sums before they are stored. The terms of every output are
+always added in the same order, so a row does not depend on the other rows of its group.
 
-A matrix [inputs, outputs] is stored as panels, each [inputs, vectors * LANES], read from the first
-weight to the last. In a gate's panels every filter vector is followed by its gate vector.
+A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read from the
+first weight to the last. In a gate's panels, each filter vector is followed by its gate vector.
 """
 
 import math
@@ -35,29 +35,29 @@ from autoregressive.machine.llvm import (
     whole,
 )
 
-ROWS = 6  # with the vectors of a panel, as many sums as leave registers for the operands
+ROWS = 6  # times the vectors of a panel: the sums that leave registers for the operands
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
 GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filters
 
-# Factors of `pack_gates` for filters and gates: 2^x is easier to compute than e^x.
+# Factors for filters and gates in `pack_gates`, as 2^x is easier to compute than e^x.
 FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)
 _FILTER_LIMIT = 10 * FILTER_UNIT  # tanh(10) rounds to 1
 _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
 
 
 def pack_outputs(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, outputs], one after another, padded with zeros."""
+    """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
     return _packed([_vectors(matrix)], PANEL_VECTORS)
 
 
 def pack_gates(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, 2 units], filters then gates, for `gate_rows`."""
+    """Return the panels of `matrix` [inputs, 2 * units], filters then gates, for `gate_rows`."""
     filters, gates = np.split(np.asarray(matrix, np.float64), 2, -1)
     return _packed([_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)], GATE_VECTORS)
 
 
 def _vectors(matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix [inputs, outputs] as [inputs, vectors, LANES], padded with zeros."""
+    """Reshape a matrix [inputs, outputs] to [inputs, vectors, LANES], padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
     return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
@@ -103,7 +103,7 @@ def _add_products(
     x_stride: ir.Value,
     inputs: ir.Value,
 ) -> None:
-    """Add x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
+    """Add x [ROWS, inputs] times the panel at `weights` to `sums` [ROWS][vectors], stack slots."""
     vectors = len(sums[0])
     weights = pointer_at(builder, weights)
     x_rows = _row_pointers(builder, x, x_stride, FLOAT)
@@ -126,7 +126,7 @@ def _store_rows(
 
 
 def _series() -> list[float]:
-    """Return coefficients of (2^r - 1) / r, highest first, with errors below 1e-8; |r| <= 1/2."""
+    """Return coefficients of (2^r - 1) / r for |r| <= 1/2, highest first, with error below 1e-8."""
     fit = np.polynomial.Chebyshev.interpolate(
         lambda r: np.expm1(r * math.log(2)) / r, 5, domain=[-0.5, 0.5]
     )
@@ -165,7 +165,7 @@ def _at_least(builder: ir.IRBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
 
 
 def _each_width(builder: ir.IRBuilder, widths: tuple[int, ...], width: ir.Value) -> Iterator[int]:
-    """Yield each of `widths`, inside the branch that is taken for it."""
+    """Yield each of `widths`, inside a branch that runs if it equals `width`."""
     for candidate in widths:
         with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
@@ -271,17 +271,17 @@ def gate_rows(
     """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b), for sums a, b over all taps and c.
 
     The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
-    biases, or `product_rows` of a condition that several rows share. Tap j reads the rows at
-    x - (taps - 1 - j) lag.
+    biases, or the results of `product_rows` for a condition that several rows share. Tap j reads
+    the rows at x - (taps - 1 - j) lag.
 
     Args:
       units: address of the output.
       weights: address of the result of `pack_gates` for the inputs of all taps and the condition.
-      base: address of the numbers that sums start from.
+      base: address of the initial values of the sums.
       offsets: address of int64 [ROWS], offsets in bytes from `base`.
       x: address of the newest tap's rows.
       x_stride: number of bytes from a row of x to the next.
-      lag: number of bytes from a tap back to the one before.
+      lag: number of bytes from a tap back to the preceding tap.
       taps: number of taps.
       inputs: number of channels of x.
       c: address of the condition [ROWS, c_inputs].
@@ -320,12 +320,12 @@ def product_rows(
       y: address of the output.
       weights: address of the result of `pack_outputs` for W [inputs, vectors * LANES].
       bias: address of the bias.
-      base: address of the base's rows.
+      base: address of the rows of the base.
       base_stride: number of bytes from a row of the base to the next; 0: all rows are the same.
       x: address of x [ROWS, inputs].
       x_stride: number of bytes from a row of x to the next.
       inputs: number of channels of x.
-      floor: least value of the output; -inf for no limit.
+      floor: least value of the output; -inf: no limit.
       vectors: number of vectors of outputs in a row.
     """
     done, stride = 0, vectors * VECTOR_BYTES
@@ -343,7 +343,7 @@ def product_rows(
 
 @compiled
 def _widest(widths: tuple[int, ...], most: int) -> int:
-    """Return the first of `widths`, which are in falling order, that is at most `most`; else 1."""
+    """Return the first of `widths`, in descending order, that is at most `most`; else 1."""
     for width in widths:
         if width <= most:
             return width

@@ -1,4 +1,4 @@
-"""The weights of flows for the compiled kernels: one block of memory, and tables that index it."""
+"""The flows' weights for the compiled kernels: one block of memory, and tables that index it."""
 
 import math
 import zlib
@@ -16,11 +16,10 @@ from distill.flows import Flow, FlowLayer
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Largest number of bunches per tile: its activations and one layer's weights fit a core's
-cache."""
+"""Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
 
-# Numba's cache checks only one file. The name of this field, part of every compiled function's
-# signature, makes it depend on the kernels as well.
+# Numba's cache checks only one file. As the name of this field is part of every compiled function's
+# signature, the cache depends on the kernels' sources as well.
 _SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in (kernels, flow_kernels))
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
@@ -34,7 +33,7 @@ SIZES = np.dtype(
     ]
     + [("min_log_scale", np.float64)]
 )
-"""Sizes common to all layers."""
+"""Record type of the sizes that all layers share."""
 
 _FLOW_PARTS = (
     *("front", "front_bias", "bunch", "bunch_bias"),
@@ -43,32 +42,32 @@ _FLOW_PARTS = (
 _LAYER_PARTS = ("gate", "gate_bias", "held", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
-"""Start of a flow's weights, in bytes of the memory."""
+"""Record type of a flow: the offset of each of its arrays in the memory, in bytes."""
 
 LAYER = np.dtype(
     [
         (name, np.int64)
         for name in (
             *("flow", "first", "last", "dilation"),
-            *("past", "window", "capacity"),  # its window of inputs, in rows
+            *("past", "window", "capacity"),  # the layer's window of inputs, in rows
             *_LAYER_PARTS,
         )
     ]
 )
-"""A layer's location, and the start of its weights."""
+"""Record type of a layer: its place and window, and the offset of each array in bytes."""
 
 
 class PackedFlows(NamedTuple):
     """The weights and sizes that all sounds share."""
 
     memory: np.ndarray
-    """float32, every weight."""
+    """float32: all weights, one after another."""
     sizes: Any
-    """A record of SIZES; `np.void` does not declare its fields."""
+    """A record of type SIZES, whose fields `np.void` does not declare."""
     flows: np.ndarray
-    """FLOW [flows]."""
+    """Array of type FLOW, [flows]."""
     layers: np.ndarray
-    """LAYER [layers of all flows]."""
+    """Array of type LAYER, [layers of all flows]."""
 
 
 def pack(flows: list[Flow]) -> PackedFlows:
@@ -86,7 +85,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
             past = layer.past_samples
             entry["flow"], entry["dilation"] = number, layer.dilation
             entry["first"], entry["last"] = i == 0, i == len(flow.layers) - 1
-            # Twice the past, so that moving it costs no more than a copy of each row.
+            # At least twice the past, so that moving the past copies each row at most once.
             entry["past"], entry["capacity"] = past, past + max(past, TILE_ROWS)
             entry["window"] = window
             window += entry["capacity"]
@@ -97,7 +96,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Append the arrays, padded to whole cache lines, and record in `entry` where each begins."""
+    """Append the arrays, padded to whole cache lines, and store their offsets in `entry`."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -147,7 +146,7 @@ def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
-    """Return the weights of the gates of a bunch's samples, sample by sample."""
+    """Return the weights of the gates for each sample of a bunch, one sample after another."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)

@@ -1,6 +1,6 @@
-"""The CPU engine: a bundle's model rebuilt from its weights, and compiled by Numba.
+"""The CPU engine: a bundle's model rebuilt from its weights and compiled by Numba.
 
-It needs the packages that trained the model. Its audio equals that of the exported program; for a
+It needs the packages that trained the model. It makes the same audio as the exported program; for a
 student, within one 16-bit step.
 """
 
@@ -19,7 +19,7 @@ from serving.bundles.signature import SOUND, SPEAKER, Arrays
 
 
 class Engine:
-    """A model with the weights of a bundle's folder; raises UserError if its package is missing."""
+    """A model with a bundle's weights; raises UserError if a package that it needs is missing."""
 
     def __init__(self, path: Path, kind: str, sampler: Callable[[], Any]) -> None:
         try:
@@ -41,7 +41,7 @@ class Engine:
     def stream(
         self, request: Request, chunk_samples: int, ahead_samples: int = 0
     ) -> Iterator[np.ndarray]:
-        """Return the same sounds in chunks float32 [rows, about chunk_samples].
+        """Return an iterator over the sounds of `whole` in chunks [rows, about chunk_samples].
 
         A student's first chunk is longer by `ahead_samples`, which its refinement needs.
         """
@@ -52,7 +52,7 @@ class Engine:
         return map(self._sound, made.stream(*arguments, **opening))
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs of the signature of whole sounds, computed row by row."""
+        """Return the outputs of the signature for whole sounds, computed row by row."""
         frames, speaker = inputs.get(FRAMES), inputs.get(SPEAKER)
         if frames is None:
             lengths = longest = inputs["num_samples"]
@@ -90,9 +90,9 @@ class Engine:
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
-    """Return the engine if it is requested, or is the better choice; otherwise None.
+    """Return the engine if `backend` requests it or, for "auto", if it is faster; else None.
 
-    With "auto" it is used for a float32 student if there is no accelerator.
+    With "auto", it is used for a float32 student if there is no accelerator.
 
     Raises:
       UserError: the engine is requested but not available.
