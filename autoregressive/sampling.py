@@ -224,7 +224,7 @@ class Samplers:
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
-        """Return how many shared symbols were read by whole passes, and the state after them."""
+        """Read symbols that all rows share in passes; return their number and the next state."""
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state

@@ -187,7 +187,7 @@ class TimeOrder:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters of all positions from the network's inputs before each of them.
+        """Return the parameters at all positions for the network's inputs, which are shifted here.
 
         Float inputs need not correspond to symbols; gradients flow through them.
 
@@ -200,7 +200,7 @@ class TimeOrder:
         return self.layout.parted(self.call(shifted, *in_order(condition, self.conditions)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, time], or [1, time, 1]: all channels of a time have one position."""
+        """Return positions int32 [1, time], or [1, time, 1] for all channels of a time step."""
         times = tf.range(tf.shape(symbols)[1])[tf.newaxis]
         return times if symbols.shape.rank == 2 else times[..., tf.newaxis]
 
@@ -251,11 +251,11 @@ class TimeOrder:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of symbols: the network has keys or positions."""
+        """True if a state is made for a limited length: the network has keys or positions."""
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the step of a chunk: a function from time, remainder and state to both results."""
+        """Return the step function of a chunk, as specified by `SteppedSymbols.stepper`."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -266,7 +266,7 @@ class TimeOrder:
         return step
 
     def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of n symbols from one pass, and the network's state after them.
+        """Compute the parameters of n symbols in one pass, and the network's state after them.
 
         Args:
           inputs: the network's inputs, each before its symbol, [batch, n, ...].
@@ -360,7 +360,7 @@ class RasterOrder:
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
+        """Return positions int32 [1, height, width, 1], the same for all channels of a pixel."""
         return raster_positions(symbols)
 
 

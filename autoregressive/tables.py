@@ -79,7 +79,7 @@ class Tables:
         return self._known[sizes]
 
     def longest(self, *lengths: int) -> int:
-        """Return the first of `lengths` that the network can take, or the last if it takes none."""
+        """Return the first of `lengths` that the network can take; the last if it can take none."""
         return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
@@ -108,7 +108,7 @@ class Tables:
         return ""
 
     def _refused(self, reason: str) -> str:
-        """Return why a network cannot be traced for a length: a table's name, or else `reason`."""
+        """Return why the network cannot be traced: a table that is too short, else `reason`."""
         short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # for any length; another check reports the reason
@@ -123,7 +123,7 @@ class Tables:
         return f"the table of positions in its layer `{layer}` has {read.rows} rows"
 
     def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
-        """Return the network's graph for an input of these sizes, or why there is none."""
+        """Return the network's graph for an input of these sizes, or the error of tracing it."""
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
         specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]

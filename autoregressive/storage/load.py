@@ -120,7 +120,7 @@ class StoredDistribution:
         )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable symbol [...]; NotImplementedError if it was not stored."""
+        """Return the most probable symbol [...]; raise NotImplementedError if not stored."""
         mode = getattr(self._program, "mode", None)
         if mode is None:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
@@ -143,7 +143,7 @@ class StoredContinuous(StoredDistribution):
     """A stored distribution that also has a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the density, nats per unit, of values [batch, time] or [draws, batch, time]."""
+        """Return the log-density of values [batch, time] or [draws, batch, time], nats per unit."""
         function = self._program.log_densities[DENSITY_AXES.index(values.shape.rank)]
         return function(parameters, values)
 
