@@ -365,6 +365,6 @@ class RasterOrder:
 
 
 def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
-    """Return int32 [1, height, width, 1], row by row, of [batch, height, width, channels]."""
+    """Return row-major positions, int32 [1, height, width, 1], of [batch, height, width, ...]."""
     height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
     return tf.reshape(tf.range(height * width), [1, height, width, 1])

@@ -139,7 +139,7 @@ class Incremental:
         return step
 
     def _horizon(self, program: StepProgram, length: int) -> int:
-        """Return the horizon for a length: a power of two, or the length if positions end there."""
+        """Return the horizon for a length: a power of two, or the length if no table is longer."""
         if not program.has_horizon:
             return 0
         with tf.init_scope():
