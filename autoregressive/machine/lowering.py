@@ -277,7 +277,7 @@ class Lowering:
         return self._slots.get(key, Slot(self.doubles(value)))
 
     def counts(self, buffer: Buffer) -> bool:
-        """Return whether a state is the position of written rows; the first one asked for is."""
+        """Return whether a state is the position of written rows; the first candidate is chosen."""
         if self.counter is None and buffer in self.candidates:
             self.counter = buffer
         return self.counter is buffer
