@@ -50,8 +50,7 @@ class Causality:
       has_step: whether the network has a cached step, user-defined or derived.
       message: the fault, with the name of the layer if the graph shows it; "" if there is none.
       left_to_xla: the operation that forces sampling on a CPU to use a step compiled by XLA; "" if
-        the step machine, which needs no compilation, supports all operations, or if there is no
-        step.
+        the step machine supports all operations, or if there is no step.
     """
 
     is_causal: bool
@@ -209,8 +208,7 @@ def observed_lookahead(
 
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
-      inputs: spec of the first argument; None: as declared by a Keras model, or float32 [None,
-        None, 1].
+      inputs: spec of the first argument; None: a Keras model's input, or float32 [None, None, 1].
       condition: spec of the second argument, or specs of all further arguments by name, or None.
       seed: seed of the random inputs.
       length: length of the sequences, in steps.

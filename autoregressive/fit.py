@@ -102,8 +102,8 @@ def fit(
 
     Args:
       model: an `Autoregressive` or a student. Its network is called in inference mode, without
-        dropout. Variables that are not `trainable`, according to TensorFlow or to the Keras layer
-        that holds them, stay frozen; the log says how many.
+        dropout. Variables that are not `trainable`, in TensorFlow or in their Keras layer, stay
+        frozen; the log says how many.
       batches: elements [num, time], [num, time, channels] or [num, height, width, channels]; a list
         of rows of different lengths; a pair of elements and condition (or conditions by name); a
         dict of arrays (`elements`, `condition`, `lengths` of padded rows); an iterable of any of
@@ -116,12 +116,11 @@ def fit(
       optimizer: a Keras optimiser or an `OptimizerConfig`; after the latter, the model has averaged
         weights.
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
-        schedule.
+        own.
       validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
         contains batches). Its mean loss is the score; lower is better.
       evaluate: a function from the model to a score, or held-out data, instead of `validation`.
-      evaluate_every: number of steps between scores, each with a checkpoint; the last step is
-        scored, too.
+      evaluate_every: steps between scores, each with a checkpoint; the last step is scored, too.
       patience: number of consecutive scores without improvement, including those before a run was
         resumed, after which training ends; the model keeps the weights with the best score. None:
         training does not end early, and the model keeps the last weights.

@@ -49,8 +49,8 @@ class Autoregressive:
         height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
-        The channels of a time step are independent given the earlier steps; the network outputs
-        their parameters channel by channel.
+        Channels of a time step are independent given earlier steps; the network outputs the
+        parameters of one after the other.
       start: the network's input before the first element in time order. For a network that reads
         integers it is a symbol, possibly one that is never drawn (default levels // 2); for a
         network that reads floats, a number on its scale (default the middle of `input_scale`).
@@ -293,9 +293,9 @@ class Autoregressive:
             of rows of different lengths.
           stop: the element that ends a row; those after it are equal to it.
           return_log_prob: whether to return the log-probability of every element, too.
-          draft: for "speculative", the model that proposes symbols: a smaller model with the same
+          draft: for "speculative", the model that proposes symbols: a smaller model with equal
             symbols and noise, a student, or any object with `as_draft(model)`. It affects only the
-            time taken.
+            speed.
 
         Returns:
           The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats

@@ -68,8 +68,7 @@ def prompt_of(
 
     Raises:
       ValueError: the model generates images; the prefix has a wrong number of rows, is longer than
-        `length`, or contains elements that the codec does not have; or the codec does not have the
-        element `stop`.
+        `length`, or has elements outside the codec; or `stop` is outside the codec.
     """
     if prefix is None and stop is None:
         return None, 0

@@ -92,8 +92,8 @@ class Samplers:
         """Return the sampler registered for the network if it supports the request, else None.
 
         Raises:
-          ValueError: the method names a registered sampler that does not support the request, or
-            that does not exist for this network.
+          ValueError: the method names a sampler that does not exist, or does not support the
+            request.
         """
         name = "cached" if prompt is not None and method == "auto" else method
         own, fits = self.registered(name), _is_plain(temperature, None)
@@ -315,8 +315,7 @@ class Samplers:
         Args:
           given: noise, condition, temperature and prompt of the chunk.
           state: the state before the chunk.
-          times: number of time steps that the sampler is compiled for, at least as many as in the
-            chunk.
+          times: number of time steps to compile the sampler for, at least the chunk's length.
         """
         is_truncated = isinstance(given.temperature, Choice)
         distribution, count = self._distribution(is_truncated), given.noise.shape[1]

@@ -65,8 +65,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         Args:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
-          fixed: conditions that are the same at every time step, by name; only passed if there are
-            any.
+          fixed: conditions that are the same at every time step, by name; omitted if none.
         """
 
     def stepper(self, condition: Any) -> Step:

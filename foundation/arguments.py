@@ -119,8 +119,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
       order: "time" or "raster".
 
     Raises:
-      ValueError: `length` does not have the number of integers that `order` needs, or one is below
-        1.
+      ValueError: `length` is not the number of integers that `order` needs, or one is below 1.
     """
     axes = 1 if order == "time" else 3
     given = [length]

@@ -19,7 +19,7 @@ from foundation.progress import in_time
 from foundation.provenance import git_revision, machine_name
 from foundation.run_directory import RunDirectory
 
-LOCATIONS = ("data_folder", "teacher", "start_from")  # of config.json; only their names are written
+LOCATIONS = ("data_folder", "teacher", "start_from")  # keys of paths, of which only names are kept
 
 
 @dataclasses.dataclass(frozen=True)

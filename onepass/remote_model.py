@@ -31,8 +31,7 @@ class RemoteModel(Sampling):
       spec: the server's description of the model.
 
     Args:
-      url: http://HOST:PORT/NAME, or https:// or grpc://. The environment variable ONEPASS_TOKEN
-        holds the token, if the server requires one.
+      url: http://HOST:PORT/NAME, or https:// or grpc://. The token is read from ONEPASS_TOKEN.
       options: further arguments of `serving.Client`, such as `timeout_seconds`.
     """
 

@@ -56,7 +56,7 @@ class Run:
         return statistics.median(self.seconds)
 
     def sharing_scale(self, replicas: int) -> float:
-        """Return the factor by which `replicas` that share these cores are slower than one."""
+        """Return how many times slower `replicas` replicas that share these cores are than one."""
         paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
@@ -173,8 +173,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Run device_program.py in a process, and return its answer.
 
     Raises:
-      UserError: the process fails (the message has the last line of its stderr) or exceeds
-        LIMIT_SECONDS.
+      UserError: the process fails (with the last line of its stderr) or exceeds LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
@@ -219,9 +218,8 @@ def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
     The time of an operation is interpolated linearly between the sizes of profiled operations of
     its kind; below the smallest, it is proportional to the bytes. Beyond the largest, the excess
     takes at most the average time per byte of operations with the same name, since the time of
-    small operations is mostly overhead. An operation of a kind that was not profiled takes the
-    profile's average time per byte. All times are scaled so that the profiled program takes the
-    measured step time.
+    small operations is mostly overhead. A kind that was not profiled takes the profile's average
+    time per byte. All times are scaled so that the profiled program takes the measured step time.
     """
     times = _Times(profile)
     scale = times.scale

@@ -26,9 +26,8 @@ class Incremental:
     Law: if x [batch, time, ...] is split along time into parts of any length, calling `step` on the
     parts in turn gives the outputs of `network(x)`, up to rounding.
 
-    For a network with attention or a table of positions, the state has room for a limited number of
-    time steps, its horizon: the length it was made for, rounded up to a power of two. `lengthened`
-    extends it.
+    With attention or a table of positions, the state has room for a limited number of time steps,
+    its horizon: the length it was made for, rounded up to a power of two. `lengthened` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].

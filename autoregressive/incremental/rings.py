@@ -11,8 +11,7 @@ def delayed(
     """Return the rows at each of several delays.
 
     Args:
-      ring: [size, ...], the rows of the last `size` time steps, time first; None if all delays are
-        0.
+      ring: [size, ...], rows of the last `size` time steps, time first; None if all delays are 0.
       rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
       position: int32 scalar.
       delays: numbers of time steps, from 0 to `size`.

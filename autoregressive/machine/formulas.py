@@ -45,8 +45,7 @@ class Function:
       code: the function's number in programs.
       arity: number of arguments.
       numpy: the function on NumPy arrays, for constants.
-      vector: function from an LLVM builder and vectors to a vector; None: it is computed only in
-        doubles.
+      vector: function from an LLVM builder and vectors to a vector; None: doubles are used.
       truth: whether the result is boolean.
     """
 

@@ -2,8 +2,7 @@
 
 A bias is merged into the product it is added to; products of the same row become one; tanh times
 sigmoid becomes one function; and the part of a convolution that reads past rows is computed for
-many time steps at once, because these rows are known long before, so its weights are read only
-once.
+many time steps at once, since these rows are known long before, to read its weights only once.
 """
 
 from collections import defaultdict

@@ -35,8 +35,7 @@ def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..
       *arguments: the types of its arguments.
 
     Returns:
-      A decorator for a function from an LLVM builder and the arguments' values to the result, if
-      any.
+      A decorator for a function from an LLVM builder and the arguments' values to the result.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -105,7 +104,7 @@ def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
 
 
 def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return 2^n and exp(r) - 1 for x = n log 2 + r, |r| <= log(2) / 2, to about 1 ulp; |x| < 87"""
+    """Return 2^n and exp(r) - 1, where x = n log 2 + r and |r| <= log(2) / 2, for |x| < 87."""
     to_whole = number(1.5 * 2.0**23)  # adding this rounds to an integer
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)

@@ -1,8 +1,7 @@
 """The operations of the machine, each for one batch row, except products and maps.
 
 `p` is an instruction: the operation, the offsets of its operands and, starting at `p[8]`, its
-numbers. The other arguments are addresses of operands. Sizes and strides count numbers of four or
-eight bytes.
+numbers. The other arguments are addresses of operands. Sizes and strides count numbers.
 """
 
 import numpy as np

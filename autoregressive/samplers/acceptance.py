@@ -16,8 +16,7 @@ other samplers. r is drawn by rejection: a candidate from p is kept with probabi
 p). It suits many levels with similar neighbours, as in 16-bit sound.
 
 All random numbers have an address (seed, row, position), so a symbol depends only on earlier
-symbols and on the numbers at its address: it is the same for every block length and batch, up to
-rounding.
+symbols and on the numbers at its address: block length and batch affect only rounding.
 """
 
 from collections.abc import Callable
@@ -64,8 +63,7 @@ class Block(NamedTuple):
         noise of the draft's distribution.
       condition: the block's condition: [batch, n, channels], `NamedConditions` or None.
       temperature: 1 samples the model, smaller values approach its mode; must be 1 for rejection.
-      draft_condition: the condition of a draft that reads a different condition from the model;
-        otherwise None.
+      draft_condition: the draft's condition if it differs from the model's; otherwise None.
       address: the address of the random numbers for rejection; None for coupling.
     """
 

@@ -37,8 +37,7 @@ def cached_chunk(
 ) -> tuple[tf.Tensor, Any]:
     """Draw the next symbols [batch, time, ...]; return them and the new state.
 
-    It ends early once every row has ended, or after `count` symbols; the remaining symbols are
-    undefined.
+    It ends early, leaving later symbols undefined, once every row has ended or after `count`.
 
     Args:
       network: a network of symbols with a step.

@@ -43,8 +43,7 @@ class ChunkSampler(abc.ABC):
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
           condition: the condition of these symbols, [batch, time, channels], or None.
-          noise: their noise, float32 [batch, time, noise channels]; time is a multiple of the
-            block.
+          noise: their noise, float32 [batch, time, noise channels], a multiple of the block.
           temperature: 1 samples the model, less is closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
@@ -126,8 +125,7 @@ def in_chunks(
       length: number of symbols of a chunk.
       temperature: 1 samples the model, less is closer to its mode.
       known: symbols [batch, time] before the first to draw, or None.
-      passes: object whose `add` receives the numbers of passes and symbols of each chunk, if the
-        sampler reports passes; or None.
+      passes: object whose `add` receives each chunk's numbers of passes and symbols, or None.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)

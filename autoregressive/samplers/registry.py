@@ -66,8 +66,7 @@ def register(
     Args:
       network_type: class of the network; subclasses match too.
       distribution_type: class of the distribution; subclasses match too.
-      **fields: further fields of the table entry `Written`, such as `method`, a name for the
-        sampler.
+      **fields: further fields of the entry `Written`, such as `method`, the sampler's name.
 
     Returns:
       A decorator for a factory. The factory takes the network, as passed to `Autoregressive`, and

@@ -40,8 +40,7 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
     Args:
       model: the model; its current weights are stored.
       folder: the folder to write, created if missing; an existing model is replaced.
-      sample_rate_hz: sample rate in Hz of a model of sound; None: the model's sample rate, if it
-        has one.
+      sample_rate_hz: sample rate in Hz of a model of sound; None: the model's, if it has one.
 
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,

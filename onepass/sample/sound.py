@@ -158,8 +158,7 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
     """Return the source of a sound as an argument of `stream`; warn of tags in a text on stderr.
 
     Raises:
-      UserError: there are several sources; or there is none, and the model reads frames and has no
-        example recordings.
+      UserError: there are several sources, or none for a model that needs one and has no examples.
     """
     sources = {
         "recording": given.recording,

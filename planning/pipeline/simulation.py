@@ -32,7 +32,7 @@ class Durations:
     communication: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise UserError for a duration that is not a positive, finite time."""
+        """Raise UserError for an infinite or non-positive duration; communication may be 0."""
         for name, value in dataclasses.asdict(self).items():
             if not (0 <= value < math.inf and (value or name == "communication")):
                 least = "0 or more" if name == "communication" else "above 0"

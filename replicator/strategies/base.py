@@ -127,8 +127,7 @@ class Replicator(abc.ABC):
         """Return a compiled update of variables from gradients averaged over the replicas.
 
         Args:
-          gradients_fn: function from a replica's batch to (metrics, gradients), means over the
-            rows.
+          gradients_fn: function from a replica's batch to (metrics, gradients), means over rows.
           update_fn: function from the averages of metrics and gradients over the replicas to (new
             values of the variables, outputs of the step).
           variables: variables that a step sets.

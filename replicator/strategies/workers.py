@@ -59,8 +59,7 @@ def multi_worker(
     Call this before TensorFlow does anything else.
 
     Args:
-      timeout_seconds: time in seconds for which a collective waits for other workers before it
-        fails.
+      timeout_seconds: time in seconds after which a collective that waits for workers fails.
       join_seconds: time in seconds to wait for the other workers to start.
 
     Raises:

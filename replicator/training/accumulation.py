@@ -85,8 +85,7 @@ def accumulate_gradients(
     """Compute `gradients` for two or more microbatches one after another; return the mean.
 
     Args:
-      gradients: function from a microbatch, tensors [rows, ...] by name, to a nest of floating
-        tensors.
+      gradients: function from a microbatch, tensors [rows, ...] by name, to floating tensors.
       batch: the microbatches, tensors [num_microbatches, rows, ...] by name.
       num_microbatches: number of microbatches, at least 2.
     """

@@ -66,14 +66,12 @@ class ModelFamily:
       presets: the configurations, by name.
       options: function from a preset's name to the class of its training options, a
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
-      score: function from a configuration to a format for its best score: "best dev {:.3f}
-        bits/dim".
+      score: function from a configuration to a format of its score: "best dev {:.3f} bits/dim".
       evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
         a method `check()` that raises UserError.
       training_data: function from a model to the location of its training data, or of shipped data.
       load_parts: function that imports TensorFlow and returns the functions that need it.
-      detected: function from a configuration and arguments to further options that the data
-        require.
+      detected: function from a configuration and arguments to options that the data need.
     """
 
     verb: str
@@ -148,8 +146,7 @@ def run_evaluate(
 
     Args:
       family_of: function from a model's path to its family.
-      likely: the family whose options are parsed; the model may be of another family with equal
-        options.
+      likely: the family whose options are parsed; the model's may be another with equal options.
       arguments: words after the verb.
       parse: reads a dataclass from words.
     """

@@ -152,8 +152,7 @@ class Trainer:
         """Train until the last step or a stop request, and save.
 
         `LoopConfig.max_minutes` are counted from `resume`, or from this call without it. With
-        `LoopConfig.patience`, the state's average is set at the end to the average with the best
-        score.
+        `LoopConfig.patience`, the state's average finally becomes the one with the best score.
 
         Args:
           batches: endless batches, starting at the run's current step; with more than one device, a
@@ -165,9 +164,8 @@ class Trainer:
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
-          UserError: a file could not be written, a step does not fit into memory, or another
-            process has ended. The state is saved if possible, and the message names the step on
-            disk.
+          UserError: a file could not be written, a step does not fit into memory, or a process has
+            ended. The state is saved if possible, and the message names the step on disk.
         """
         start = time.monotonic() if self._start is None else self._start
         limit, total = 60 * self.config.max_minutes, self.config.num_steps

@@ -26,8 +26,7 @@ class PortableBatches(NamedTuple):
 
     Attributes:
       module: the module with `open_batches`, which imports only NumPy.
-      settings: the settings for `open_batches`, as JSON values; "file" is the name of the data
-        file.
+      settings: settings for `open_batches`, as JSON values; "file" is the data file's name.
       write: function that writes the data to a path.
     """
 
@@ -43,8 +42,7 @@ class Setup:
     Attributes:
       state: the variables to train.
       loss: function from a batch to the loss [] and metrics.
-      batches: function from a step, i and k to the batches starting at the step, with part i of k
-        of the rows.
+      batches: function from a step, i and k to the batches from that step, part i of k of the rows.
       evaluation: function that returns the evaluation on dev.
       portable: the same batches for a machine without TensorFlow.
       start: function that initialises the weights of a new run; None: they are already initialised.

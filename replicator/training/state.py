@@ -110,7 +110,7 @@ class TrainState(tf.Module):
     def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Return the values of all slots after an update, in the order of `slots()`, and metrics.
 
-        This pure function consists of element-wise operations and sums, which DTensor runs on
+        This is a pure function of element-wise operations and sums, which DTensor can run on
         shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)

@@ -1,8 +1,7 @@
 """Connect, coordinate and shut down several processes that train together.
 
 `jax.distributed` connects them, at the given addresses or at those from Slurm, Open MPI and others.
-If a process is lost or never starts, JAX's native code prints a trace and aborts; here it is
-reported in one line.
+If a process is lost or never starts, JAX's native code would print a trace; here it is one line.
 """
 
 import argparse
@@ -38,8 +37,7 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 def together(options: argparse.Namespace) -> Iterator[None]:
     """Connect this process to the others named in run.py's options for the duration of the block.
 
-    An error in the block is raised if this is the only process; otherwise `Ending` ends the
-    process.
+    If there are other processes, an error in the block ends the process through `Ending`.
     """
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
