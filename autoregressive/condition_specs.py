@@ -87,7 +87,7 @@ def as_specs(given: Any) -> Specs:
 
 
 def default_names(count: int) -> list[str]:
-    """Return names for `count` conditions that were given none."""
+    """Return default names for `count` unnamed conditions."""
     return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
 
 

@@ -42,7 +42,7 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
-    """Check the conditions of a call, and return them as a sampler holds them.
+    """Check the conditions of a call, and return them in the form that samplers use.
 
     Args:
       network: a `SymbolNetwork` with `conditions`.

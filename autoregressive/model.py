@@ -286,12 +286,12 @@ class Autoregressive:
             otherwise "cached", or "fixed-point" if the network has no step.
           temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
             values are closer to its mode.
-          top_k: draw only from this many of the most probable tokens; 0: from all.
+          top_k: number of most probable tokens to draw from; 0: all tokens.
           top_p: draw only from the most probable tokens that together have this probability, in (0,
             1]; applied after `temperature` and `top_k`.
           prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
             of rows of different lengths.
-          stop: the element that ends a row; those after it are equal to it.
+          stop: the element that ends a row; all later elements of the row are equal to it.
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", the model that proposes symbols: a smaller model with equal
             symbols and noise, a student, or any object with `as_draft(model)`. It affects only the
@@ -352,11 +352,11 @@ class Autoregressive:
           num: number of rows.
           chunk: number of elements per chunk, rounded up to a multiple of the network's block.
           temperature: at least 0, a number or one for each row; 1 samples the distribution.
-          top_k: draw only from this many of the most probable tokens; 0: from all.
+          top_k: number of most probable tokens to draw from; 0: all tokens.
           top_p: draw only from the most probable tokens that together have this probability, in (0,
             1].
           prefix: elements that the rows begin with, as an array or a list of rows.
-          stop: the element that ends a row; those after it are equal to it.
+          stop: the element that ends a row; all later elements of the row are equal to it.
 
         Raises:
           ValueError: an argument is invalid for this model; raised by the call itself, before the

@@ -53,8 +53,8 @@ class Samplers:
           condition: the conditions of all positions, or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode; or a
             `Choice` of tokens.
-          prompt: the given symbols of every row, and the one that ends a row; None: neither.
-          shared: number of first symbols that are given in every row.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
           draft: the object that proposes symbols for "speculative".
         """
         given = noise, condition, temperature
@@ -273,8 +273,8 @@ class Samplers:
           condition: the conditions of all positions, or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode; or a
             `Choice` of tokens.
-          prompt: the given symbols of every row, and the one that ends a row; None: neither.
-          shared: number of first symbols that are given in every row.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
         """
         distribution, layout = self._model.distribution, self._model.layout
 

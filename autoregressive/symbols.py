@@ -186,7 +186,7 @@ class TimeOrder:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters at all positions for the network's inputs, which are shifted here.
+        """Return the parameters at all positions for inputs that this method shifts by one step.
 
         Float inputs need not correspond to symbols; gradients flow through them.
 
@@ -268,7 +268,7 @@ class TimeOrder:
         """Compute the parameters of n symbols in one pass, and the network's state after them.
 
         Args:
-          inputs: the network's inputs, each before its symbol, [batch, n, ...].
+          inputs: the network's inputs for these symbols, shifted by one step, [batch, n, ...].
           state: the network's state (the entry "network" of `initial_state`).
           condition: the condition of the symbols: [batch, n, channels], `NamedConditions` or None.
         """
@@ -285,7 +285,7 @@ class RasterOrder:
     Args:
       network: function from images, and conditions if any, to [batch, height, width, parameters].
       distribution: the distribution of a pixel, if it has `channels`; otherwise the distribution of
-        a channel, for each of which the network outputs parameters.
+        a channel, and the network outputs parameters for every channel.
       reading: how the network reads symbols.
       inputs: spec of the network's first argument, [None, None, None, channels].
       conditions: specs by name of the network's further arguments.

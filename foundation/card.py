@@ -75,7 +75,7 @@ def _seconds(path: Path) -> float:
 
 
 class Measured(NamedTuple):
-    """A run and its measures on dev.
+    """A run and its measures on the dev set.
 
     Attributes:
       given: the options of the export.
@@ -101,7 +101,7 @@ def write_folder(
     measure: Callable[[ExportArguments, dict], Measured],
     card: Callable[[dict], str],
 ) -> str:
-    """Measure a run on dev, write its model folder with a card, and return the main result.
+    """Measure a run on the dev set, write its model folder and card, and return the main result.
 
     Args:
       given: the options of the export.

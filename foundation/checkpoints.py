@@ -16,7 +16,7 @@ LEFTOVER = re.compile(
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev.
+    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set.
 
     The first `save` creates the folder.
     """
@@ -83,7 +83,7 @@ class Checkpoints:
         return None if step is None else read_npz(self.path(step))
 
     def best_step(self) -> int | None:
-        """Return the step of the best checkpoint on dev, or None before the first evaluation."""
+        """Return the step of the best checkpoint on the dev set, or None before an evaluation."""
         best = self._best()
         return None if best is None else best["step"]
 

@@ -51,7 +51,7 @@ class ScoresInMemory(Checkpoints):
         self._arrays: Arrays | None = None  # arrays of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return that there are neither checkpoints nor damaged files."""
+        """Return (None, []): there are no checkpoints and no damaged files."""
         return None, []
 
     def remove_leftovers(self) -> None:

@@ -42,7 +42,7 @@ def save(
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
-    """Return the arrays of a run's best checkpoint on dev, or else of its newest one.
+    """Return the arrays of a run's best checkpoint on the dev set, or else of its newest one.
 
     Messages on standard error name damaged checkpoints that are skipped, and a newer one that was
     not evaluated.

@@ -87,7 +87,7 @@ class Incremental:
           fixed: conditions without a time axis, [batch, ...] each.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         shapes = tuple(tuple(each.shape) for each in fixed)
@@ -157,7 +157,7 @@ class Incremental:
           fixed: the conditions that `initial_state` was given.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         before = horizon_of(state)
         if before >= length or not before:
@@ -201,7 +201,7 @@ class Incremental:
         return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
-        """Return the shapes of the conditions without a time axis, from a state."""
+        """Return the shapes, stored in a state, of the conditions without a time axis."""
         count = sum(not is_temporal(spec) for spec in self.specs)
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 

@@ -211,7 +211,7 @@ class Horizon:
 
         Args:
           op: the operation.
-          index: the table's place among its inputs.
+          index: index of the table among the operation's inputs.
           state: the state before the step.
           keys: function that returns the keys of the operation's group.
           rows: number of time steps in this call.

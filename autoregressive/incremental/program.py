@@ -107,7 +107,7 @@ class StepProgram:
         """Return the `Horizon` for sequences of `length` time steps, cached by length.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         if self._none is not None:
             return self._none

@@ -93,7 +93,7 @@ class Mask:
 
     Attributes:
       operation: name of the operation that reads the table.
-      index: the table's place among its inputs.
+      index: index of the table among the operation's inputs.
       hides: function from the table's values to a boolean array, True where a pair is hidden.
     """
 

@@ -63,10 +63,10 @@ class Instruction:
       out: place of the result's first number; None if there is no result.
       reads: place of each argument's first number.
       numbers: sizes, strides and other integers that the operation needs.
-      stays: the instruction has an effect besides its result, and must not be dropped.
+      stays: whether the instruction has an effect besides its result, and must be kept.
       limited: index in `numbers` of a count of rows that is limited to the current position, or
         None.
-      partly: buffers of which, with that limit, only rows up to the current position are read.
+      partly: buffers that, with that limit, are read only up to the row of the current position.
     """
 
     op: Op
@@ -120,7 +120,7 @@ class Assembly:
           out: the value that the result is written to; None if there is no result.
           reads: the arguments.
           numbers: sizes, strides and other integers that the operation needs.
-          stays: the instruction has an effect besides its result, and must not be dropped.
+          stays: whether the instruction has an effect besides its result, and must be kept.
           fills: whether the instruction writes only part of a value that others also write to.
           limited: index in `numbers` of a count of rows that is limited to the current position, or
             None.
@@ -177,7 +177,7 @@ class Program:
       constants: all constants, float32, aligned to a cache line.
       workspace: the initial workspace of one row, before the first step, float32.
       offsets: index of each buffer's first word in the workspace.
-      position: index of the workspace's word that holds the position; -1: there is none.
+      position: index of the word in the workspace that holds the position; -1: none.
     """
 
     rows: np.ndarray

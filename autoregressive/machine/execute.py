@@ -128,7 +128,7 @@ def run(
     Args:
       program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
         are overwritten.
-      position: the workspace's word that holds the position; negative: there is none.
+      position: index of the word in the workspace that holds the position; negative: none.
       constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
       given: arguments of every time step, float64 [all rows, times, channels].

@@ -120,6 +120,6 @@ def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Val
 
 
 def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return exp(x) - 1, to about 1 ulp; |x| < 87."""
+    """Return exp(x) - 1, accurate to about 1 ulp for |x| < 87."""
     power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))

@@ -42,7 +42,7 @@ class StepMachine:
       state: the states of one row before the first step, equal for all rows.
 
     Raises:
-      Unlowerable: the machine does not know an operation of the step.
+      Unlowerable: the machine does not support an operation of the step.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
       specs: specs of the network's inputs and conditions, [None, ...].
 
     Raises:
-      Unlowerable: the machine does not know an operation of the step.
+      Unlowerable: the machine does not support an operation of the step.
     """
     has_horizon = getattr(stepped, "has_horizon", False)
     given: dict[str, Any] = {"length": 1} if has_horizon else {}

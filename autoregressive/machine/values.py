@@ -26,7 +26,7 @@ class Buffer:
     Args:
       size: number of numbers.
       wide: whether the numbers are doubles, which take two words each.
-      kept: whether the buffer outlives a step.
+      kept: whether the buffer's content is kept from one step to the next.
     """
 
     def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
@@ -49,8 +49,8 @@ class Value:
       shape: sizes of the value's axes.
       strides: distance between adjacent entries along each axis, in numbers.
       dtype: type of the TensorFlow tensor that the value represents.
-      filled: the axis of which only the first rows, up to the current position, are used; None: all
-        rows of all axes are used.
+      filled: the axis along which only the rows up to the current position are used; None: all rows
+        of all axes are used.
     """
 
     buffer: Buffer
@@ -118,7 +118,7 @@ def contiguous(
     Args:
       shape: sizes of the value's axes.
       dtype: type of the value's entries.
-      kept: whether the buffer outlives a step.
+      kept: whether the buffer's content is kept from one step to the next.
       pitch: distance between rows of the last axis, in numbers; by default that axis's size.
     """
     shape = tuple(int(size) for size in shape)

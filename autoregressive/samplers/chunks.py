@@ -38,13 +38,13 @@ class ChunkSampler(abc.ABC):
     def generate_chunk(
         self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: float = 1.0
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return the next symbols int32 [batch, time], what `found` names, and the next state.
+        """Return the next symbols int32 [batch, time], the result called `found`, the next state.
 
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
           condition: the condition of these symbols, [batch, time, channels], or None.
           noise: their noise, float32 [batch, time, noise channels], a multiple of the block.
-          temperature: 1 samples the model, less is closer to its mode.
+          temperature: 1 samples the model; smaller values are closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
 
@@ -76,7 +76,7 @@ class FixedPointSampler(ChunkSampler):
     Args:
       passes: the network's passes over a block, with the `network`.
       distribution: the distribution of a symbol.
-      window: number of symbols that a pass computes; rounded up to whole bunches.
+      window: number of symbols that a pass computes; rounded up to a multiple of `bunch`.
     """
 
     found = "passes"
@@ -123,7 +123,7 @@ def in_chunks(
       condition: [batch, time, channels] for all positions, including those of `known`, or None.
       count: number of symbols to draw.
       length: number of symbols of a chunk.
-      temperature: 1 samples the model, less is closer to its mode.
+      temperature: 1 samples the model; smaller values are closer to its mode.
       known: symbols [batch, time] before the first to draw, or None.
       passes: object whose `add` receives each chunk's numbers of passes and symbols, or None.
     """

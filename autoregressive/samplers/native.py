@@ -118,7 +118,7 @@ class Native:
           state: the state from `begin`, or from the previous chunk; it must not be used again.
 
         Raises:
-          UnsupportedNetworkError: the machine does not know an operation.
+          UnsupportedNetworkError: the machine does not support an operation.
         """
         given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
         settings = [np.asarray(temperature)]
@@ -137,7 +137,7 @@ class Native:
         """Return the machine for arguments of these shapes, lowered once.
 
         Raises:
-          UnsupportedNetworkError: the machine does not know an operation.
+          UnsupportedNetworkError: the machine does not support an operation.
         """
         flat = tf.nest.flatten(state)
         given = [noise, *timed_of(condition)]

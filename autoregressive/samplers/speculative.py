@@ -116,7 +116,7 @@ def speculative(
       condition: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
         number for each row, or a `Choice`.
-      draft: proposes the symbols.
+      draft: source of the proposed symbols.
       block: number of symbols per proposal.
       prompt: the known first symbols of each row; None: there are none.
     """
@@ -180,7 +180,7 @@ def settled(
       passes: the model's passes over blocks.
       distribution: the distribution of the model's symbols.
       rule: the rule that decides which proposals are kept.
-      draft: proposes the symbols.
+      draft: source of the proposed symbols.
       block: the inputs of the draft and the rule.
       states: the states of the model and of the draft before the block.
       given: symbols int32 [batch, n], and the number of known ones in each row, int32 [batch].

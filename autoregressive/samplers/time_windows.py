@@ -58,11 +58,11 @@ def by_time_windows(
     Args:
       passes: the network's passes over a window.
       distribution: the distribution over levels whose parameters the network computes.
-      noise: one noise vector per symbol, [batch, time, noise channels], of whole bunches.
+      noise: one vector per symbol, [batch, time, noise channels]; time is a multiple of `bunch`.
       condition: the network's condition at every symbol, [batch, time, channels], or None.
       temperature: divides the logits, [] or one for each row; 1 samples the model.
       state: the state before the first symbol.
-      window: number of symbols that one pass computes; rounded up to whole bunches.
+      window: number of symbols that one pass computes; rounded up to a multiple of `bunch`.
     """
     (batch, time), bunch = noise.shape[:2], passes.bunch
     window = -(-window // bunch) * bunch

@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """Return the block of 1F1B: one stage per device; the first of d has d live microbatches.
+    """Return the block of 1F1B: one stage per device; device 1 of d keeps d microbatches.
 
     Harlap et al. 2018, PipeDream (arXiv 1806.03377).
     """

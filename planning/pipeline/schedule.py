@@ -107,7 +107,7 @@ class Schedule:
 
 
 def squeeze(schedule: Schedule) -> Schedule:
-    """Return the schedule with every pass moved as early as needs and order on a device allow."""
+    """Move every pass as early as its dependencies and the order on its device allow."""
     slots: dict[Pass, int] = {}
     idle = [0] * schedule.num_devices
     for each in schedule.in_order():

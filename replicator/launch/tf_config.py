@@ -61,7 +61,7 @@ class Task:
 
     @property
     def worker_index(self) -> int:
-        """Index of the task among the tasks that train, of which the chief is first."""
+        """Index of the task among the tasks that train; the chief comes first."""
         return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 

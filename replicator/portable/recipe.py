@@ -18,7 +18,7 @@ class ExportedRun(TrainingRun):
     Args:
       folder: the folder to write, to which the run's files are copied.
       workdir: the run directory; None, or a directory without a run, means a new run.
-      log: called with progress messages.
+      log: function that receives progress messages.
     """
 
     def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
@@ -70,7 +70,7 @@ def export_portable(
       folder: the folder to write, which must not contain checkpoints.
       workdir: run directory whose newest checkpoint provides the weights; if it is None or has no
         checkpoints, the weights are initial ones.
-      log: called with progress messages.
+      log: function that receives progress messages.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: the family's
         default. With linear prediction, the loss was not finite after 20 steps on an H100.
 

@@ -29,14 +29,14 @@ class LoopConfig:
     report_every_steps: int = 20
     """Steps between lines of metrics."""
     evaluate_every_steps: int = 1000
-    """Steps between evaluations on dev; the last step is evaluated, too."""
+    """Steps between evaluations on the dev set; the last step is evaluated, too."""
     patience: int = 0
-    """End training after this many consecutive evaluations on dev without a new best score,
-    including those before a run was resumed; 0: never."""
+    """End training after this many consecutive evaluations without a new best score, including
+    evaluations before a run was resumed; 0: never."""
     save_every_minutes: float = 5.0
     """Minutes between checkpoints, in addition to those at evaluations and at the end."""
     keep_checkpoints: int = 2
-    """Number of newest checkpoints to keep, in addition to the best on dev."""
+    """Number of newest checkpoints to keep, in addition to the best on the dev set."""
     jit_compile: bool = False
     """Compile the step with XLA."""
 

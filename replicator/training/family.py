@@ -35,7 +35,7 @@ class Parts:
       load: function from a run directory, model folder or shipped name to the model.
       evaluate: function from the options, a model and data to the model's metrics.
       report: function from these metrics to lines of text.
-      measure: function from the export options and config.json to a run's measures on dev.
+      measure: function from the export options and config.json to a run's measures on the dev set.
       card: function from the content of model.json to the text of the model card.
       export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
         third argument is the shortest length in frames, 0 for any.
@@ -100,8 +100,8 @@ def run_training(
     Args:
       family: the family that the preset belongs to.
       preset: name of the preset.
-      arguments: words after it.
-      parse: reads a dataclass from words.
+      arguments: command-line arguments after the preset.
+      parse: function that parses arguments into a dataclass.
 
     Returns:
       The exit status: 0, or 128 + the number of the signal that stopped training.
@@ -147,8 +147,8 @@ def run_evaluate(
     Args:
       family_of: function from a model's path to its family.
       likely: the family whose options are parsed; the model's may be another with equal options.
-      arguments: words after the verb.
-      parse: reads a dataclass from words.
+      arguments: command-line arguments after the verb.
+      parse: function that parses arguments into a dataclass.
     """
     given = parse(likely.evaluation, arguments, "onepass evaluate")
     given.check()

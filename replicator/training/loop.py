@@ -157,8 +157,8 @@ class Trainer:
         Args:
           batches: endless batches, starting at the run's current step; with more than one device, a
             valid argument of `Replicator.batches`.
-          evaluate: function from the log and the step to the score on dev (lower is better), needed
-            only in the chief.
+          evaluate: function from the log and the step to the score on the dev set (lower is
+            better), needed only in the chief.
           listener: receiver of updates and scores, which may end training, or None. If it ends
             training at an update without a score, several processes all end after the next update.
 

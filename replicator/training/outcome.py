@@ -20,8 +20,8 @@ class Outcome:
         are frozen), NO_IMPROVEMENT (for `patience` scores), CALLBACK (a callback asked to stop), or
         the name of the signal that stopped training.
       seconds: duration of the training in seconds.
-      best_score, best_step: score and step of the best checkpoint on dev; None before the first
-        evaluation.
+      best_score, best_step: score and step of the best checkpoint on the dev set; None before the
+        first evaluation.
       scores: step and score of every evaluation, including those before the run was resumed.
     """
 

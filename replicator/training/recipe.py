@@ -43,7 +43,7 @@ class Setup:
       state: the variables to train.
       loss: function from a batch to the loss [] and metrics.
       batches: function from a step, i and k to the batches from that step, part i of k of the rows.
-      evaluation: function that returns the evaluation on dev.
+      evaluation: function that returns the evaluation on the dev set.
       portable: the same batches for a machine without TensorFlow.
       start: function that initialises the weights of a new run; None: they are already initialised.
       frozen: variables that the loss reads but training does not change, by name.
@@ -123,7 +123,7 @@ def train(
     Args:
       recipe: everything that determines the result. Models that it learns from are only read.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
+      log: function that receives progress messages.
       replicator: the devices to train on; None: one device. It affects only the training time.
 
     Raises:

@@ -149,7 +149,7 @@ class TrainingRun:
             k equal parts of their rows.
           evaluation: function that returns the evaluation callback; called only in the chief.
           start: function that initialises the weights of a new run; called only in the chief.
-          listener: hears of updates and scores, and may end training; None: no listener.
+          listener: is notified of updates and scores, and may end training; None: no listener.
           reads: variables that the loss reads in addition to the state.
           description: text that describes the model to the user; "": the number of its weights.
 
