@@ -8,7 +8,7 @@ import tensorflow as tf
 
 # Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
-# The name of a single condition that was given none.
+# The default name of a model's only condition.
 ONLY = "condition"
 
 

@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
     stop: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return the drawn symbols with known symbols in their place where there are any.
+        """Return the drawn symbols, replaced by the known symbols where there are any.
 
         Args:
           drawn: [batch, n, ...].

@@ -22,7 +22,7 @@ class Categorical:
     """
 
     levels: int = 256
-    form = "softmax"  # of `compression.forms`
+    form = "softmax"  # key of `compression.forms.FORMS`
     of_tokens = True
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ class GaussianMixture(Mixture):
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """
 
-    form = "normal"  # of `compression.forms`
+    form = "normal"  # key of `compression.forms.FORMS`
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of a level's bin under a normal, float32 [...]."""

@@ -23,7 +23,7 @@ class LogisticMixture(Mixture):
     sound in van den Oord et al. 2017, arXiv:1711.10433.
     """
 
-    form = "logistic"  # of `compression.forms`
+    form = "logistic"  # key of `compression.forms.FORMS`
 
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# For each name imported on first use, the module that defines it, or that it names.
+# Maps each name imported on first use to the module that defines it, or that it stands for.
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "Client": "serving",

@@ -49,6 +49,6 @@ def fixed_point(
         drawn = drawn if prompt is None else prompt.over(drawn, 0)
         return tf.reduce_any(drawn != symbols), drawn
 
-    # For an image, the passes settle what the windows have left, if anything.
+    # For an image, these passes settle pixels that the windows have left, if any.
     first = tf.constant(True), symbols
     return tf.while_loop(lambda changed, _: changed, body, first, maximum_iterations=most)[1]

@@ -28,7 +28,7 @@ class Drawing(contextlib.ExitStack):
       arguments: keyword arguments for the model's `stream`, `progressions` or `sample`.
     """
 
-    title, unit = "drawing", "sample"  # of the progress bar: its title, and the unit it counts
+    title, unit = "drawing", "sample"  # title and unit of the progress bar
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__()
