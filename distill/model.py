@@ -107,7 +107,8 @@ class StudentModel(TrainedSpeechModel):
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
-          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
+          backend: "numba" computes on this processor, in float32; "numba-bfloat16" there with
+            products of bfloat16 numbers, if it has such instructions; "tensorflow" on TensorFlow's
             device; "auto" takes the first unless there is an accelerator or another
             `compute_dtype`.
           chunk_samples: length of a chunk, rounded up to whole frames.
