@@ -22,7 +22,7 @@ from wavenet.speech_model import Request
 Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
-NARROW = "numba-bfloat16"
+NARROW: Literal["numba-bfloat16"] = "numba-bfloat16"
 CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
 WHOLE_SAMPLES = 160_000  # length of a chunk where only the whole is wanted: it bounds memory
 FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes early

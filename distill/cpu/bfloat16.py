@@ -124,9 +124,9 @@ def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -
 def as_pairs(panel: np.ndarray) -> np.ndarray:
     """Return a panel [inputs, ...] as pairs of bfloat16 numbers in float32 words [pairs, ...]."""
     bits = np.ascontiguousarray(panel, np.float32).view(np.uint32)
-    bits = (bits + np.uint32(0x7FFF) + ((bits >> _TRUNCATED) & 1)) >> _TRUNCATED
-    first, second = bits[0::2], bits[1::2]
-    return (first | (second << _TRUNCATED)).view(np.float32)
+    shift = np.uint32(_TRUNCATED)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> shift) & np.uint32(1))) >> shift
+    return (rounded[0::2] | (rounded[1::2] << shift)).view(np.float32)
 
 
 def even(matrix: np.ndarray) -> np.ndarray:
