@@ -188,7 +188,7 @@ class FlowEngine:
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned([max(channels, 2 * gates)]),
             offsets=np.zeros([2, TILE_ROWS], np.int64),
-            pairs=aligned([ROWS * self._row_inputs() if self._narrow else 0]),
+            pairs=aligned([ROWS * self._row_inputs()]) if self._narrow else None,
         )
 
     def _row_inputs(self) -> int:
@@ -208,7 +208,7 @@ def compile_kernels() -> None:
     packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
     chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
-    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, row)
+    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)

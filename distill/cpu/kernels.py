@@ -264,7 +264,7 @@ def gate_rows(
     c: int,
     c_inputs: int,
     vectors: int,
-    pairs: int,
+    pairs: np.ndarray | None,
 ) -> None:
     """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b), for sums a, b over all taps and c.
 
@@ -285,10 +285,10 @@ def gate_rows(
       c: address of the condition [ROWS, c_inputs].
       c_inputs: number of channels of the condition.
       vectors: number of vectors of units in a row.
-      pairs: address of memory for the inputs as bfloat16 pairs; 0: float32 products.
+      pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
-    if pairs:
-        newest = at = pairs
+    if pairs is not None:
+        newest = at = pairs.ctypes.data
         for older in range(taps - 1, -1, -1):
             newest, at = at, bfloat16.narrow_rows(at, x - older * lag, x_stride, inputs, ROWS)
         bfloat16.narrow_rows(at, c, c_inputs * FLOAT_BYTES, c_inputs, ROWS)
@@ -297,7 +297,7 @@ def gate_rows(
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(GATE_VECTORS, vectors - done)
-        if pairs:
+        if pairs is not None:
             _narrow_gate_panel(
                 units, stride, weights, base, offsets,
                 x, x_stride, lag, taps, inputs, c, c_inputs, width,
@@ -325,7 +325,7 @@ def product_rows(
     inputs: int,
     floor: float,
     vectors: int,
-    pairs: int,
+    pairs: np.ndarray | None,
 ) -> None:
     """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
 
@@ -340,16 +340,16 @@ def product_rows(
       inputs: number of channels of x.
       floor: least value of the output; -inf for no limit.
       vectors: number of vectors of outputs in a row.
-      pairs: address of memory for the inputs as bfloat16 pairs; 0: float32 products.
+      pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
-    if pairs:
-        bfloat16.narrow_rows(pairs, x, x_stride, inputs, ROWS)
+    if pairs is not None:
+        bfloat16.narrow_rows(pairs.ctypes.data, x, x_stride, inputs, ROWS)
         inputs = (inputs + 1) // 2
-        x, x_stride = pairs, inputs * FLOAT_BYTES
+        x, x_stride = pairs.ctypes.data, inputs * FLOAT_BYTES
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(PANEL_VECTORS, vectors - done)
-        if pairs:
+        if pairs is not None:
             _narrow_product_panel(
                 y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
             )

@@ -90,8 +90,8 @@ class Scratch(NamedTuple):
     zeros: np.ndarray
     offsets: np.ndarray
     """int64 [2, rows]: zeros, and each bunch's row of `held`, in bytes."""
-    pairs: np.ndarray
-    """The inputs of `ROWS` rows as bfloat16 pairs; empty: float32 products."""
+    pairs: np.ndarray | None
+    """The inputs of `ROWS` rows as bfloat16 pairs; None: float32 products, compiled apart."""
 
 
 def new_progress(threads: int) -> np.ndarray:
@@ -105,8 +105,9 @@ def _address(array: np.ndarray) -> int:
 
 
 @compiled
-def _pairs(scratch: Scratch) -> int:
-    return _address(scratch.pairs) if scratch.pairs.size else 0
+def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
+    """Return the number of weights' rows of a sample of a bunch, in words."""
+    return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
 
 
 @compiled
@@ -137,7 +138,7 @@ def _front(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
             target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
             _address(scratch.zeros), 0,
             noise + bunch_bytes * row, bunch_bytes, sizes.front_width,
-            _FLOOR, sizes.residual_vectors, 0,
+            _FLOOR, sizes.residual_vectors, None,
         )  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
             target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
             _address(scratch.zeros), 0,
             source + row * row_bytes, row_bytes, sizes.held_inputs,
-            _FLOOR, 2 * sizes.gate_vectors, 0,
+            _FLOOR, 2 * sizes.gate_vectors, None,
         )  # fmt: skip
     return target
 
@@ -188,7 +189,7 @@ def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
     if not layer.last:
         target, floor = _reserve_rows(packed, chunk, tile, place + 1), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
-    weights, pairs = _address(packed.memory), _pairs(scratch)
+    weights, pairs = _address(packed.memory), scratch.pairs
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
@@ -210,7 +211,7 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
-    zeros, outputs, pairs = _address(scratch.zeros), _address(scratch.outputs), _pairs(scratch)
+    zeros, outputs, pairs = _address(scratch.zeros), _address(scratch.outputs), scratch.pairs
     for row in range(0, rows, ROWS):
         product_rows(
             between, weights + flow.head1, weights + flow.head1_bias,
@@ -222,7 +223,7 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
             outputs + row * VECTOR_BYTES, weights + flow.head2, weights + flow.head2_bias,
             zeros, 0,
             between, row_bytes, sizes.residual_inputs,
-            _FLOOR, 1, 0,
+            _FLOOR, 1, None,
         )  # fmt: skip
 
 
@@ -236,9 +237,8 @@ def _gates_of_bunch(
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
     first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
     noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
-    inputs, weights, pairs = RECENT + channels, _address(packed.memory), _pairs(scratch)
-    if pairs:
-        inputs = (RECENT + 1) // 2 + channels // 2
+    weights, pairs = _address(packed.memory), scratch.pairs
+    inputs = _bunch_words(channels, pairs)
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             _address(scratch.hidden) + row * row_bytes,
