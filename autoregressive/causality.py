@@ -241,9 +241,6 @@ def observed_fault(
     traces = call if isinstance(call, Traces) else Traces(call)
     draw = _Draw(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    traces = call if isinstance(call, Traces) else Traces(call)
-    draw = _Draw(traces, specs, seed, symbols, [length])
-    first, other = draw(length), draw(length)
     kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
     outputs = traces(*first)  # the network in its current state, not as it was traced
     own = Probe(traces.now, traces, first, other, kinds)

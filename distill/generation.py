@@ -12,16 +12,17 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import noise, recursion
+from distill.cpu import bfloat16, noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from wavenet.sound_network import check_condition
 from wavenet.speech_model import Request
 
-Backend = Literal["auto", "numba", "tensorflow"]
+Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
+NARROW: Literal["numba-bfloat16"] = "numba-bfloat16"
 CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
 WHOLE_SAMPLES = 160_000  # length of a chunk if the sound is returned in one array, to bound memory
 FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound comes early
@@ -35,7 +36,9 @@ class _MadeEngine(NamedTuple):
     engine: FlowEngine
 
 
-_ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.WeakKeyDictionary()
+# By the student, and whether the engine's products are of bfloat16 numbers.
+_ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, dict[bool, _MadeEngine]]
+_ENGINES = weakref.WeakKeyDictionary()
 
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
@@ -58,6 +61,7 @@ def stream(
       student: the network, with its current weights.
       request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
+        "numba-bfloat16" multiplies in bfloat16 instead, on processors with AVX512-BF16;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
         "numba" unless there is an accelerator or `compute_dtype` is not float32.
       chunk_samples: length of a chunk, rounded up to whole frames.
@@ -111,24 +115,38 @@ def _chunk_bounds(
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
     """Return a function from the next noise and condition to sound, which keeps the state."""
-    if backend not in get_args(Backend):
-        known = ", ".join(get_args(Backend))
-        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
+    check_backend(backend)
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))
         backend = "numba" if plain and not accelerated else "tensorflow"
-    return _cpu_runner(student, batch) if backend == "numba" else _tensorflow_runner(student, batch)
+    if backend == "tensorflow":
+        return _tensorflow_runner(student, batch)
+    return _cpu_runner(student, batch, narrow=backend == NARROW)
 
 
-def _engine(student: ParallelWaveNet) -> FlowEngine:
+def check_backend(backend: str) -> None:
+    """Raise UserError if `backend` is unknown, or if this processor lacks its instructions."""
+    if backend not in get_args(Backend):
+        known = ", ".join(get_args(Backend))
+        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
+    if backend == NARROW and not bfloat16.IS_AVAILABLE:
+        raise UserError(
+            f"`backend` {NARROW} needs a processor with AVX512-BF16, which this one lacks; numba "
+            "runs here."
+        )
+
+
+def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
     """Return an engine with the student's current weights, rebuilt only if they changed."""
-    made = _ENGINES.get(student)
+    engines = _ENGINES.setdefault(student, {})
+    made = engines.get(narrow)
     read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
     weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
         copies = [each.copy() for each in weights]  # training writes into the memory of `weights`
-        made = _ENGINES[student] = _MadeEngine(read, copies, FlowEngine(student.flows))
+        made = _MadeEngine(read, copies, FlowEngine(student.flows, narrow=narrow))
+        engines[narrow] = made
     return made.engine
 
 
@@ -137,8 +155,8 @@ def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
     return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 
-def _cpu_runner(student: ParallelWaveNet, batch: int) -> Runner:
-    engine = _engine(student)
+def _cpu_runner(student: ParallelWaveNet, batch: int, narrow: bool) -> Runner:
+    engine = _engine(student, narrow)
     state, row_samples = engine.initial_state(batch), student.config.row_samples
 
     tail = np.zeros([batch, student.config.prediction_order], np.float32)

@@ -107,7 +107,8 @@ class StudentModel(TrainedSpeechModel):
           num_samples: length of the sounds; None: the length of the condition.
           speaker: name of the speaker, for models with speakers.
           temperature: factor of the noise; 1 samples the model. None: the value in `spec`, or 1.
-          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
+          backend: "numba" computes on this processor, in float32; "numba-bfloat16" multiplies in
+            bfloat16, if the processor has AVX512-BF16; "tensorflow" computes on TensorFlow's
             device; "auto" chooses "numba" if there is no accelerator and `compute_dtype` is
             float32.
           chunk_samples: length of a chunk, rounded up to whole frames.

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from autoregressive.machine.kernels import LANES, aligned
-from distill.cpu import noise, recursion
+from distill.config import RECENT
+from distill.cpu import bfloat16, noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
@@ -67,13 +68,18 @@ class FlowEngine:
     Args:
       flows: the flows of one student, first to last.
       threads: number of processor cores to use; None: all cores that this process may run on.
+      narrow: whether to compute large products in bfloat16 with float32 sums, which is faster and
+        gives different bits. Needs a processor with AVX512-BF16.
     """
 
-    def __init__(self, flows: list[Flow], threads: int | None = None) -> None:
+    def __init__(self, flows: list[Flow], threads: int | None = None, narrow: bool = False) -> None:
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
-        self._packed = pack(flows)
+        if narrow and not bfloat16.IS_AVAILABLE:
+            raise ValueError("`narrow` needs a processor with bfloat16 instructions (AVX512-BF16).")
+        self._narrow = narrow
+        self._packed = pack(flows, narrow)
         self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
@@ -185,7 +191,14 @@ class FlowEngine:
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned([max(channels, 2 * gates)]),
             offsets=np.zeros([2, TILE_ROWS], np.int64),
+            pairs=aligned([ROWS * self._row_inputs()]) if self._narrow else None,
         )
+
+    def _row_inputs(self) -> int:
+        """Return a number of float32 words that the inputs of one row never fill."""
+        sizes = self._packed.sizes
+        channels = LANES * int(sizes["residual_vectors"] + sizes["gate_vectors"])
+        return channels * int(sizes["width"]) + int(sizes["condition_inputs"]) + RECENT
 
 
 def compile_kernels() -> None:
@@ -198,7 +211,7 @@ def compile_kernels() -> None:
     packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
     chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
-    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets)
+    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)

@@ -90,6 +90,8 @@ class Scratch(NamedTuple):
     zeros: np.ndarray
     offsets: np.ndarray
     """int64 [2, rows]: zeros, and the offset of each bunch's row in `held`, in bytes."""
+    pairs: np.ndarray | None
+    """Memory for the inputs of `ROWS` rows as bfloat16 pairs; None: products are in float32."""
 
 
 def new_progress(threads: int) -> np.ndarray:
@@ -100,6 +102,12 @@ def new_progress(threads: int) -> np.ndarray:
 @compiled
 def _address(array: np.ndarray) -> int:
     return array.ctypes.data
+
+
+@compiled
+def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
+    """Return the number of rows of a sample's gate weights, float32 numbers or bfloat16 pairs."""
+    return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
 
 
 @compiled
@@ -130,7 +138,7 @@ def _front(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
             target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
             _address(scratch.zeros), 0,
             noise + bunch_bytes * row, bunch_bytes, sizes.front_width,
-            _FLOOR, sizes.residual_vectors,
+            _FLOOR, sizes.residual_vectors, None,
         )  # fmt: skip
 
 
@@ -162,7 +170,7 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
             target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
             _address(scratch.zeros), 0,
             source + row * row_bytes, row_bytes, sizes.held_inputs,
-            _FLOOR, 2 * sizes.gate_vectors,
+            _FLOOR, 2 * sizes.gate_vectors, None,
         )  # fmt: skip
     return target
 
@@ -181,20 +189,20 @@ def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
     if not layer.last:
         target, floor = _reserve_rows(packed, chunk, tile, place + 1), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
-    weights = _address(packed.memory)
+    weights, pairs = _address(packed.memory), scratch.pairs
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
             source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
             sizes.width, sizes.residual_inputs,
             condition + row * FLOAT_BYTES * sizes.condition_inputs, sizes.condition_inputs,
-            sizes.gate_vectors,
+            sizes.gate_vectors, pairs,
         )  # fmt: skip
         product_rows(
             target + row * row_bytes, weights + layer.residual, weights + layer.residual_bias,
             source + row * row_bytes, row_bytes,
             units, unit_bytes, sizes.gate_inputs,
-            floor, sizes.residual_vectors,
+            floor, sizes.residual_vectors, pairs,
         )  # fmt: skip
 
 
@@ -203,19 +211,19 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
-    zeros, outputs = _address(scratch.zeros), _address(scratch.outputs)
+    zeros, outputs, pairs = _address(scratch.zeros), _address(scratch.outputs), scratch.pairs
     for row in range(0, rows, ROWS):
         product_rows(
             between, weights + flow.head1, weights + flow.head1_bias,
             zeros, 0,
             hidden + row * row_bytes, row_bytes, sizes.residual_inputs,
-            0.0, sizes.residual_vectors,
+            0.0, sizes.residual_vectors, pairs,
         )  # fmt: skip
         product_rows(
             outputs + row * VECTOR_BYTES, weights + flow.head2, weights + flow.head2_bias,
             zeros, 0,
             between, row_bytes, sizes.residual_inputs,
-            _FLOOR, 1,
+            _FLOOR, 1, None,
         )  # fmt: skip
 
 
@@ -229,7 +237,8 @@ def _gates_of_bunch(
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
     first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
     noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
-    inputs, weights = RECENT + channels, _address(packed.memory)
+    weights, pairs = _address(packed.memory), scratch.pairs
+    inputs = _bunch_words(channels, pairs)
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             _address(scratch.hidden) + row * row_bytes,
@@ -238,6 +247,7 @@ def _gates_of_bunch(
             _address(scratch.offsets[0]),
             noise + bunch_bytes * row, bunch_bytes, 0, 1, RECENT,
             _address(scratch.layered) + row * row_bytes, channels, sizes.residual_vectors,
+            pairs,
         )  # fmt: skip
 
 

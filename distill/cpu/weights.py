@@ -10,6 +10,7 @@ import numpy as np
 from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, padded
 from distill.config import StudentConfig
+from distill.cpu import bfloat16, units
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
@@ -20,7 +21,8 @@ TILE_ROWS = 80 * ROWS
 
 # Numba's cache checks only one file. As the name of this field is part of every compiled function's
 # signature, the cache depends on the kernels' sources as well.
-_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in (kernels, flow_kernels))
+_MODULES = (kernels, flow_kernels, units, bfloat16)
+_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
 SIZES = np.dtype(
@@ -70,18 +72,23 @@ class PackedFlows(NamedTuple):
     """Array of type LAYER, [layers of all flows]."""
 
 
-def pack(flows: list[Flow]) -> PackedFlows:
-    """Return a copy of the flows' current weights; later training does not change it."""
+def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
+    """Return a copy of the flows' current weights; later training does not change it.
+
+    Args:
+      flows: the flows, first to last.
+      narrow: whether to store the weights of large products as pairs of bfloat16 numbers.
+    """
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
     layer_table = np.zeros(sum(len(flow.layers) for flow in flows), LAYER)
     place = window = 0
     for number, flow in enumerate(flows):
-        _enter(flow_table[number], _flow_parts(flow), parts)
+        _enter(flow_table[number], _flow_parts(flow, narrow), parts)
         for i, layer in enumerate(flow.layers):
             entry = layer_table[place]
-            _enter(entry, _layer_parts(layer), parts)
+            _enter(entry, _layer_parts(layer, narrow), parts)
             past = layer.past_samples
             entry["flow"], entry["dilation"] = number, layer.dilation
             entry["first"], entry["last"] = i == 0, i == len(flow.layers) - 1
@@ -117,7 +124,7 @@ def _sizes(config: StudentConfig) -> np.void:
     return sizes
 
 
-def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
+def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
     kernels = [np.asarray(tap) for tap in np.asarray(layer.gate_kernel)]
     held = np.zeros([0, kernels[0].shape[1]], np.float32)
     if layer.condition_kernel is not None:
@@ -125,35 +132,43 @@ def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
         kernels.append(each)
     half_power = math.sqrt(0.5)
     return {
-        "gate": pack_gates(np.concatenate(kernels)),
+        "gate": pack_gates(_joined(kernels, narrow), narrow),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
         "held": pack_gates(held),
-        "residual": pack_outputs(np.asarray(layer.residual_kernel) * half_power),
+        "residual": pack_outputs(
+            _joined([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
+        ),
         "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
     }
 
 
-def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
+def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
         "front_bias": wide(flow.front_bias),
-        **_bunch_parts(flow),
-        "head1": pack_outputs(np.asarray(flow.head1_kernel)),
+        **_bunch_parts(flow, narrow),
+        "head1": pack_outputs(_joined([np.asarray(flow.head1_kernel)], narrow), narrow),
         "head1_bias": wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
         "head2_bias": wide(flow.head2_bias),
     }
 
 
-def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
+def _joined(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
+    """Concatenate kernels [inputs, outputs]; if `narrow`, pad each to an even number of inputs."""
+    return np.concatenate([bfloat16.even(each) if narrow else each for each in kernels])
+
+
+def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
     """Return the weights of the gates for each sample of a bunch, one sample after another."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)
     layered = np.asarray(flow.bunch_kernel).reshape(-1, *bias.shape)
     padding = np.zeros([padded(len(layered)) - len(layered), bias.shape[1]], np.float32)
-    kernels = [np.concatenate([recent, layered[:, j], padding]) for j in range(len(bias))]
+    each = [[recent, np.concatenate([layered[:, j], padding])] for j in range(len(bias))]
+    kernels = [_joined(parts, narrow) for parts in each]
     return {
-        "bunch": np.concatenate([pack_gates(kernel).ravel() for kernel in kernels]),
+        "bunch": np.concatenate([pack_gates(kernel, narrow).ravel() for kernel in kernels]),
         "bunch_bias": np.concatenate([pack_gates(each[None]).ravel() for each in bias]),
     }

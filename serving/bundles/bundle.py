@@ -44,7 +44,7 @@ Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 FORMAT = 1
 SPEC_FILE = "model.json"
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
-Backend = Literal["auto", "tensorflow", "numba"]
+Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
 
 
 class Servable(Protocol):

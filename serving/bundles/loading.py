@@ -24,7 +24,8 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
       backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
-        the package `distill`); "auto" chooses the engine where it is faster.
+        the package `distill`), "numba-bfloat16" the same with bfloat16 products; "auto" chooses
+        the engine where it is faster.
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
