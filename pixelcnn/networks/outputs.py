@@ -55,7 +55,7 @@ class MixtureOutput(tf.Module):
         return self.kernel.shape[0]
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
@@ -130,7 +130,7 @@ class SoftmaxOutput(tf.Module):
         return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
         values = tf.unstack(levels, axis=-1)
         total = 0.0
         for c in range(self.channels):
