@@ -131,7 +131,7 @@ class WaveNetConfig:
     @property
     def reads_levels(self) -> bool:
         """True if the network reads past levels, each with its own embedding vector."""
-        return registry.FACTS[self.likelihood].is_companded
+        return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from likelihoods import PixelMixture, noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.initial import Initial
+from likelihoods.registry import LIKELIHOODS
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.groups import cut
 from pixelcnn.networks.layers import matmul
@@ -32,14 +33,13 @@ class Hidden(NamedTuple):
 class MixtureOutput(tf.Module):
     """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
 
-    kind = "logistic"
-
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
         super().__init__(name=name)
+        self.kind, make = config.likelihood, LIKELIHOODS[config.likelihood].make
         self.likelihood = PixelMixture(
-            config.levels, config.channels, config.components, config.min_log_scale
+            config.levels, config.channels, config.components, config.min_log_scale, make
         )
         self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
         self.bias = tf.Variable(_spread(self.likelihood), name="bias")
@@ -99,13 +99,11 @@ class SoftmaxOutput(tf.Module):
     on those before it is in the last layer, not in masks through all of them.
     """
 
-    kind = "softmax"
-
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
         super().__init__(name=name)
-        self.levels, self.channels = config.levels, config.channels
+        self.kind, self.levels, self.channels = config.likelihood, config.levels, config.channels
         width = config.softmax_units
         each = range(config.channels)
         self.hidden_kernels = [
@@ -182,7 +180,6 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
-OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
 class PixelOutputs(NamedTuple):
@@ -316,7 +313,8 @@ def guided_nats(
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     """Return the output for a configuration."""
-    return OUTPUTS[config.likelihood](config, units, initial)
+    kind = MixtureOutput if config.has_density else SoftmaxOutput
+    return kind(config, units, initial)
 
 
 def _spread(likelihood: PixelMixture) -> tf.Tensor:
