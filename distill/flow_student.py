@@ -47,6 +47,7 @@ class FlowStudent:
     kind = "flow-student"
     order = "time"
     compresses = False  # it has no exact conditionals to compress by
+    drafts = True
     sample_rate_hz: int | None = None
 
     def __init__(

@@ -68,6 +68,7 @@ class StudentModel(TrainedSpeechModel):
     primable: ClassVar = False  # the noise of a recording is not known
     refinable: ClassVar = True
     takes_pieces: ClassVar = True
+    drafts: ClassVar = True
 
     def generate(
         self, condition: np.ndarray | FramesInPieces | None = None, **options: Any

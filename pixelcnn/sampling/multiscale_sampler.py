@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from foundation.errors import UserError
-from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.sampling.pixelcnn_sampler import sample
+from pixelcnn.sampling.pixelcnn_sampler import pixel_words, sample
 
 
 class SamplingInputs(NamedTuple):
@@ -148,16 +147,8 @@ def sample_hidden(
 def multiscale_words(
     model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel of every image, uint32 [rows, size^2, noise words].
-
-    Args:
-      model: the networks.
-      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [rows], the index of each image under the seed; the same index gives the same
-        image in any batch.
-      size: side of the largest image, in pixels.
-    """
-    return noise.words(seed, rows, 0, size**2, model.noise_words)
+    """Return `pixel_words` of images of a side, uint32 [rows, size^2, noise words]."""
+    return pixel_words(model, seed, rows, size**2)
 
 
 def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:

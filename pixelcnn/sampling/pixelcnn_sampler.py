@@ -4,7 +4,7 @@ It draws pixel (y, x) from the words [batch, y, x], as every sampler of `autoreg
 does, so that they agree, and an image is the same in any batch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -40,19 +40,22 @@ class Prefix(NamedTuple):
 def image_words(
     network: PixelCNN, seed: int | tf.Tensor, rows: tf.Tensor, height: int, width: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel of every image, uint32 [rows, height, width, words].
+    """Return `pixel_words` of images of a shape, uint32 [rows, height, width, noise words]."""
+    words = pixel_words(network, seed, rows, height * width)
+    return tf.reshape(words, [-1, height, width, network.noise_words])
+
+
+def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Return the random words of every pixel of every image, uint32 [rows, pixels, noise words].
 
     Args:
-      network: the PixelCNN.
+      network: a PixelCNN, or all networks of a multiscale model.
       seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
       rows: int32 [rows], the index of each image under the seed; the same index gives the same
         image in any batch.
-      height: height of the images, in pixels.
-      width: width of the images, in pixels.
+      pixels: number of pixels of an image.
     """
-    count = network.output.noise_words
-    words = noise.words(seed, rows, 0, height * width, count)
-    return tf.reshape(words, [-1, height, width, count])
+    return noise.words(seed, rows, 0, pixels, network.noise_words)
 
 
 def sample(
