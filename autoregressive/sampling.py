@@ -95,7 +95,9 @@ class Samplers:
           ValueError: the method is such a sampler, and does not know it.
         """
         name = "cached" if prompt is not None and method == "auto" else method
-        own, fits = self.registered(name), _is_plain(temperature, None)
+        own = self.registered(name)
+        fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
+        fits |= _is_plain(temperature, None)
         if prompt is not None:  # one in chunks goes on from whole blocks, the same of all rows
             lengths = set(prompt.known.numpy())
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
@@ -131,7 +133,8 @@ class Samplers:
                 known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
             )
             count -= known.shape[1]
-        given = network.given(condition), count, length, float(temperature), known
+        heat = temperature if temperature.shape.rank else float(temperature)
+        given = network.given(condition), count, length, heat, known
         yield from in_chunks(sampler, num, noise, *given)
 
     def _machine(
