@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
-from foundation.model_spec import kind_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
@@ -57,12 +56,6 @@ def save(
     return _store(getattr(model, "kind", None), type(model).__name__).save(
         model, folder, sample_rate_hz=sample_rate_hz
     )
-
-
-def is_bundle_of_user(path: Path) -> bool:
-    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a user's model."""
-    versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any(kind_of(folder) in STORES for folder in (path, *versions))
 
 
 def load(folder: Path) -> Any:
