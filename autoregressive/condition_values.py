@@ -15,7 +15,7 @@ from autoregressive.condition_specs import (
     only_rate,
 )
 from autoregressive.elements import as_array, as_condition
-from autoregressive.given import NamedConditions
+from autoregressive.named_conditions import NamedConditions
 from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import CALLS, inlined, needed
 

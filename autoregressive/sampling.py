@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
-from autoregressive.given import between, first_state, rows
+from autoregressive.named_conditions import between, first_state, rows
 from autoregressive.prompts import NEVER, Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from autoregressive.samplers.buckets import Call, row_bucket, time_bucket

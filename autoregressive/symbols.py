@@ -16,7 +16,7 @@ from autoregressive.condition_specs import (
     sized,
 )
 from autoregressive.condition_values import class_counts
-from autoregressive.given import OwnStep, in_order
+from autoregressive.named_conditions import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of

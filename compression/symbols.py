@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import between, first_state
+from autoregressive.named_conditions import between, first_state
 from autoregressive.model import Autoregressive
 from compression.conditionals import Coding, Known
 from compression.forms import tolerances

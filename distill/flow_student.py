@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
-from autoregressive.given import between
+from autoregressive.named_conditions import between
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.tables import Tables

@@ -26,7 +26,7 @@ SHORT = {
     "foundation/model_spec.py": "the command imports it without NumPy",
     "foundation/tensorflow_paths.py": "bundles import it without the packages of training",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
-    "wavenet/networks.py": "the one place that knows both kinds of network",
+    "wavenet/network_factory.py": "the one place that knows both kinds of network",
 }
 
 # Modules that import what a string names, and why they cannot name it in an import statement.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import zeros_for
 from autoregressive.condition_values import condition_of
-from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
+from autoregressive.named_conditions import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
 from autoregressive.incremental.derive import Incremental
 from autoregressive.layout import layout_of

@@ -30,7 +30,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 from wavenet.training import ClipLoss
 
 
