@@ -11,8 +11,8 @@ from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_
 from autoregressive.condition_values import given_to
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts, codec_for
-from autoregressive.named_conditions import first_state, rows
 from autoregressive.layout import layout_of
+from autoregressive.named_conditions import first_state, rows
 from autoregressive.networks import condition_specs, image_spec, input_spec
 from autoregressive.outputs import check_parameters
 from autoregressive.prompts import decoded, ended, stopped

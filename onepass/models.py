@@ -96,7 +96,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from serving.bundles.stored_models import load as load_saved
+        from serving.bundles.stored_models import load_saved
 
         return load_saved(path, trust)
     if kind == "bundle":
