@@ -132,8 +132,8 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """Whether the network reads past levels through an embedding, instead of a waveform."""
-        return registry.FACTS[self.likelihood].is_companded
+        """True if the network reads past levels, each with its own embedding vector."""
+        return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:

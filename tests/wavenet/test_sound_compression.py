@@ -15,7 +15,7 @@ from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 SPEAKERS = {"softmax, speakers": "two"}
 
