@@ -21,12 +21,13 @@ class DrawOptions:
     Args:
       temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
         values are closer to its mode.
-      top_k: draw only from this many of the most probable tokens; 0: from all.
+      top_k: number of most probable tokens to draw from; 0: all tokens.
       top_p: draw only from the most probable tokens that together have this probability, in (0, 1];
-        after `temperature` and `top_k`.
+        applied after `temperature` and `top_k`.
       prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: nothing.
-      stop: the element that ends a row; those after it are equal to it. None: rows do not end.
+      stop: the element that ends a row; all later elements of the row are equal to it. None: rows
+        do not end.
     """
 
     temperature: Any = 1.0
@@ -36,22 +37,22 @@ class DrawOptions:
     stop: Any = None
 
     def choice(self, distribution: Distribution, num: int, axes: int) -> tf.Tensor | Choice:
-        """Return the temperature, or a `Choice` of tokens if `top_k` or `top_p` is set, too.
+        """Return the temperature, or a `Choice` if `top_k` or `top_p` is set.
 
         Args:
           distribution: distribution of the symbols.
           num: number of rows.
-          axes: number of axes of the positions.
+          axes: number of axes of the elements' positions.
 
         Raises:
           ValueError: an argument is out of its range, or the distribution is not over tokens.
         """
         is_truncated = self.top_k != 0 or self.top_p != 1.0
         if is_truncated:
-            Truncated(distribution)  # raises for another distribution
+            Truncated(distribution)  # raises ValueError unless the distribution is over tokens
         heats = checked_temperatures(self.temperature, num, tempers(distribution))
         heat = tf.constant(heats, tf.float32)
-        if heat.shape.rank:  # against the axes of elements
+        if heat.shape.rank:  # to broadcast against the elements' axes
             heat = tf.reshape(heat, [num, *[1] * axes])
         if not is_truncated:
             return heat

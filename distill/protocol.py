@@ -66,7 +66,7 @@ class Flows(Protocol):
 
     @property
     def noise_kind(self) -> str:
-        """The noise that the flows start from: "logistic" or "normal"."""
+        """The distribution of the noise that the flows transform: "logistic" or "normal"."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first element."""

@@ -22,8 +22,8 @@ class Entry(NamedTuple):
         ignores what it does not need.
       is_mixture: whether the distribution is a `likelihoods.mixture.Mixture`, which has
         `components` and is a likelihood of pixels, too.
-      is_companded: whether the levels are those of mu-law, which a network reads as one-hot
-        vectors, not as numbers; otherwise they are equally spaced and the likelihood has a density.
+      is_companded: whether levels are mu-law companded and read by the network as one-hot vectors;
+        otherwise they are equally spaced numbers, and the likelihood has a density.
     """
 
     make: Callable[[int, int, float], Any]
@@ -79,6 +79,6 @@ def make_distribution(
 
 
 def make_codec(name: str, levels: int) -> "Codec":
-    """Return the codec for samples of sound by the likelihood's name."""
+    """Return the codec for sound samples that belongs to the named likelihood."""
     kind = likelihoods.MuLaw if LIKELIHOODS[name].is_companded else likelihoods.Linear
     return kind(levels)

@@ -1,4 +1,4 @@
-"""The models that are part of the package, by name, read without TensorFlow."""
+"""Names and folders of the models that are part of the package; needs no TensorFlow."""
 
 from pathlib import Path
 

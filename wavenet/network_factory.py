@@ -8,10 +8,10 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return an untrained network: a vocoder if it has `conditioner_units`, else the paper's.
+    """Return an untrained `VocoderWaveNet` if `conditioner_units` is positive, else a `WaveNet`.
 
     Args:
-      config: the configuration, `resolved`, so that its features and speakers are known.
+      config: the configuration after `TrainConfig.resolved`.
     """
     if not config.network.conditioner_units:
         return WaveNet(config.network, config.seed)
