@@ -23,7 +23,7 @@ class DrawOptions:
         values are closer to its mode.
       top_k: number of most probable tokens to draw from; 0: all tokens.
       top_p: draw only from the most probable tokens that together have this probability, in (0, 1];
-        after `temperature` and `top_k`.
+        applied after `temperature` and `top_k`.
       prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix.
       stop: the element that ends a row; all later elements of the row are equal to it. None: rows

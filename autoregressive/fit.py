@@ -85,15 +85,15 @@ class FitOptions:
     Args:
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
         own.
-      evaluate: a function from model to score, or held-out data, in place of `validation`.
-      evaluate_every: steps between two scores, each with a checkpoint; the last step is scored too.
-      patience: number of scores in a row without a new best one after which training ends, those
-        of a resumed run included; the model is left with the weights of the best score. None: it
-        does not end, and the model is left with the last weights.
-      callbacks: Keras callbacks that read metrics and may set `model.stop_training`; an epoch is
-        `evaluate_every` steps. They start afresh when a run is resumed.
-      batch_size: rows drawn from arrays.
-      seed: seed of the draw of rows.
+      evaluate: a function from the model to a score, or held-out data, instead of `validation`.
+      evaluate_every: steps between scores, each with a checkpoint; the last step is scored, too.
+      patience: number of consecutive scores without improvement, including those before a run was
+        resumed, after which training ends; the model keeps the weights with the best score. None:
+        training does not end early, and the model keeps the last weights.
+      callbacks: Keras callbacks, which may read metrics and set `model.stop_training`; an epoch is
+        `evaluate_every` steps. Their state is not restored when a run is resumed.
+      batch_size: number of rows drawn from arrays per batch.
+      seed: seed with which rows are drawn.
       jit_compile: compile the step with XLA.
 
     Raises:

@@ -99,7 +99,7 @@ class Samplers:
         own = self.registered(name)
         fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
         fits |= _is_plain(temperature, None)
-        if prompt is not None:  # one in chunks goes on from whole blocks, the same of all rows
+        if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
             fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER

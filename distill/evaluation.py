@@ -46,13 +46,13 @@ class EvaluateOptions:
     Args:
       copies: number of dev recordings that every system resynthesises, the first three seconds of
         each; None: all.
-      seed: the noise's seed, an integer in [0, 2^64).
+      seed: seed of the noise, an integer in [0, 2^64).
       part: the part of the dev recordings.
       temperatures: further temperatures of the student besides 1 and its own.
       teacher_temperatures: further temperatures of the teacher besides 1.
       peers: further models to compare, by name.
-      speculative_samples: number of samples that the teacher draws with the student's drafts; 0:
-        this is not measured.
+      speculative_samples: number of samples that the teacher draws with the student's drafts; 0: do
+        not measure this.
       others: further systems, by name, that are not models of this library.
     """
 
@@ -101,7 +101,7 @@ def evaluate(
     items = items[: asked.copies]
     convention = corpus.mel or MelConvention(rate_hz)
     for other, item in itertools.product(asked.others.values(), items):
-        other(item, synthesised_samples(item, rate_hz))  # a missing sound is reported at once
+        other(item, synthesised_samples(item, rate_hz))  # raises at once if a sound is missing
     compared = _compared(model, teacher, convention, asked)
     exact = ("student", "teacher", "untrained", *asked.peers)
     figures = compare(compared, items, convention, on_sounds)

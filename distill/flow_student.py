@@ -46,7 +46,7 @@ class FlowStudent:
 
     kind = "flow-student"
     order = "time"
-    compresses = False  # it has no exact conditionals to compress by
+    compresses = False  # it has no exact conditionals
     drafts = True
     sample_rate_hz: int | None = None
 

@@ -59,7 +59,7 @@ def save(
 
 
 def load_stored(folder: Path) -> Any:
-    """Return the model that `save` wrote.
+    """Load a model that `save` wrote.
 
     Its program runs with the rights of this process; `onepass.load` scans it first.
 

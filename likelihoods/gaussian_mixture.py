@@ -21,7 +21,7 @@ class GaussianMixture(Mixture):
     form = "normal"  # key of `compression.forms.FORMS`
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log of a normal's mass in a level's bin, float32 [...]."""
+        """Return the log-probability of a level's bin under a normal, float32 [...]."""
         return gaussian.log_mass(means, log_scales, levels, self._num_levels)
 
     def component_log_density(

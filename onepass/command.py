@@ -242,7 +242,7 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 
 def _kind_of_model(words: list[str]) -> str:
-    """Return the output of the first model that the words name; "sound" if they name none."""
+    """Return what the first model named in `words` makes; "sound" if no word names a model."""
     from onepass.models import makes_of
 
     kinds = map(makes_of, [*_positional(words), *words])

@@ -32,8 +32,8 @@ from pixelcnn.stepping import SteppedPixelCNN
 
 MODE = Mode(linear=tf.float64)
 MOST_TABLED = 256  # levels of a likelihood without a closed form
-MOST_BATCH = 1 << 12  # images that are decoded together, in memory
-# Types of conditions in a file, by the kind of the model's condition.
+MOST_BATCH = 1 << 12  # maximum number of images that are decoded together
+# {kind of the model's condition: type of a condition in a file}
 STORED: dict[str, type] = {"none": type(None), "class": int, "text": str, "map": list}
 # Decodes the next pixels of a part, int32 [pixels, channels], given their hidden states.
 Read = Callable[[str, Hidden], np.ndarray]

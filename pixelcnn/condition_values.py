@@ -1,6 +1,7 @@
 """Conditions of images as users give them, read as a conditioner takes them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,3 +68,17 @@ def label_of(value: ConditionValue, classes: Sequence[str], count: int) -> int:
         raise UserError(f"There is no class `{value}`; there are {', '.join(classes)}.") from error
     check_label(number, count)
     return number
+
+
+def as_list(condition: Any, num: int) -> list[Any]:
+    """Return the condition of each image; raise UserError unless there are one or as many."""
+    values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
+    values = values * num if len(values) == 1 else values
+    if len(values) != num:
+        raise UserError(f"`condition` must be one or {num}, got {len(values)}.")
+    return values
+
+
+def stacked(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return conditions of one image each as those of a batch."""
+    return {name: np.concatenate([one[name] for one in each]) for name in each[0]}

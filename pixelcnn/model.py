@@ -17,7 +17,13 @@ from foundation.stored_config import checked_config
 from likelihoods.initial import ZeroInitial
 from likelihoods.noise import as_key
 from pixelcnn import shipped
-from pixelcnn.condition_values import ConditionValue, as_condition, label_of
+from pixelcnn.condition_values import (
+    ConditionValue,
+    as_condition,
+    as_list,
+    label_of,
+    stacked,
+)
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
@@ -51,7 +57,7 @@ class ImageModel:
     spec: dict[str, Any]
     sampler: ImageSampler
 
-    makes, compresses = "images", True  # it has `compress` and `decompress`
+    makes, compresses = "images", True  # `compress` and `decompress` exist
     drafts = False
 
     @property
@@ -177,7 +183,7 @@ class ImageModel:
           UserError: If an argument does not fit the model.
           ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
-        conditions = self._conditions(condition, num)
+        conditions = as_list(condition, num)
         size = self.size if size is None else size
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
         rest = kept, given, start, sampler, guidance, batch
@@ -185,7 +191,7 @@ class ImageModel:
         check_request(self.density, request)
         each = [self.condition(value) for value in conditions]
         if batch > 1:
-            return self.sampler.images(request._replace(condition=_stacked(each)))
+            return self.sampler.images(request._replace(condition=stacked(each)))
         requests = [request._replace(rows=(n,), condition=one) for n, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
 
@@ -260,16 +266,8 @@ class ImageModel:
             raise UserError("The run has not trained all parts; it gives no probability.")
         shape = (None, self.size, self.size, self.channels)
         check_images("images", images, shape, self.levels)
-        each = [self.condition(value) for value in self._conditions(condition, len(images))]
-        return {"levels": np.asarray(images, np.int32), **_stacked(each)}
-
-    def _conditions(self, condition: Any, num: int) -> list[Any]:
-        """Return the condition of each image; UserError unless there are one or as many."""
-        values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
-        values = values * num if len(values) == 1 else values
-        if len(values) != num:
-            raise UserError(f"`condition` must be one or {num}, got {len(values)}.")
-        return values
+        each = [self.condition(value) for value in as_list(condition, len(images))]
+        return {"levels": np.asarray(images, np.int32), **stacked(each)}
 
     @functools.cached_property
     def compressed(self) -> "Images":
@@ -339,8 +337,7 @@ class ImageModel:
         """Return the conditioner's inputs for a class, a caption or a map, as a batch of one.
 
         Raises:
-          UserError: If the class is unknown, the caption is too long, or the value is missing,
-            superfluous or of the wrong kind.
+          UserError: the value is not a condition of this model.
         """
         captions = self.spec.get("captions") or ()
         return as_condition(value, self.config.conditioning, self.classes, captions)
@@ -352,11 +349,6 @@ class ImageModel:
           UserError: If the class is unknown.
         """
         return label_of(value, self.classes, self.config.conditioning.classes)
-
-
-def _stacked(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return batches of one as one batch."""
-    return {name: np.concatenate([one[name] for one in each]) for name in each[0]}
 
 
 def load(path: Path | str) -> ImageModel:

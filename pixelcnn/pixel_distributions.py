@@ -19,7 +19,7 @@ from pixelcnn.networks.config import SOFTMAX
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 
 AT_ONCE = 4096  # pixels whose tables are computed together
-LINEAR_SHARE = 0.1  # tolerance of a linear function of a map, as a share of a network's
+LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep network's tolerance
 
 
 def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ class MixturePixels:
         return units @ output.kernel.numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Any:
-        """Return the next channel's distribution, given the levels [pixels] of the previous one."""
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -100,7 +100,7 @@ class TabledPixels(MixturePixels):
     """The mixtures of given pixels without a closed form, by tables of all levels."""
 
     def next_channel(self, before: np.ndarray | None) -> Any:
-        """Return the next channel's distribution, given the levels [pixels] of the previous one."""
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
         if before is not None:
             self._before.append(before)
         means = slice(1, 1 + self.likelihood.channels)

@@ -132,7 +132,7 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """True if the network reads past levels, each with its own embedding vector."""
+        """Whether the network reads past levels through an embedding, instead of a waveform."""
         return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property

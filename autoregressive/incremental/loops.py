@@ -34,7 +34,7 @@ def list_of_rows(node: Node) -> Part:
 
 @rule("TensorListStack")
 def stacked_list(node: Node) -> Part:
-    """Return how a step runs TensorListStack, which stacks the list that a loop has written."""
+    """Return how a step runs TensorListStack, which stacks a list written by a loop."""
     stream = node.first("its list was not written by a loop over time")
     return Part([node.grown(0, stream)], lambda inputs, call: [inputs[0][0]])
 

@@ -104,7 +104,7 @@ def gather(node: Node) -> Part:
 
 @rule("Reshape")
 def reshape(node: Node) -> Part:
-    """Return how a step runs a reshape, which may merge time with adjacent axes or split them."""
+    """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
     stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:

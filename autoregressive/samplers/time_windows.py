@@ -103,7 +103,7 @@ def by_time_windows(
         final = tf.minimum(final, time - now.first)
         whole = final // bunch * bunch
         at = tf.stack([row, now.first[:, tf.newaxis] + place], -1)
-        # The last symbol is the first guess of those that the window moves on to.
+        # The last symbol is the first guess for the symbols that the window moves on to.
         longer = tf.concat([fresh, tf.repeat(fresh[:, -1:], window, 1)], 1)
         after = Settling(
             now.first + whole,

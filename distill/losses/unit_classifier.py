@@ -293,7 +293,7 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
 
 
 def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
-    """Write the classifier as one npz file, complete or not at all.
+    """Write the classifier to one npz file, atomically.
 
     Raises:
       UserError: the file cannot be written.
@@ -305,7 +305,7 @@ def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None
 
 
 def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
-    """Load the classifier that `save_units` wrote.
+    """Load a classifier that `save_units` wrote.
 
     Raises:
       UserError: the file cannot be read or is invalid; the message names it and gives the reason.

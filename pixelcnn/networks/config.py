@@ -96,7 +96,7 @@ class OutputConfig:
     channels: int = 3
     """1 for grey, 3 for red, green and blue, in this order."""
     components: int = 10
-    """Number of logistics in the mixture."""
+    """Logistics or Gaussians in the mixture."""
     min_log_scale: float = -7.0
     """Lower bound of the natural log of a scale, relative to half the range of the levels."""
     softmax_units: int = 64
@@ -112,7 +112,7 @@ class OutputConfig:
 
     @property
     def has_density(self) -> bool:
-        """True if the output is a density over real numbers, through which gradients flow."""
+        """Whether the output is a density over real numbers, through which gradients flow."""
         return self.likelihood != SOFTMAX
 
 

@@ -49,9 +49,9 @@ class PixelOutput(tf.Module):
         temperature: float | tf.Tensor = 1.0,
         guidance: float | tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
+        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
 
-        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight for `sample_guided`; None: no guidance.
         """
         own: Any = self
         if guidance is not None:
@@ -60,7 +60,7 @@ class PixelOutput(tf.Module):
 
 
 class MixtureOutput(PixelOutput):
-    """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
+    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
 
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
@@ -107,7 +107,7 @@ class MixtureOutput(PixelOutput):
 
 
 class SoftmaxOutput(PixelOutput):
-    """A softmax for each channel, which reads the values of the channels before it.
+    """An output layer with a softmax for each channel, given the channels before it.
 
         logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
 
@@ -315,7 +315,7 @@ def guided_nats(
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
-    """Return the output for a configuration."""
+    """Return the output layer for a configuration."""
     kind = MixtureOutput if config.has_density else SoftmaxOutput
     return kind(config, units, initial)
 

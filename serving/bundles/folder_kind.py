@@ -49,7 +49,7 @@ def _first(path: Path, names: tuple[str, ...]) -> str:
 
 
 def _of_version(path: Path) -> str:
-    """Return the program of a version within the folder NAME, or ""."""
+    """Return the program of a version inside the folder NAME, or ""."""
     found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions_of(path))
     return next((f"{version}/{program}" for version, program in found if program), "")
 

@@ -20,7 +20,7 @@ TRUST = "If you trust its author, load it with `trust=True` (on the command line
 
 
 def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
-    """Return the model that `onepass.save` wrote.
+    """Load a model that `onepass.save` wrote.
 
     Args:
       folder: the folder that `onepass.save` wrote.

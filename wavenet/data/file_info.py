@@ -82,7 +82,7 @@ def cache_key(path: Path) -> str:
 
 
 def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
-    """Return the cached properties by key; {} if the cache is missing or damaged."""
+    """Return the cached properties by cache key; {} if the cache is missing or damaged."""
     if cache_folder is None:
         return {}
     try:
@@ -93,7 +93,7 @@ def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
 
 
 def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
-    """Write the cache.
+    """Write properties by cache key to the cache, if there is a cache folder.
 
     Raises:
       OSError: If the folder cannot be written.
