@@ -9,6 +9,7 @@ SHIPPED = {
     "shipped-teacher": "sound",
     "shipped-two-voices": "sound",
     "shipped-universal-teacher": "sound",
+    "shipped-speech-16k": "sound",
     "shipped-digits": "images",
     "shipped-digits-teacher": "images",
     "shipped-digits-flow": "images",
