@@ -1,4 +1,4 @@
-"""Settings of a draw of symbols from their distributions: temperature, top-k and top-p."""
+"""Check the settings with which symbols are drawn: temperature, top-k and top-p."""
 
 from typing import Any
 
@@ -13,24 +13,24 @@ from likelihoods.truncated import Choice, Truncated
 def choice_of(
     distribution: Distribution, temperature: Any, top_k: Any, top_p: Any, num: int, axes: int
 ) -> tf.Tensor | Choice:
-    """Return the temperature, or a `Choice` of tokens if `top_k` or `top_p` is set, too.
+    """Return the temperature, or a `Choice` if `top_k` or `top_p` is set.
 
     Args:
       distribution: distribution of the symbols.
       temperature: a number, or one for each row.
-      top_k: number of tokens; 0: all.
-      top_p: share of probability, in (0, 1].
+      top_k: number of most probable tokens to draw from; 0: all.
+      top_p: total probability of the most probable tokens to draw from, in (0, 1].
       num: number of rows.
-      axes: number of axes of the positions.
+      axes: number of axes of the elements' positions.
 
     Raises:
       ValueError: an argument is out of its range, or the distribution is not over tokens.
     """
     is_truncated = top_k != 0 or top_p != 1.0
     if is_truncated:
-        Truncated(distribution)  # raises for another distribution
+        Truncated(distribution)  # raises ValueError unless the distribution is over tokens
     heat = tf.constant(checked_temperatures(temperature, num, tempers(distribution)), tf.float32)
-    if heat.shape.rank:  # against the axes of elements
+    if heat.shape.rank:  # to broadcast against the elements' axes
         heat = tf.reshape(heat, [num, *[1] * axes])
     if not is_truncated:
         return heat

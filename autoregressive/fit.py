@@ -46,7 +46,7 @@ class Trainable(Protocol):
         """Codec of the elements."""
 
     def weights_read(self, *example: tf.Tensor) -> Weights:
-        """Return the variables, trained and frozen, that a call on the example reads.
+        """Return the trained and the frozen variables that a call on the example reads.
 
         Args:
           *example: symbols, then the condition if there is one.
@@ -68,7 +68,7 @@ def negative_log_likelihood(
 
 
 def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return log-probabilities whose mean over rows is the mean over elements before row ends."""
+    """Return log-probabilities whose mean is the mean over all elements before the ends of rows."""
     given = batch["elements"], batch.get("condition")
     if "lengths" not in batch:
         return model.log_prob(*given)
@@ -98,41 +98,42 @@ def fit(
     jit_compile: bool = False,
     log: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train or resume training of a model's weights in place.
+    """Train a model's weights in place, or resume an earlier run.
 
     Args:
-      model: an `Autoregressive` or a student. Its network is called as in use, without dropout.
-        Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
-        are left as they are; the log says how many are.
-      batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
-        list of rows of different lengths, a pair of elements and condition (or conditions by
-        name), a dict of arrays (`elements`, `condition`, `lengths` of padded rows), an iterable of
-        these, `tf.data`, or a function from the step to a batch.
-      steps: total number of updates, including those of a run that is resumed.
-      loss: function from the model and a batch to a scalar, or that and a dict of metrics. If
-        replicas or microbatches share a batch, it must be a mean over rows, or have
-        `global_inputs(model, batch, replicator)`, which returns values of the global batch, by
-        name, that are added to the batch.
-      optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
+      model: an `Autoregressive` or a student. Its network is called in inference mode, without
+        dropout. Variables that are not `trainable`, in TensorFlow or in their Keras layer, stay
+        frozen; the log says how many.
+      batches: elements [num, time], [num, time, channels] or [num, height, width, channels]; a list
+        of rows of different lengths; a pair of elements and condition (or conditions by name); a
+        dict of arrays (`elements`, `condition`, `lengths` of padded rows); an iterable of any of
+        these; a `tf.data` dataset; or a function from the step to a batch.
+      steps: total number of updates, including those before a run was resumed.
+      loss: function from the model and a batch to a scalar, or to a scalar and a dict of metrics.
+        If replicas or microbatches share a batch, it must be a mean over rows, or have a method
+        `global_inputs(model, batch, replicator)`, which returns values of the global batch by name,
+        to be added to the batch.
+      optimizer: a Keras optimiser or an `OptimizerConfig`; after the latter, the model has averaged
+        weights.
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
         own.
-      validation: held-out data in a form of `batches` that ends (a pair is a tuple, a list is of
-        batches). Its mean loss is the score; lower is better.
-      evaluate: a function from model to score, or held-out data, in place of `validation`.
-      evaluate_every: steps between two scores, each with a checkpoint; the last step is scored too.
-      patience: number of scores in a row without a new best one after which training ends, those
-        of a resumed run included; the model is left with the weights of the best score. None: it
-        does not end, and the model is left with the last weights.
-      callbacks: Keras callbacks that read metrics and may set `model.stop_training`; an epoch is
-        `evaluate_every` steps. They start afresh when a run is resumed.
-      batch_size: rows drawn from arrays.
-      seed: seed of the draw of rows.
-      workdir: folder for checkpoints, metrics, events and `loss.png`, a picture of the losses that
-        is drawn at every score; a run there is resumed exactly. None: nothing is kept.
-      replicator: the Replicator in whose `scope` the network was created; None: one device. Before
-        and after, the model is used within its `gathered_variables()`, which matters for `sharded`.
+      validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
+        contains batches). Its mean loss is the score; lower is better.
+      evaluate: a function from the model to a score, or held-out data, instead of `validation`.
+      evaluate_every: steps between scores, each with a checkpoint; the last step is scored, too.
+      patience: number of consecutive scores without improvement, including those before a run was
+        resumed, after which training ends; the model keeps the weights with the best score. None:
+        training does not end early, and the model keeps the last weights.
+      callbacks: Keras callbacks, which may read metrics and set `model.stop_training`; an epoch is
+        `evaluate_every` steps. Their state is not restored when a run is resumed.
+      batch_size: number of rows drawn from arrays per batch.
+      seed: seed with which rows are drawn.
+      workdir: folder for checkpoints, metrics, events and `loss.png`, a plot of the losses that is
+        updated with every score; a run found there is resumed exactly. None: nothing is stored.
+      replicator: the Replicator in whose `scope` the network was created; None: one device. With
+        `sharded`, use the model before and after training only inside its `gathered_variables()`.
       jit_compile: compile the step with XLA.
-      log: called with progress messages; a progress bar is shown on standard error.
+      log: function that receives progress messages; a progress bar is shown on standard error.
 
     Returns:
       The outcome: `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
@@ -174,7 +175,8 @@ def fit(
             )
         with run.replicator.gathered_variables():
             state.use_average()
-            # A head of zeros, say, may have hidden what the network reads. Students have no check.
+            # Untrained weights, such as a head of zeros, may have hidden a look-ahead. Students
+            # have no check.
             getattr(model, "check_causal", lambda: None)()
     return outcome
 
@@ -200,14 +202,14 @@ def _check_patience(patience: int | None, score: Any) -> None:
 
 
 def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:
-    """Return a function from a source to its batches."""
+    """Return a function that makes `Batches` from a data source."""
     layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
     options: dict[str, Any] = {"rows": rows, "seed": seed, "takes": _takes(model)}
     return functools.partial(Batches, codec=model.codec, layout=layout, **options)
 
 
 def _takes(model: Any) -> Callable[[int], bool]:
-    """Return a function that says whether a model's network takes sequences of a length."""
+    """Return a function from a length to whether the model's network takes sequences that long."""
 
     def takes(length: int) -> bool:
         try:
@@ -230,12 +232,12 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
     symbols, condition = model.codec.encode(example["elements"]), nested(example).get("condition")
     network = getattr(model, "symbol_network", None)
     if getattr(network, "conditions", None):
-        given_to(network, condition, model.order, example["elements"].shape)  # one clear error
+        given_to(network, condition, model.order, example["elements"].shape)  # raises a clear error
     weights = model.weights_read(symbols, *([] if condition is None else [condition]))
     if not any(weights):
         raise ValueError("`model` must have trainable variables.")
     halves = [variable.dtype.name for variable in weights.trained if variable.dtype.size < 4]
-    if halves:  # Adam's moments and small updates are lost in them
+    if halves:  # too coarse for Adam's moments and small updates
         raise ValueError(
             f"`model` must have weights in float32 or float64 to be trained, got {halves[0]}; build"
             ' its network under keras.config.set_floatx("float32"), its layers may be'
@@ -245,7 +247,7 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
 
 
 def _counted(weights: Weights) -> str:
-    """Return a text that says how many weights are trained and how many are frozen."""
+    """Return a phrase with the numbers of trained and frozen weights."""
     trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
 

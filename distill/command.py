@@ -1,4 +1,4 @@
-"""The options of the verb `distill` for students of sound, and their family.
+"""Options of `onepass distill` for students of sound, and their model family.
 
 TensorFlow is imported only where it is used, so that help texts appear at once.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DistillArguments(TrainingOptions):
-    """Distil a teacher into a student that synthesises in one pass; resumes where it stopped."""
+    """Distil a teacher into a student that synthesises in one pass; a stopped run is resumed."""
 
     teacher: Path
-    """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
+    """Run directory or model folder of a WaveNet, or `shipped-teacher`; it is never changed."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
-    """Folder of recordings; None: that of the teacher's training."""
+    """Folder of recordings; None: the folder that the teacher was trained on."""
 
 
 def _recipe(preset: str, given: DistillArguments) -> "StudentRecipe":

@@ -1,4 +1,4 @@
-"""The protocols of students in time order: of a student that users call, and of its flows."""
+"""Protocols of students in time order: the student that users call, and its flows."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -16,33 +16,33 @@ class Student(Protocol):
     def sample(
         self, num: int, length: int, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return `num` sequences [num, length], each a function of seed and row.
+        """Return sequences [num, length], each determined by the seed and the row.
 
         Args:
-          num: number of rows.
-          length: number of elements of each row.
-          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of sequences.
+          length: number of elements of each sequence.
+          seed: seed of the noise, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: further options, such as `temperature`, a factor on the noise.
+          options: further options, such as `temperature`, a factor of the noise.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; the arguments are those of the teacher's `stream`."""
+        """Yield the same sequences in parts; takes the arguments of the teacher's `stream`."""
 
     def log_density(
         self, num: int, length: int, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return the log-density of what `sample` draws for the same arguments, [num, length].
+        """Return the log density of the sequences that `sample` draws, [num, length].
 
-        It is in nats per unit, for each element given the elements before it, at temperature 1, not
-        rounded to levels. There is no such method for other sequences: the noise from which a
-        trained student would make one cannot be found in float32, since the inverse of its flows
-        loses all digits after a few hundred samples.
+        It is in nats per unit, for each element given the preceding elements, at temperature 1,
+        before rounding to levels. It is available only for drawn sequences: for any other sequence,
+        the noise that a trained student would make it from cannot be found in float32, since the
+        inverse of its flows loses all digits after a few hundred samples.
 
         Args:
-          num: number of rows.
-          length: number of elements of each row.
-          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of sequences.
+          length: number of elements of each sequence.
+          seed: seed of the noise, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
           options: further arguments of `sample`, such as a speaker.
         """
@@ -56,7 +56,7 @@ class Flows(Protocol):
 
     @property
     def noise_kind(self) -> str:
-        """The noise that the flows start from: "logistic" or "normal"."""
+        """The distribution of the noise that the flows transform: "logistic" or "normal"."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first element."""

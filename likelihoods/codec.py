@@ -1,7 +1,7 @@
-"""Codecs: from the elements of an array to the symbols of a distribution, and back.
+"""Codecs convert the elements of an array to the symbols of a distribution, and back.
 
-The symbols of a distribution are integers or plain real numbers; a codec defines what they stand
-for, such as the amplitude of a sound, the grey of a pixel or a temperature in degrees.
+Symbols are integers or real numbers without a unit; a codec defines what they stand for, such as
+the amplitude of a sound, the grey level of a pixel or a temperature in degrees.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
 @runtime_checkable
 class Codec(Protocol):
-    """The relation between elements [...] and symbols [...], element by element.
+    """An element-wise mapping between elements [...] and symbols [...].
 
     `decode(encode(x))` is within half a step of `x`, and `encode(decode(s))` is `s`.
     """
@@ -27,9 +27,9 @@ class Codec(Protocol):
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit of real symbols, in units of the elements; 0 for integers.
+        """Log of the number of element units in one unit of a real symbol; 0 for integers.
 
-        A density of symbols minus this is the density of the elements, in nats.
+        Subtract it from a log-density of symbols to get the log-density of elements, in nats.
         """
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
@@ -57,7 +57,7 @@ class Linear:
         check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the nearest levels int32 [...]; for elements outside [-1, 1], the outer levels."""
+        """Return the nearest levels int32 [...]; elements outside [-1, 1] get the outer levels."""
         return level_grid.nearest(elements, self.levels)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -107,8 +107,8 @@ class Integers:
 class MuLaw:
     """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
 
-    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer to each other near
-    silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
+    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer together near silence.
+    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
       ValueError: there are fewer than 2 levels, or more than 2^16.
@@ -141,7 +141,7 @@ class MuLaw:
 
 @dataclasses.dataclass(frozen=True)
 class Reals:
-    """Real numbers, measured from `centre` in units of `unit`: symbols are about -1 to 1.
+    """Real numbers, scaled to symbols `(x - centre) / unit` of about -1 to 1.
 
     Raises:
       ValueError: `unit` is not above 0.
@@ -157,7 +157,7 @@ class Reals:
 
     @property
     def log_unit(self) -> float:
-        """Log of the unit."""
+        """Log of `unit`."""
         return math.log(self.unit)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:

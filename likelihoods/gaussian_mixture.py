@@ -11,17 +11,17 @@ from likelihoods.mixture import Mixture
 
 @dataclasses.dataclass(frozen=True)
 class GaussianMixture(Mixture):
-    """Mixture of normal densities, each integrated over the bins of the level grid.
+    """A mixture of normal distributions, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors are those of `Mixture`.
+    `Mixture` documents the parameters, arguments and errors.
 
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """
 
-    form = "normal"  # of `compression.forms`
+    form = "normal"  # key of `compression.forms.FORMS`
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log of a normal's mass in a level's bin, float32 [...]."""
+        """Return the log-probability of a level's bin under a normal, float32 [...]."""
         if self.levels is None:
             raise ValueError("`levels` must be given for the probability of a level, got None.")
         return gaussian.log_mass(means, log_scales, levels, self.levels)

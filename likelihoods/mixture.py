@@ -1,4 +1,4 @@
-"""Mixtures of one kind of component, over levels or over real numbers."""
+"""Base class of mixtures of one kind of component, over levels or over real numbers."""
 
 import abc
 import dataclasses
@@ -21,10 +21,10 @@ class Mixture(abc.ABC):
     Args:
       levels: number of levels; None: symbols are real numbers.
       components: number of densities in the mixture.
-      min_log_scale: least log-scale; smaller ones are raised to it.
+      min_log_scale: lower bound; smaller log-scales are raised to it.
 
     Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22, or no component.
+      ValueError: there are fewer than 2 levels or more than 2^22, or there is no component.
     """
 
     levels: int | None = 65536
@@ -53,7 +53,7 @@ class Mixture(abc.ABC):
 
     @abc.abstractmethod
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log of a density's mass in a level's bin, float32 [...].
+        """Return the log-probability of a level's bin under each component, float32 [...].
 
         Args:
           means: [...].
@@ -109,11 +109,11 @@ class Mixture(abc.ABC):
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 1], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the symbol at the mean of one component, [...].
+        """Return the symbol at the mean of the highest component, [...].
 
-        It is the component with the largest mass, including its weight, on the level of its own
-        mean, or the largest density there. Higher maxima in the overlap of components, and the
-        outer levels, which hold whole tails, are not considered.
+        That is the component with the largest weighted mass on the level of its mean or, for real
+        symbols, the largest weighted density at its mean. Higher maxima where components overlap,
+        and outer levels, whose bins are whole tails, are not considered.
         """
         logits, means, log_scales = self.split(parameters)
         peaks = level_grid.symbol_of(means, self.levels)
@@ -128,10 +128,10 @@ class Mixture(abc.ABC):
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """Return float32 [3 * components] to start training from: spread means, wide to narrow.
+        """Return initial parameters float32 [3 * components]: spread means, decreasing scales.
 
         Args:
-          reach: absolute value of the outer means.
+          reach: absolute value of the outermost means.
         """
         spread = tf.linspace(-reach, reach, self.components)
         log_scales = tf.linspace(-2.0, -5.0, self.components)

@@ -15,7 +15,7 @@ PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that s
 
 @dataclasses.dataclass(frozen=True)
 class PixelMixture:
-    """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
+    """A mixture of logistics over a pixel's channels, taken in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel depends linearly on
     the channels before it:
@@ -26,8 +26,8 @@ class PixelMixture:
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
     Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22, no component, or a number of
-        channels other than 1 or 3.
+      ValueError: there are fewer than 2 levels or more than 2^22, there is no component, or the
+        number of channels is neither 1 nor 3.
     """
 
     levels: int = 256
@@ -42,12 +42,12 @@ class PixelMixture:
 
     @property
     def mixture(self) -> LogisticMixture:
-        """The same mixture over one channel."""
+        """The mixture of logistics over a single channel."""
         return LogisticMixture(self.levels, self.components, self.min_log_scale)
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters: for each component a logit, and the numbers of each channel."""
+        """Number of parameters: a logit, means, log-scales and coefficients per component."""
         return self.components * (1 + 2 * self.channels + len(PAIRS[self.channels]))
 
     @property
@@ -85,9 +85,9 @@ class PixelMixture:
     ) -> tf.Tensor:
         """Return the log-density of a real value of each channel, float32 [..., channels], nats.
 
-        The density, per unit in which the grid spans [-1, 1], is the mean over a bin around the
-        value, as in `LogisticMixture.log_density`, of the numbers that are rounded to levels: it
-        extends beyond [-1, 1].
+        It is the density of the numbers before rounding to levels, averaged over a bin around the
+        value as in `LogisticMixture.log_density`, in units in which the grid spans [-1, 1]. Values
+        may lie outside [-1, 1].
 
         Args:
           parameters: [..., num_parameters].
@@ -114,9 +114,9 @@ class PixelMixture:
           before: the levels int32 [...] of the channels before it; empty for the first one.
 
         Returns:
-          float32 [..., levels], for sampling: differences of one cumulative distribution, exact to
-          about 1e-7 of the whole. `level_log_probs` is exact in the tails, too, but takes several
-          times as long.
+          float32 [..., levels], for sampling: differences of a cumulative distribution, with an
+          absolute error of about 1e-7. `level_log_probs` is precise in the tails, too, but takes
+          several times as long.
         """
         logits, mean, log_scale = self._given(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
@@ -141,7 +141,7 @@ class PixelMixture:
           temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
-          float32 [..., levels], nats, each precise in both tails, with gradients, for training.
+          float32 [..., levels], nats, precise in both tails and differentiable, for training.
         """
         logits, mean, log_scale = self._given(parameters, before, temperature)
         every = tf.range(self.levels)[:, tf.newaxis]
@@ -167,7 +167,7 @@ class PixelMixture:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return a pixel, a function of its noise, int32 [..., channels].
+        """Return the pixels that the noise selects, int32 [..., channels].
 
         Args:
           parameters: [..., num_parameters].
@@ -224,7 +224,7 @@ class PixelMixture:
         return mean
 
     def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
+        """Return logits [..., K], means and log-scales [..., channels, K], and coefficients."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(
             parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)

@@ -1,6 +1,6 @@
-"""The likelihoods of a WaveNet's configuration, by name.
+"""The likelihoods that a WaveNet's configuration can name.
 
-This module is imported without TensorFlow, which its two factory functions import when called.
+Importing this module does not import TensorFlow; its two factory functions do when called.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -19,8 +19,8 @@ class Facts(NamedTuple):
 
     Attributes:
       is_mixture: whether the likelihood is a mixture, which has `components`.
-      is_companded: whether the levels are those of mu-law, which a network reads as one-hot
-        vectors, not as numbers; otherwise they are equally spaced and the likelihood has a density.
+      is_companded: whether levels are mu-law companded and read by the network as one-hot vectors;
+        otherwise they are equally spaced numbers, and the likelihood has a density.
     """
 
     is_mixture: bool
@@ -36,7 +36,7 @@ FACTS: dict[LikelihoodName, Facts] = {
 
 
 def check(name: LikelihoodName, levels: int, components: int) -> None:
-    """Raise ValueError for levels or components that the likelihood cannot have."""
+    """Raise ValueError if the likelihood does not support these numbers of levels or components."""
     check_levels(levels, MAX_COMPANDED_LEVELS if FACTS[name].is_companded else MAX_LEVELS)
     if FACTS[name].is_mixture:
         check_components(components)
@@ -57,7 +57,7 @@ def make_distribution(
 
 
 def make_codec(name: LikelihoodName, levels: int) -> "Codec":
-    """Return the codec for samples of sound by the likelihood's name."""
+    """Return the codec for sound samples that belongs to the named likelihood."""
     from likelihoods import Linear, MuLaw
 
     return MuLaw(levels) if FACTS[name].is_companded else Linear(levels)

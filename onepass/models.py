@@ -1,4 +1,4 @@
-"""Any model by one call: shipped, a run, a model folder, a bundle, or a served model."""
+"""Load any model with one call: a shipped model, run, model folder, bundle or served model."""
 
 import dataclasses
 import json
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """A shipped model, described before it is loaded.
+    """Description of a shipped model, available without loading it.
 
     Attributes:
       name: the argument of `load`.
       makes: "sound" or "images".
-      kind: the architecture, as model.json names it, such as "parallel-wavenet".
+      kind: name of the architecture in model.json, such as "parallel-wavenet".
       card: path of card.md: training data, licence and measured quality.
     """
 
@@ -52,7 +52,7 @@ def list_models() -> list[ModelInfo]:
     """Return the models that come with the package.
 
     Returns:
-      One `ModelInfo` per model: models of sound first, then models of images.
+      One `ModelInfo` per model: sound models first, then image models.
     """
     found = []
     for name, makes in SHIPPED.items():
@@ -68,21 +68,21 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       location: the name of a shipped model, one of `list_models`; a run directory or model folder;
         a folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
-      trust: run the program in a folder written by `save` without the scan, with the rights of this
-        process; other models do not need it. False: operations that do more than compute are
-        refused.
+      trust: whether to run the program in a folder written by `save` without scanning it, with the
+        rights of this process. If False, a program that does more than compute is refused. It has
+        no effect on other models.
 
     Returns:
       A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
-      uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
-      sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
-      exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
-      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; other
-      bundles and served models only generate.
+      uint8 [num, size, size, channels]. Sound models also have `stream`, which yields the same
+      sound in chunks. Image models and autoregressive sound models have `log_prob`, the exact
+      log-probability in nats. A folder written by `save` is returned as an `Autoregressive` or a
+      `FlowStudent`. Bundles and served models of a user's network have `sample` and `log_prob`;
+      other bundles and served models can only generate.
 
     Raises:
-      UserError: the model does not exist, cannot be read, or has a program that does more than
-        compute; or the folder has the files of two kinds of models.
+      UserError: the model does not exist, cannot be read, or contains a program that does more than
+        compute; or the folder contains files of two kinds of models.
     """
     if is_url(location):
         from onepass.remote_model import RemoteModel
@@ -107,14 +107,14 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
 
 def makes_of(path: Path) -> str:
-    """Return the output of the model in a run directory or model folder, "sound" or "images"."""
+    """Return what the model in a run directory or model folder makes, "sound" or "images"."""
     from pixelcnn.config import KINDS
 
     return "images" if kind_of(path) in KINDS else "sound"
 
 
 def load_trained(makes: str, path: Path) -> Any:
-    """Load a model of "sound" or "images": a shipped one, or a run, model folder or bundle."""
+    """Load a model of "sound" or "images" by shipped name or from a run, model folder or bundle."""
     if makes == "images":
         from pixelcnn.model import load as load_images
 

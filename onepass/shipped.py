@@ -1,4 +1,4 @@
-"""The models that are part of the package, by name, read without TensorFlow."""
+"""Names and folders of the models that are part of the package; needs no TensorFlow."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ SHIPPED = {
     "shipped-emoji": "images",
     "shipped-upsample": "images",
 }
-"""The output of each model."""
+"""What each model makes, by name."""
 
 SOURCE_ONLY = {"shipped-objects": "images", "shipped-objects-teacher": "images"}
-"""The output of the models that only the source has: what was measured with them can be measured
-again. They are loaded by name, and no list shows them."""
+"""What each model makes that only a checkout of the source contains, so that measurements can be
+repeated. These models can be loaded by name, but are not listed."""
 
 
 def folder(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Checks of a request to an image model, before the first image is drawn."""
+"""Checks of the arguments of `ImageModel.progressions`, before the first image is sampled."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from pixelcnn.sampling.multiscale_sampler import temperatures_of
 def check_request(
     density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
 ) -> None:
-    """Raise UserError for arguments of `ImageModel.generate` that the density cannot fulfil."""
+    """Raise a UserError for arguments of `ImageModel.progressions` that do not fit the density."""
     if density.multiscale is None:
         _check_pixelcnn(density, size, temperature, start)
         return
@@ -25,7 +25,7 @@ def check_request(
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:
-    """Raise UserError if a size, or the shape of an image to enlarge, does not fit the model."""
+    """Raise a UserError if a size, or the shape of an image to enlarge, does not fit the model."""
     sizes = model.sizes
     if size not in sizes:
         raise UserError(f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}.")
@@ -61,10 +61,10 @@ def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: A
 
 
 def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], levels: int) -> None:
-    """Raise ValueError unless an array has a shape and holds integers from 0 to `levels` - 1.
+    """Raise a ValueError unless images have the expected shape and integers below `levels`.
 
-    None in the shape stands for any number that is at least 1. Floats are refused even if whole,
-    since they could be images scaled to [0, 1].
+    None in `shape` matches any size of at least 1. Floats are rejected even if they are whole
+    numbers, since they could be images scaled to [0, 1].
     """
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(

@@ -9,10 +9,10 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return an untrained network: a vocoder if it has `conditioner_units`, else the paper's.
+    """Return an untrained `VocoderWaveNet` if `conditioner_units` is positive, else a `WaveNet`.
 
     Args:
-      config: the configuration, `resolved`, so that its features and speakers are known.
+      config: the configuration after `TrainConfig.resolved`.
     """
     if config.network.prediction_windows:
         return AdaptiveWaveNet(config.network, config.seed)

@@ -1,9 +1,9 @@
-"""Cached generation as one XLA program per chunk: one queue per layer, O(layers) work per sample.
+"""Cached sampling as one XLA program per chunk: one queue per layer, O(layers) work per sample.
 
-Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer of dilation d
-and width k keeps its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All queues
-are in one ring buffer, so that a step gathers every past tap at once and scatters once, and the
-skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
+Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer with dilation
+d and width k stores its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All
+queues are in one buffer, so that a step needs only one gather and one scatter, and the skips of all
+layers are one matrix product: on a CPU the cost under XLA is per operation rather than per FLOP.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from wavenet.sound_network import Network
 
 
 class SamplerState(NamedTuple):
-    """All that the next sample depends on besides noise and condition."""
+    """The state between two samples."""
 
     position: tf.Tensor
     """int32 [], samples so far."""
@@ -29,7 +29,7 @@ class SamplerState(NamedTuple):
     queues: tf.Tensor
     """Past inputs of all layers, [slots, batch, residual_channels]."""
     blocks: tf.Tensor
-    """All past blocks of sound that the context stack reads, [batch, blocks, block_samples]."""
+    """Past blocks of samples that the context stack reads, [batch, blocks, block_samples]."""
 
 
 MEASURED = "24 layers of 128 channels, over the derived step by XLA"
@@ -44,7 +44,7 @@ class XlaSampler(ChunkSampler):
         self.rings = Rings(network.config)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and zeroed queues."""
         config = self.network.config
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], self.network.dtype)
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
@@ -57,7 +57,7 @@ class XlaSampler(ChunkSampler):
         noise: tf.Tensor,
         temperature: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, SamplerState]:
-        """Return levels, parameters and the next state: a loop over single samples."""
+        """Draw a chunk sample by sample; return levels, parameters and the next state."""
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -134,7 +134,7 @@ class XlaSampler(ChunkSampler):
 
 
 class Rings:
-    """The location of each layer's queue in the one ring buffer."""
+    """The location of each layer's ring buffer in the buffer that all layers share."""
 
     def __init__(self, config: WaveNetConfig) -> None:
         self.taps = config.filter_width - 1
@@ -144,18 +144,18 @@ class Rings:
         self.slots = int(self.lengths.sum())
 
     def reads(self, position: tf.Tensor) -> tf.Tensor:
-        """Return the slots of the past taps, oldest first, int32 [layers, taps]."""
+        """Return the slots of each layer's past taps, oldest first, int32 [layers, taps]."""
         back = self.dilations[:, None] * np.arange(self.taps, 0, -1, dtype=np.int32)
-        # Adding the length keeps the remainder of a position before the start non-negative.
+        # Adding the length keeps the dividend non-negative near the start.
         ring = (position + self.lengths[:, None] - back) % self.lengths[:, None]
         return self.starts[:, None] + ring
 
     def writes(self, position: tf.Tensor) -> tf.Tensor:
-        """Return the slots of the present inputs, int32 [layers]."""
+        """Return the slots to which the layers' current inputs are written, int32 [layers]."""
         return self.starts + position % self.lengths
 
     def fill(self, hiddens: list[tf.Tensor]) -> tf.Tensor:
-        """Return the buffer [slots, batch, channels] after inputs [batch, time, channels]."""
+        """Return the buffer [slots, batch, channels] after layer inputs [batch, time, channels]."""
         return tf.concat(
             [
                 self._ring(hidden, int(length))
@@ -166,15 +166,15 @@ class Rings:
 
     @staticmethod
     def _ring(hidden: tf.Tensor, length: int) -> tf.Tensor:
-        """Return the last `length` steps, the one of time t in slot t mod length."""
+        """Return the last `length` time steps, with time step t in slot t mod length."""
         time = tf.shape(hidden)[1]
         recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
-        # Roll so that the step of time t is where `writes` would have put it.
+        # Roll so that time step t is in the slot that `writes` assigns to it.
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
 
 
 class LayerStep:
-    """The layers of one step on a batch, with the weights laid out for few, larger products."""
+    """One step of the residual layers, with weights concatenated for few, large matrix products."""
 
     def __init__(self, network: Network, rings: Rings) -> None:
         self.network, self.rings, self.layers = network, rings, network.stack.layers
@@ -190,11 +190,11 @@ class LayerStep:
         self.skip_kernel = skips * network.stack.skip_scale
 
     def gate_offsets(self, condition: tf.Tensor | None, batch: int, time: int) -> tf.Tensor:
-        """Return the part of condition and biases in every gate, [time, batch, layers, 2 gate]."""
+        """Return the projected condition plus bias of each gate, [time, batch, layers, 2 gate]."""
         bias = tf.stack([layer.gate_bias for layer in self.layers])
         if condition is None:
             return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
-        # The condition of all steps and layers is known before the loop: one product makes it.
+        # The condition is known before the loop, so one product covers all time steps and layers.
         kernel = tf.stack([layer.condition_kernel for layer in self.layers])
         kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [condition.shape[-1], -1])
         offsets = tf.matmul(tf.transpose(condition, [1, 0, 2]), tf.cast(kernel, condition.dtype))
@@ -204,9 +204,10 @@ class LayerStep:
     def skips(
         self, position: tf.Tensor, hidden: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
+        """Return the scaled sum of skips [batch, skip] of one step, and the updated queues.
 
-        `hidden` is the first layer's input, [batch, residual]; the gates are those of the step.
+        `hidden` is the first layer's input, [batch, residual]; `gates` are the step's
+        `gate_offsets`, [batch, layers, 2 gate].
         """
         taps = tf.gather(queues, self.rings.reads(position))
         hiddens, units = [], []
@@ -216,7 +217,7 @@ class LayerStep:
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
-        # The oldest tap is in the slot that is written: all taps are read before.
+        # The slot to write contains the oldest tap, so all taps are read first.
         queues = tf.tensor_scatter_nd_update(
             queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
         )
@@ -224,7 +225,7 @@ class LayerStep:
 
 
 class Step(LayerStep):
-    """One time step of a `WaveNet` on a batch."""
+    """One time step of a `WaveNet` on a batch of sounds."""
 
     network: WaveNet
 
