@@ -6,6 +6,8 @@ import scipy.linalg
 import tensorflow as tf
 from networks import ADAPTIVE, WINDOWS, levels_of, network_of
 
+from foundation.errors import UserError
+from serving.bundles.streaming_models import streaming_model
 from wavenet.past_prediction import FLOOR, WHITE_NOISE, PastPrediction, fast_size, weights_of
 
 BLOCK = ADAPTIVE["prediction_block"]
@@ -62,3 +64,8 @@ def test_parameters_are_finite_for_every_sound(wave):
     parameters = network(network.inputs(levels))
     assert np.isfinite(parameters).all()
     assert np.isfinite(network.likelihood.log_prob(parameters, levels)).all()
+
+
+def test_a_bundle_refuses_it_in_one_line():
+    with pytest.raises(UserError, match="A bundle streams the sound of"):
+        streaming_model(network_of(WINDOWS))
