@@ -5,7 +5,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def git_revision() -> str:

@@ -8,8 +8,8 @@ from pixelcnn import shipped as images
 from wavenet import shipped as teachers
 
 SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
-"""The models that only the source has: what was measured with them can be measured again. They are
-loaded by name, and no list shows them."""
+"""Models that only a checkout of the source contains, so that measurements can be repeated. They can
+be loaded by name, but are not listed."""
 
 SHIPPED = {
     name: family.makes
@@ -19,7 +19,7 @@ SHIPPED = {
     for name in family.shipped
     if name not in SOURCE_ONLY
 }
-"""The output of each model: those of sound first, students before their teachers."""
+"""What each model makes, by name: sound first, students before their teachers."""
 
 
 def folder(name: str) -> Path:

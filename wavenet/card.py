@@ -65,11 +65,12 @@ def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> di
 def data_lines(spec: dict) -> str:
     """Return Markdown list items that describe a speech model's training data and inputs."""
     mel = spec["features"]["mel"]
+    read = f"{json.dumps(mel)}; the network reads 1 - mel / log(floor)" if mel else "none"
     return (
         f"- Data: {spec['data']}, {spec['train_minutes']} minutes of training. "
         f"{spec['data_licence']}\n"
         f"- Level: recordings are amplified by {spec['gain_db']:+.2f} dB before anything else.\n"
-        f"- Features: {json.dumps(mel) if mel else 'none'}; the network reads 1 - mel / log(floor)."
+        f"- Features: {read}."
     )
 
 

@@ -31,6 +31,11 @@ class RingSymbols(SoundSymbols):
         super().__init__(network)
         self._sampler = XlaSampler(network)
 
+    @property
+    def has_step(self) -> bool:
+        """True: the sampler has one."""
+        return True
+
     def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
         """Return the state before the first sample: silence as input, and zeroed queues."""
         silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
@@ -44,12 +49,12 @@ class RingSymbols(SoundSymbols):
 
         def one(time: int, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             position, past, queues = state["network"]
-            newest = tf.cast(state["input"], past.dtype)
+            newest = state["input"]
             newest = newest if config.reads_levels else newest * config.input_gain
-            past = tf.concat([past[:, 1:], newest], 1)
+            past = self.network.appended(past, newest)
             now = None if given is None else given[:, time : time + 1]
-            gates = step.gate_offsets(now, past.shape[0], 1)[0]
-            parameters, queues = step(position, past, queues, gates)
+            gates = step.gate_offsets(now, newest.shape[0], 1)[0]
+            parameters, past, queues = step(position, past, queues, gates)
             return parameters[:, tf.newaxis], (position + 1, past, queues)
 
         return one

@@ -76,7 +76,13 @@ class WaveNetConfig:
     subframes: int = 5
     """Sub-frames per frame, for `conditioner_units`; the condition is constant within each."""
     prediction_order: int = 0
-    """Order of the linear prediction that is computed from the mel frames; 0: no prediction."""
+    """Order of the linear prediction that is computed from the mel frames, or from past samples
+    with `prediction_windows`; 0: no prediction."""
+    prediction_windows: tuple[int, ...] = ()
+    """Lengths of the windows of past samples that linear predictions are computed from; none: they
+    are not."""
+    prediction_block: int = 16
+    """Samples that such a prediction is constant for."""
     exact_prediction: bool = True
     """Compute that linear prediction in float64, which makes it robust to rounding; False: in the
     network's own type, as models of version 0.2 do."""
@@ -117,10 +123,11 @@ class WaveNetConfig:
         require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
         at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps", "pitch_bins")
         if not self.conditioner_units:
-            for name, off in (("bunch_samples", 1), ("prediction_order", 0), ("pitch_taps", 0)):
+            for name, off in (("bunch_samples", 1), ("pitch_taps", 0)):
                 value = getattr(self, name)
                 require(value == off, name, f"{off} without `conditioner_units`", value)
-            return
+            return self._check_windows()
+        require(not self.prediction_windows, "prediction_windows", "none with frames", True)
         require(not self.reads_levels, "likelihood", "a density with frames", self.likelihood)
         require(not self.linear_prediction, "linear_prediction", "off with frames", True)
         require(self.context_layers == 0, "context_layers", "0", self.context_layers)
@@ -129,6 +136,51 @@ class WaveNetConfig:
         whole = self.subframes * bunch
         hop = math.prod(self.upsample_factors)
         require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
+
+    def _check_windows(self) -> None:
+        windows, order = self.prediction_windows, self.prediction_order
+        rule = "given together with `prediction_order`"
+        require(bool(windows) == bool(order), "prediction_windows", rule, windows)
+        if not windows:
+            return
+        rule = f"longer than `prediction_order`, {order}"
+        require(min(windows) > order, "prediction_windows", rule, windows)
+        at_least(self, 1, "prediction_block")
+        longest = max(windows) - order
+        require(self.front_width <= longest, "front_width", f"at most {longest}", self.front_width)
+        plain = {"linear_prediction": False, "context_layers": 0, "input_gain": 1}
+        for name, only in plain.items():
+            value = getattr(self, name)
+            require(value == only, name, f"{only} with `prediction_windows`", value)
+        needs = "without frames and speakers, and with means and scales"
+        bare = not (self.reads_levels or self.feature_channels or self.speakers)
+        require(bare, "prediction_windows", needs, windows)
+
+    @property
+    def front_samples(self) -> int:
+        """Past samples that the front reads."""
+        if not self.prediction_windows:
+            return self.front_width
+        return max(self.prediction_windows) + self.prediction_block - 1
+
+    @property
+    def front_inputs(self) -> int:
+        """Channels that the first product of a network without frames reads."""
+        if self.reads_levels:
+            return self.levels
+        windows = len(self.prediction_windows)
+        return 2 * self.front_width + 2 * windows if windows else self.front_width
+
+    @property
+    def reads_blocks(self) -> bool:
+        """True if whole blocks of past sound are read at once, by a context or a prediction."""
+        return bool(self.context_layers or self.prediction_windows)
+
+    @property
+    def corrections(self) -> int:
+        """Numbers of the output that correct the prediction of `prediction_windows`."""
+        windows = len(self.prediction_windows)
+        return self.front_width + windows - 1 if windows else 0
 
     @property
     def reads_levels(self) -> bool:
@@ -151,7 +203,7 @@ class WaveNetConfig:
         """Number of past samples that a conditional depends on, without the context stack."""
         layers = (self.filter_width - 1) * sum(self.dilations)
         if not self.conditioner_units:
-            return layers + self.front_width
+            return layers + self.front_samples
         return self.bunch_samples * (layers + 1) + self.history_samples + self.prediction_order
 
     @property
@@ -181,6 +233,8 @@ class WaveNetConfig:
     @property
     def block_samples(self) -> int:
         """Number of samples read or drawn together; windows and chunks start at a multiple."""
+        if self.prediction_windows:
+            return self.prediction_block
         return self.context_block_samples if self.context_layers else self.bunch_samples
 
     @property

@@ -11,6 +11,7 @@ the speaker, and the output of the context stack (section 2.6).
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -76,17 +77,18 @@ class WaveNet(Network):
         # A waveform needs 16 bits of precision, more than bfloat16 has.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual, skip = config.residual_channels, config.skip_channels
-        front_inputs = config.levels if config.reads_levels else config.front_width
-        self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
+        front = [config.front_inputs, residual]
+        self.front_kernel = initial.kernel(front, "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([residual], "front_bias")
         self.stack = stack_of(config, initial, config.gate_inputs)
         self.skip_bias = initial.zeros([skip], "skip_bias")
         self.head1_kernel = initial.kernel([skip, skip], "head1_kernel")
         self.head1_bias = initial.zeros([skip], "head1_bias")
-        outputs = self.likelihood.num_parameters
+        outputs = self.likelihood.num_parameters + config.corrections
         self.head2_kernel = initial.kernel([skip, outputs], "head2_kernel", gain=0.1)
-        reach = 0.0 if config.linear_prediction else 0.5
-        self.head2_bias = tf.Variable(initial_output(self.likelihood, reach), name="head2_bias")
+        reach = 0.0 if config.linear_prediction or config.corrections else 0.5
+        bias = tf.pad(initial_output(self.likelihood, reach), [[0, config.corrections]])
+        self.head2_bias = tf.Variable(bias, name="head2_bias")
         self.prediction_kernel = None
         if config.linear_prediction:
             last = tf.one_hot(config.front_width - 1, config.front_width)
@@ -220,6 +222,47 @@ class WaveNet(Network):
         hidden = tf.cast(out[..., :residual] + tf.cast(self.front_bias, out.dtype), self.dtype)
         prediction = out[..., residual:] if self.prediction_kernel is not None else None
         return hidden, prediction
+
+    def first_past(self, batch: int) -> Any:
+        """Return what a step reads of the silence before the first sample.
+
+        It is the amplified inputs, the newest last: float32 [batch, front_width], or int32
+        [batch, 1] levels.
+        """
+        if self.config.reads_levels:
+            return tf.fill([batch, 1], self.config.levels)
+        return tf.zeros([batch, self.config.front_width])
+
+    def past_of(self, inputs: tf.Tensor) -> Any:
+        """Return what a step reads of the past after inputs [batch, time] and silence before."""
+        if self.config.reads_levels:
+            return inputs[:, -1:]
+        width = self.config.front_width
+        return tf.pad(inputs * self.config.input_gain, [[0, 0], [width, 0]])[:, -width:]
+
+    def appended(self, past: Any, newest: tf.Tensor) -> Any:
+        """Return the past after one more amplified input, or level, [batch, 1]."""
+        return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
+
+    def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, Any]:
+        """Return the first layer's input [batch, residual], the prediction or None, and the past.
+
+        Args:
+          past: from `first_past`, `past_of` or `appended`.
+          position: int32 [], the number of samples before the step.
+        """
+        del position
+        if self.config.reads_levels:
+            rows = tf.pad(self.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
+            hidden = tf.cast(tf.gather(rows, past[:, 0]) + self.front_bias, self.dtype)
+            return hidden, None, past
+        wave = tf.cast(past, self.front_dtype)
+        hidden = tf.matmul(wave, tf.cast(self.front_kernel, wave.dtype))
+        hidden = tf.cast(hidden + tf.cast(self.front_bias, wave.dtype), self.dtype)
+        if self.prediction_kernel is None:
+            return hidden, None, past
+        kernel = tf.cast(self.prediction_kernel[:, None], wave.dtype)
+        return hidden, tf.matmul(wave, kernel), past
 
     def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
         """Return the parameters after converting means and log-scales to the waveform's units.

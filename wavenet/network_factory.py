@@ -1,6 +1,7 @@
 """The network that a training configuration describes."""
 
 from foundation.errors import UserError
+from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
@@ -13,6 +14,8 @@ def make_network(config: TrainConfig) -> Network:
     Args:
       config: the configuration after `TrainConfig.resolved`.
     """
+    if config.network.prediction_windows:
+        return AdaptiveWaveNet(config.network, config.seed)
     if not config.network.conditioner_units:
         return WaveNet(config.network, config.seed)
     mel = config.data.mel(config.network.hop_samples)

@@ -107,10 +107,10 @@ def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:
-    """Return the tensors of a sampler's state by name; tensors in a list get numbered names."""
+    """Return the tensors of a sampler's state by name; those of several are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
-        many = isinstance(value, list)
+        many = isinstance(value, list | tuple)
         named |= {f"{name}_{i}": v for i, v in enumerate(value)} if many else {name: value}
     return named
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from foundation.errors import UserError
 from serving.bundles.signature import Signature
 from wavenet.network import WaveNet
 from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
@@ -373,10 +374,11 @@ STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
 
 
 def streaming_model(network: Any) -> StreamingModel:
-    """Return the streaming model of a network; raise ValueError if its type is unknown."""
+    """Return the voice of a network; raise UserError if its type is not in `STREAMING`."""
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
-        raise ValueError(f"`network` must be one of {known}, got {type(network).__name__}.")
+        given = type(network).__name__
+        raise UserError(f"A bundle streams the sound of {known}, and none of {given}.")
     return STREAMING[type(network)](network)
 
 

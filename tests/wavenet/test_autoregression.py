@@ -131,7 +131,7 @@ def test_log_probabilities_are_those_of_the_density(kind):
 
 def test_a_network_with_a_context_stack_has_no_step_of_one_sample():
     model = autoregressive(network_of("mixture, context"))
-    with pytest.raises(UnsupportedNetworkError, match="context reads the sound in whole blocks"):
+    with pytest.raises(UnsupportedNetworkError, match="reads the sound in whole blocks"):
         model.sample(1, 16, 0, method="cached")
 
 

@@ -12,8 +12,8 @@ from wavenet.sound_network import Network
 
 @register(Network, object, method="fixed-point")
 def by_passes(network: Network, distribution: Any) -> FixedPointSampler | None:
-    """Return a fixed-point sampler; None for a network with a context stack."""
-    is_whole = bool(network.config.context_layers)
+    """Return the sampler by passes over blocks; None: the network reads whole blocks itself."""
+    is_whole = network.config.reads_blocks
     return None if is_whole else FixedPointSampler(BlockPass(network), distribution)
 
 
@@ -32,13 +32,16 @@ class BlockPass:
     """One pass over a block of samples with a network's current weights.
 
     Args:
-      network: a network without a context stack.
+      network: a network that reads no whole blocks of past sound.
     """
 
     def __init__(self, network: Network) -> None:
         config = network.config
-        if config.context_layers:
-            raise ValueError("`network` must have no context stack for passes over blocks.")
+        if config.reads_blocks:
+            raise ValueError(
+                "`network` must have no context stack and no `prediction_windows` for passes over "
+                "blocks."
+            )
         self.network, self.bunch = network, config.bunch_samples
         past = config.history_samples + config.prediction_order
         self.history = -(-past // self.bunch) * self.bunch

@@ -40,13 +40,14 @@ class SoundSymbols:
 
     def __init__(self, network: Network) -> None:
         config = network.config
-        self.network, self.block = network, config.block_samples
+        self.network = network
+        self.block = 1 if config.prediction_windows else config.block_samples
         self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
         channels = config.gate_inputs - config.context_channels * bool(config.context_layers)
         dtype = network.front_dtype if config.conditioner_units else network.dtype
         self.condition = tf.TensorSpec([None, None, channels], dtype) if channels else None
         self.longest = config.block_samples if config.context_layers else None
-        self.reach = None if config.context_layers else config.receptive_field
+        self.reach = None if config.reads_blocks else config.receptive_field
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return each sample's parameters given the levels before it, [batch, time, parameters]."""
@@ -58,8 +59,8 @@ class SoundSymbols:
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
-        """The network's passes over blocks of samples; None with a context stack."""
-        return None if self.network.config.context_layers else BlockPass(self.network)
+        """The network's passes over blocks of samples; None: it reads whole blocks."""
+        return None if self.network.config.reads_blocks else BlockPass(self.network)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the positions 0, 1, ... of the symbols, int32 [1, time]."""
@@ -82,7 +83,7 @@ class SoundSymbols:
     def has_step(self) -> bool:
         """Whether a step of one sample can be derived."""
         config: Any = self.network.config
-        return not (config.context_layers or config.conditioner_units)
+        return not (config.reads_blocks or config.conditioner_units)
 
     @functools.cached_property
     def stepped(self) -> Any:
@@ -92,7 +93,8 @@ class SoundSymbols:
           UnsupportedNetworkError: If the network is a vocoder or has a context stack.
         """
         if not self.has_step:
-            kind = "context reads the sound" if self.longest else "a vocoder makes the sound"
+            reads = self.network.config.reads_blocks
+            kind = "the network reads the sound" if reads else "a vocoder makes the sound"
             raise UnsupportedNetworkError(f"{kind} in whole blocks; no step can be derived from it")
         network: Any = self.network
         with tf.init_scope():

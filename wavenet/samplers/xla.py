@@ -23,9 +23,9 @@ class SamplerState(NamedTuple):
     """The state between two samples."""
 
     position: tf.Tensor
-    """Number of samples so far, int32 []."""
-    past: tf.Tensor
-    """The latest inputs, float32 [batch, front_width], or levels int32 [batch, 1]."""
+    """int32 [], samples so far."""
+    past: Any
+    """What a step reads of the past itself, from `WaveNet.first_past`."""
     queues: tf.Tensor
     """Past inputs of all layers, [slots, batch, residual_channels]."""
     blocks: tf.Tensor
@@ -46,12 +46,9 @@ class XlaSampler(ChunkSampler):
     def initial_state(self, batch: int) -> SamplerState:
         """Return the state before the first sample: silence, and zeroed queues."""
         config = self.network.config
-        past = tf.zeros([batch, config.front_width])
-        if config.reads_levels:
-            past = tf.fill([batch, 1], config.levels)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], self.network.dtype)
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
-        return SamplerState(tf.constant(0), past, queues, blocks)
+        return SamplerState(tf.constant(0), self.network.first_past(batch), queues, blocks)
 
     def chunk(
         self,
@@ -74,12 +71,12 @@ class XlaSampler(ChunkSampler):
 
         def body(
             t: tf.Tensor,
-            past: tf.Tensor,
+            past: Any,
             queues: tf.Tensor,
             levels: tf.TensorArray,
             parameters: tf.TensorArray,
         ) -> tuple[Any, ...]:
-            now, queues = step(state.position + t, past, queues, gates[t])
+            now, past, queues = step(state.position + t, past, queues, gates[t])
             level = self.network.likelihood.sample(now, noise[t], temperature)
             return (
                 t + 1,
@@ -104,14 +101,11 @@ class XlaSampler(ChunkSampler):
         self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
     ) -> SamplerState:
         """Return the state after levels int32 [batch, time], by one pass of the network."""
-        config, inputs = self.network.config, self.network.inputs(levels)
+        inputs = self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
-        past = levels[:, -1:]
-        if not config.reads_levels:
-            past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width :]
-        return SamplerState(
-            tf.shape(levels)[1], past, self.rings.fill(hiddens), self._blocks(state.blocks, levels)
-        )
+        queues, past = self.rings.fill(hiddens), self.network.past_of(inputs)
+        blocks = self._blocks(state.blocks, levels)
+        return SamplerState(tf.shape(levels)[1], past, queues, blocks)
 
     def _condition(
         self, state: SamplerState, condition: tf.Tensor | None, time: int
@@ -236,28 +230,14 @@ class Step(LayerStep):
     network: WaveNet
 
     def __call__(
-        self, position: tf.Tensor, past: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the parameters of the next sample, [batch, parameters], and the updated queues."""
-        hidden, prediction = self._front(past)
+        self, position: tf.Tensor, past: Any, queues: tf.Tensor, gates: tf.Tensor
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """Return the parameters of this step, float32 [batch, parameters], past and queues."""
+        hidden, prediction, past = self.network.front_step(past, position)
         skips, queues = self.skips(position, hidden, queues, gates)
-        return self.network.head(skips, prediction), queues
+        return self.network.head(skips, prediction), past, queues
 
-    def shift(self, past: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
-        """Return the past inputs after appending `level`, int32 [batch]."""
-        if self.network.config.reads_levels:
-            return level[:, None]
-        return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)
-
-    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        network = self.network
-        if network.config.reads_levels:
-            rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # zeros before the first sample
-            return tf.cast(tf.gather(rows, past[:, 0]) + network.front_bias, network.dtype), None
-        past = tf.cast(past, network.front_dtype)
-        hidden = tf.matmul(past, tf.cast(network.front_kernel, past.dtype))
-        hidden = tf.cast(hidden + tf.cast(network.front_bias, past.dtype), network.dtype)
-        if network.prediction_kernel is None:
-            return hidden, None
-        kernel = tf.cast(network.prediction_kernel[:, None], past.dtype)
-        return hidden, tf.matmul(past, kernel)
+    def shift(self, past: Any, level: tf.Tensor) -> Any:
+        """Append `level`, int32 [batch], to the past inputs."""
+        read = self.network.config.reads_levels
+        return self.network.appended(past, (level if read else self.network.wave(level))[:, None])

@@ -8,6 +8,7 @@ FOLDERS = {
     TEACHER: "kathleen-teacher-16k",
     "shipped-two-voices": "kathleen-nathalie-teacher-24k",
     "shipped-universal-teacher": "universal-teacher-22k",
+    "shipped-speech-16k": "speech-density-16k",
 }
 
 
