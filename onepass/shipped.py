@@ -8,8 +8,8 @@ from pixelcnn import shipped as images
 from wavenet import shipped as teachers
 
 SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
-"""Models that only a checkout of the source contains, so that measurements can be repeated. They can
-be loaded by name, but are not listed."""
+"""Models that only a checkout of the source contains, so that measurements can be repeated. They
+can be loaded by name, but are not listed."""
 
 SHIPPED = {
     name: family.makes
