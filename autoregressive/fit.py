@@ -22,6 +22,7 @@ from autoregressive.training.scores import drawing, held_out_score
 from autoregressive.training.state import KerasState, WeightsModule
 from foundation.arguments import whole_number
 from foundation.field_rules import require
+from foundation.options import takes
 from foundation.stored_config import defaults
 from likelihoods.codec import Codec
 from replicator.strategies import Replicator
@@ -130,6 +131,7 @@ class FitOptions:
         return KerasCallbacks(self.callbacks, self.evaluate_every) if self.callbacks != () else None
 
 
+@takes(FitOptions)
 def fit(
     model: Trainable,
     batches: BatchSource,

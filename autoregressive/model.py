@@ -24,6 +24,7 @@ from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from foundation.arguments import checked_length, checked_seed, whole_number
+from foundation.options import takes
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -254,6 +255,7 @@ class Autoregressive:
         nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
         return nats if lengths is None else zero_after_end(lengths, nats)
 
+    @takes(DrawOptions)
     def sample(
         self,
         num: int,
@@ -316,6 +318,7 @@ class Autoregressive:
             nats[ended(symbols.numpy(), prompt)] = 0.0
         return elements, nats
 
+    @takes(DrawOptions)
     def stream(
         self,
         length: int,

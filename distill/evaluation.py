@@ -17,6 +17,7 @@ from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
 from foundation.errors import UserError
 from foundation.intervals import format_measure, weighted_mean
+from foundation.options import takes
 from likelihoods import noise as counter_noise
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -66,6 +67,7 @@ class EvaluateOptions:
     others: Mapping[str, System] = dataclasses.field(default_factory=dict)
 
 
+@takes(EvaluateOptions)
 def evaluate(
     model: StudentModel,
     teacher: SpeechModel,
