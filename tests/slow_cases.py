@@ -20,6 +20,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
             *("rotary, empty", "rotary, top-p", "speaker", "embedding", "attention of*"),
             *("reals", "integers of*", "images on*", "mixture", "memory", "codes, rows"),
+            *("rotary, top-k", "rotary, whole*"),
         ),
         "test_a_sample_continues_a_prefix_of_itself": (
             *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
@@ -122,8 +123,10 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
             *("deep-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
             *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-"),
-            *("tokens-lengths", "conditioned-prefix", "picture-"),
-        )
+            *("tokens-lengths", "conditioned-prefix", "picture-", "real-prefix", "voices-prefix"),
+        ),
+        "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
+        "test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line": ("voices",),
     },
     "wavenet/samplers/test_sampler.py": {
         "test_cached_sampler_equals_naive": ("softmax, speakers-float64", "gaussian, *-float64"),
