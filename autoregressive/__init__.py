@@ -1,1 +1,1 @@
-"""Any causal network with any distribution: log-probabilities, samples, training, files."""
+"""Models made of any causal network and any distribution: density, sampling, training, storage."""

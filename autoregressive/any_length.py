@@ -1,8 +1,9 @@
-"""Networks that were built for one length, or one size of images, called at others.
+"""Call networks at lengths or image sizes other than those they were built for.
 
-A Keras model's layers are called again at the size of the input if they then give the outputs of
-the model: the first outputs depend neither on what comes later nor on the length. A network that
-cannot be called at other sizes is called at its own length, with the input padded with zeros.
+A Keras model's layers are called at the size of the input if they then reproduce the model's first
+outputs, which in a causal network depend neither on later inputs nor on the length. Otherwise
+shorter sequences are padded with zeros to the length that the network was built for; longer ones,
+and other image sizes, are refused.
 """
 
 import weakref
@@ -21,12 +22,12 @@ CHANGES = "its outputs change with the size of its input"
 
 
 class Taken(NamedTuple):
-    """A network as a function of tensors, with the specs of its arguments.
+    """A network as a function of tensors, with specs of its arguments.
 
     Attributes:
       call: function from tensors to the parameters.
-      specs: specs of the function's arguments; in the first one, time has a size only if the
-        network is called on no other size.
+      specs: specs of the function's arguments; in the first one, the time axis has a size only if
+        the network cannot be called at any other size.
     """
 
     call: Call
@@ -38,9 +39,9 @@ class OneSize:
 
     Args:
       call: the network.
-      specs: specs of the network's arguments; those that are padded have no size of time.
-      sizes: the size it was built for: [time], to which shorter sequences are padded, or [height,
-        width], the only size of images.
+      specs: specs of the network's arguments; arguments to pad have a time axis of size None.
+      sizes: the size that it was built for: [time], to which shorter sequences are padded, or
+        [height, width], the only possible image size.
       reason: why the network takes no other sizes, for errors.
     """
 
@@ -57,7 +58,7 @@ class OneSize:
 
     @property
     def no_step(self) -> str:
-        """The reason that no step can be derived: there is no second length to compare with."""
+        """The reason why no step can be derived: there is no second length to compare with."""
         return self.reason
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
@@ -73,7 +74,7 @@ class OneSize:
 
 
 def _padded(values: tf.Tensor, length: int) -> tf.Tensor:
-    """Return values [batch, time, ...] padded at the end with zeros to `length` times."""
+    """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
     behind = length - tf.shape(values)[1]
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
     padded.set_shape([values.shape[0], length, *values.shape[2:]])
@@ -102,12 +103,12 @@ class UpTo:
 
 
 def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
-    """Return a network as a function of tensors, of any length if that is possible.
+    """Return a network as a function of tensors, for any length if possible.
 
     Args:
       network: any callable.
-      specs: specs of the network's arguments; in the first one, the axes that may grow have sizes
-        if the network takes only these sizes. A Keras model's own inputs may say so, too.
+      specs: specs of the network's arguments; in the first one, axes that could grow have sizes
+        only if the network takes no others. A Keras model's declared inputs may set sizes, too.
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
 
     Raises:
@@ -133,7 +134,7 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
 
 def _length_built(network: Any) -> tuple[int, ...]:
-    """Return the length of the first call of a Keras model that declares no inputs, or ()."""
+    """Return the length that a Keras model without declared inputs was first called on, or ()."""
     config = getattr(network, "get_build_config", None)
     if config is None or keras_inputs(network):
         return ()
@@ -154,7 +155,7 @@ def _takes(call: Call, specs: Sequence[tf.TensorSpec]) -> bool:
 
 
 def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
-    """Return specs without the sizes of time, including conditions of the same size."""
+    """Return specs with None for the growing axes, also in conditions that have the same sizes."""
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
         shape = spec.shape.as_list()
@@ -165,19 +166,19 @@ def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.Ten
     return opened
 
 
-Found = tuple[int | None, str]  # the number of the candidate, and why it takes no more
+Found = tuple[int | None, str]  # index of the candidate, and why it takes no larger size
 _KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDictionary()
 
 
 def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]) -> Call:
-    """Return the function by which the network is called at other sizes."""
+    """Return the function that calls the network at other sizes."""
     candidates: list[Call] = [call]
     if graph_of(network) is not None:
         candidates = [OtherSizes(network, sizes, each) for each in ("", "all", "first")]
     key = (sizes, *((tuple(spec.shape), spec.dtype) for spec in specs))
     try:
         known = _KNOWN.setdefault(network, {})
-    except TypeError:  # it can have no weak reference
+    except TypeError:  # the network cannot be weakly referenced
         known = {}
     if key not in known:
         with tf.init_scope():
@@ -191,11 +192,11 @@ def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[in
 def _chosen(
     candidates: Sequence[Call], call: Call, specs: Sequence[tf.TensorSpec], sizes: tuple[int, ...]
 ) -> Found:
-    """Return the index of the first candidate that equals the network, and why it takes no more.
+    """Return the index of the first candidate equal to the network, and why it cannot be larger.
 
-    The index is None if no candidate does; then the second value says why.
+    The index is None if no candidate equals it; then the second value says why.
     """
-    from autoregressive.size_trials import Trial  # which imports the derivation of steps
+    from autoregressive.size_trials import Trial  # a heavy import: derivation of steps
 
     faults = []
     for number, candidate in enumerate(candidates):

@@ -1,4 +1,4 @@
-"""`check_causal`: a test for networks that look ahead."""
+"""`check_causal`: test whether a network's outputs depend on later inputs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,20 +24,19 @@ from autoregressive.random_weights import (
 from autoregressive.tables import DERIVED, Tables, derived
 from foundation.errors import UserError
 
-# Lengths of the compared sequences: the first that the network takes.
+# Candidate lengths of the compared sequences; the first that the network takes is used.
 LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
-# Height and width of the images that a network with random weights is called on.
+# Height and width of the images for calls with random weights.
 LARGE_SIDES = (14, 40)
-# Lengths of the sequences that a network with random weights is called on (the first that it can
-# take), and the length for a network of many weights. Graphs for the first lengths serve the
-# derivation of a step, too.
+# Candidate lengths of sequences for calls with random weights, and the length for networks with
+# many weights. The graphs for the first lengths are also used to derive a step.
 LONG, LESS_LONG = (VERIFIED, 600), 96
 MANY_WEIGHTS = 20_000_000
-# The greatest number of steps for which both rows of a batch are called together.
+# The largest number of time steps for which both rows of a batch are called together.
 BOTH_ROWS = 600
-# The most numbers in the outputs of both rows; this bounds the memory for large vocabularies.
+# The largest number of values in the outputs of both rows; bounds memory for large vocabularies.
 MOST_COMPARED = 2**26
 
 
@@ -47,11 +46,11 @@ class Causality:
 
     Attributes:
       is_causal: whether no output depends on later inputs, on the length or on random numbers, and
-        the output has a row for every input, [batch, time, parameters].
-      has_step: whether the network has a cached step, its own or a derived one.
-      message: the fault, with the layer's name if the graph shows it; "" if there is none.
-      left_to_xla: the operation because of which a CPU samples by a step that XLA compiles; "" if
-        the step machine, which compiles nothing, knows all operations, or if there is no step.
+        the output [batch, time, parameters] has one time step per input.
+      has_step: whether the network has a cached step, user-defined or derived.
+      message: the fault, with the name of the layer if the graph shows it; "" if there is none.
+      left_to_xla: the operation that forces sampling on a CPU to use a step compiled by XLA; "" if
+        the step machine supports all operations, or if there is no step.
     """
 
     is_causal: bool
@@ -70,22 +69,22 @@ def check_causal(
     condition: Any = None,
     seed: int = 0,
 ) -> Causality:
-    """Check that a network is causal, and name the layer that looks ahead if it is not.
+    """Check that a network is causal; if it is not, name the layer that looks ahead.
 
-    The graph is followed from the input to the output. Then the network is called on pairs of
-    random inputs that are equal up to a given time, and the outputs before that time are compared.
-    The second check may miss an operation that those inputs do not reach.
+    First the graph is analysed from input to output. Then the network is called on pairs of random
+    inputs that are equal up to a given time step, and the outputs before that step are compared.
+    The second check can miss operations that those inputs do not exercise.
 
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
-      inputs: spec of the first argument, [None, None, channels]; None: that of a Keras model, or
-        float32 [None, None, 1].
-      condition: spec of the second argument, or specs by name of the further ones; None: there are
-        none, or they are inputs of a Keras model.
+      inputs: spec of the first argument, [None, None, channels]; None: as declared by a Keras
+        model, or float32 [None, None, 1].
+      condition: spec of the second argument, or specs of all further arguments by name; None: there
+        are none, or they are declared inputs of a Keras model.
       seed: seed of the random inputs.
 
     Returns:
-      A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
+      A `Causality`, which is true if the network is causal.
     """
     try:
         taken, specs = _taken(network, inputs, condition)
@@ -110,8 +109,8 @@ def check_causal(
 
 
 def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
-    """Return the operation of a step that the machine does not know, or ""."""
-    from autoregressive.machine.machine import unknown_operation  # which imports a compiler
+    """Return the name of an operation of a step that the step machine does not support, or ""."""
+    from autoregressive.machine.machine import unknown_operation  # a heavy import
 
     return unknown_operation(stepped, _specs(network, inputs, condition))
 
@@ -130,9 +129,9 @@ def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
 def probe_lengths(
     call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
 ) -> tuple[int, int]:
-    """Return the lengths of the sequences on which `observed_fault` calls a network.
+    """Return the lengths of the two kinds of sequences on which `observed_fault` calls a network.
 
-    The second one is for calls with random weights; 0: there are none.
+    The second length is for calls with random weights; 0: there are no such calls.
 
     Args:
       call: the network.
@@ -147,26 +146,26 @@ def probe_lengths(
     sized = _sized(specs, length)
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest(LESS_LONG, *LENGTHS)
-    any_length = length == LENGTHS[0]  # others may have to be multiples of a number
+    any_length = length == LENGTHS[0]  # otherwise lengths may have to be multiples of a number
     most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
     long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
     return length, tables.longest(*long, LESS_LONG, *LENGTHS)
 
 
 def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
-    """Return the number of values of one output of a network; 1 if its graph does not show it."""
+    """Return the number of values in one time step of a network's output; 1 if it is unknown."""
     shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
     return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
 
 def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Return specs of which the first has any length, even if the network takes only one."""
+    """Return the specs, the first one with any length, even if the network takes only one."""
     first, *others = specs
     return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
 
 
 def _sized(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
-    """Return the specs for one row of `length` times."""
+    """Return the specs for one row of `length` time steps."""
     return [tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]
 
 
@@ -181,9 +180,10 @@ def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
 def _derivation(
     network: Any, tables: Tables, inputs: Any, condition: Any
 ) -> tuple[str, bool, bool, str]:
-    """Return why there is no step, whether there is one and its graph looks causal, and `_unknown`.
+    """Try to derive a step.
 
-    The last is the operation that the step machine does not know.
+    Return why there is no step ("" if there is one), whether there is a step, whether the graph
+    looks causal, and the operation that the step machine does not support.
     """
     try:
         stepped = derived(network, tables, inputs=inputs, condition=condition)
@@ -204,12 +204,12 @@ def observed_lookahead(
     seed: int = 0,
     length: int = LENGTHS[0],
 ) -> str:
-    """Return the lookahead found by comparing outputs; "" if the network seems to be causal.
+    """Return a description of the look-ahead found by comparing outputs; "" if none is found.
 
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
-      inputs: spec of the first argument; None: that of a Keras model, or float32 [None, None, 1].
-      condition: spec of the second argument, or specs by name of the further ones, or None.
+      inputs: spec of the first argument; None: a Keras model's input, or float32 [None, None, 1].
+      condition: spec of the second argument, or specs of all further arguments by name, or None.
       seed: seed of the random inputs.
       length: length of the sequences, in steps.
     """
@@ -227,25 +227,22 @@ def observed_fault(
     longest: int = 0,
     symbols: int | None = None,
 ) -> str:
-    """Return how outputs break the law of a causal network; "" if they seem to keep it.
+    """Return how outputs violate the law of a causal network; "" if no violation is found.
 
     Args:
       call: the network.
       specs: specs of the network's arguments, [batch, time, ...].
-      causal: those of the specs whose later times the outputs must not depend on.
+      causal: the specs of arguments on whose later time steps the outputs must not depend.
       seed: seed of the random arguments.
       length: length of the sequences, in steps.
-      longest: length of the sequences for calls with random weights, in steps; 0: no such calls.
+      longest: length of the sequences in calls with random weights, in steps; 0: no such calls.
       symbols: number of symbols of an integer input; None: as many as the network's embedding has.
     """
     traces = call if isinstance(call, Traces) else Traces(call)
     draw = _Draw(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    traces = call if isinstance(call, Traces) else Traces(call)
-    draw = _Draw(traces, specs, seed, symbols, [length])
-    first, other = draw(length), draw(length)
     kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
-    outputs = traces(*first)  # as the network is now, not as it was traced
+    outputs = traces(*first)  # the network in its current state, not as it was traced
     own = Probe(traces.now, traces, first, other, kinds)
     if own.differs(outputs) and differs(outputs, traces(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
@@ -257,7 +254,7 @@ def observed_fault(
     try:
         both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
         return many.fault([both], [length])
-    except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
+    except (ValueError, TypeError, tf.errors.OpError):  # that length is impossible
         return Probe(random, random, first, other, kinds).fault([length // 2])
 
 
@@ -268,9 +265,9 @@ def observed_unmasked(
     symbols: int | None = None,
     conditions: Sequence[tf.TensorSpec] = (),
 ) -> str:
-    """Return how outputs of a masked network depend on later pixels; "" if they seem not to.
+    """Return how a masked network's outputs depend on later pixels; "" if no dependence is found.
 
-    The network is called with its own weights, and on larger images with random ones.
+    The network is called with its own weights, and on larger images with random weights.
 
     Args:
       call: the network, whose outputs at a pixel must depend only on the pixels before it.
@@ -291,7 +288,7 @@ def observed_unmasked(
     many, others = (_images(call, inputs, LARGE_SIDES, seed + i, symbols) for i in range(2))
     try:
         return _unmasked(random, many, others)
-    except (ValueError, TypeError, tf.errors.OpError):  # it takes no image of that size
+    except (ValueError, TypeError, tf.errors.OpError):  # the network takes no image of that size
         return _unmasked(random, small, other)
 
 
@@ -311,7 +308,7 @@ def _images(
 def _conditioned(
     call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
 ) -> Callable[..., tf.Tensor]:
-    """Return a network as a function of two images, with random conditions."""
+    """Return a network as a function of only images, with fixed random conditions."""
     if not conditions:
         return call
 
@@ -324,7 +321,7 @@ def _conditioned(
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
-    """Return how the outputs for two images depend on later pixels; "" if they seem not to."""
+    """Return how outputs for two images depend on later pixels; "" if no dependence is found."""
     batch, height, width, _ = first.shape
 
     def outputs(pixels: tf.Tensor) -> tf.Tensor:
@@ -368,7 +365,7 @@ class _Draw:
         sizes: Sequence[int],
     ) -> None:
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
-        self._symbols = 2  # which every network of symbols takes
+        self._symbols = 2  # every network of symbols accepts 0 and 1
         if specs[0].dtype.is_integer:
             rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
             example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]

@@ -1,4 +1,4 @@
-"""Specs of conditions: with the elements' time axis, the same at every time, or a memory."""
+"""Specs of conditions: with the elements' time axis, the same at every time step, or a memory."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-# When a network is analysed: entries of each axis of unknown size in arguments without a time axis.
+# Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
-# The name of an only condition that was given no name.
+# The default name of a model's only condition.
 ONLY = "condition"
 
 
 class Memory(tf.TensorSpec):
-    """The spec of a condition with an axis of its own, such as an encoder's outputs.
+    """The spec of a condition with a separate axis, such as an encoder's outputs.
 
     Args:
       shape: [None, entries, ...]; None: any number of entries, the same for all rows of a call.
@@ -27,7 +27,7 @@ Specs = dict[str, tf.TensorSpec]
 
 
 def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
-    """Return whether an argument has the axes of the elements, [batch, None, ...].
+    """Return whether an argument has the elements' axes, [batch, None, ...].
 
     Args:
       spec: spec of the argument.
@@ -87,7 +87,7 @@ def as_specs(given: Any) -> Specs:
 
 
 def default_names(count: int) -> list[str]:
-    """Return names for `count` conditions without names of their own."""
+    """Return default names for `count` unnamed conditions."""
     return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
 
 
@@ -104,7 +104,7 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
 
 
 def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
-    """Return conditions of zeros as a network takes them, in a list; empty if it reads none.
+    """Return zeros for a network's conditions as a list of arguments; empty if it reads none.
 
     Args:
       network: a `SymbolNetwork`.

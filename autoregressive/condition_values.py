@@ -1,4 +1,4 @@
-"""Checks of the conditions of a call, and their conversion to what the network reads."""
+"""Check the conditions of a call and convert them to what the network reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,23 +15,23 @@ from autoregressive.condition_specs import (
     only_rate,
 )
 from autoregressive.elements import as_array, as_condition
-from autoregressive.given import NamedConditions
 from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import CALLS, inlined, needed
+from autoregressive.named_conditions import NamedConditions
 
-# Operations that pass on the values of their first input (`SelectV2`: of one of two inputs).
+# Operations that pass on the values of their first input unchanged.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
 
 
 def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
-    """Check the conditions of elements of a shape, and return them as samplers hold them.
+    """Check the conditions of a call, and return them in the form that samplers use.
 
     Args:
       network: any `SymbolNetwork`.
       given: None, an array for the only condition, or arrays by name; for a network without
         `conditions`, whatever it reads.
       order: "time" or "raster".
-      shape: shape of the elements; None for sizes that are not known.
+      shape: shape of the elements; None for unknown sizes.
 
     Raises:
       ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
@@ -42,14 +42,14 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
-    """Check the conditions of a call, and return them as a sampler holds them.
+    """Check the conditions of a call, and return them in the form that samplers use.
 
     Args:
       network: a `SymbolNetwork` with `conditions`.
       given: None; an array for the only condition; or arrays by name. A condition without the
-        elements' time axis may have a single row for all.
-      sizes: sizes of the elements' axes, [num, time] or [num, height, width]; None for those that
-        are not known.
+        elements' time axis may have a single row for all elements.
+      sizes: sizes of the elements' axes, [num, time] or [num, height, width]; None for unknown
+        sizes.
 
     Returns:
       None; the tensor of the only condition, if that has a time axis; otherwise `NamedConditions`.
@@ -77,7 +77,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
 
 
 def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
-    """Return the given conditions by name; raise ValueError unless the names are the specs'."""
+    """Return the conditions by name; raise ValueError unless the names match those of the specs."""
     if isinstance(given, NamedConditions):
         given = {**given.timed, **given.fixed}
     if not specs:
@@ -113,7 +113,7 @@ def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
 def _shaped(
     tensor: tf.Tensor | None, spec: tf.TensorSpec, sizes: Sequence[int | None], label: str
 ) -> tf.Tensor:
-    """Return a condition with one row for each of the elements.
+    """Return a condition with one row for each row of elements.
 
     Raises:
       ValueError: the condition is missing or has a wrong shape.
@@ -134,7 +134,7 @@ def _shaped(
 
 
 def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    """Return a condition with a row for each element; one given row is repeated for all."""
+    """Return a condition with `wanted` rows; a single row is repeated."""
     if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
         tensor = tensor[tf.newaxis]
     rows = wanted[0]
@@ -149,7 +149,7 @@ def _as_type(
     """Return a condition in the type that the network reads.
 
     Raises:
-      ValueError: the condition is not numeric, is not of whole numbers where they are needed, or
+      ValueError: the condition is not numeric, is not integral where the network reads integers, or
         has numbers for which the network's embedding has no entry.
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
@@ -171,7 +171,7 @@ def _as_type(
 
 
 def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
-    """Return the number of values that each condition of integers can have, by its embedding.
+    """Return the number of values that each integer condition can have, from its embedding.
 
     Args:
       call: the network as a function of its elements and conditions.

@@ -1,4 +1,4 @@
-"""Checks of which models can draft for which in speculative sampling."""
+"""Check whether a model can be the draft of another model in speculative sampling."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
 
     Args:
       draft: the model that proposes symbols.
-      model: the model whose samples they become.
+      model: the model that accepts or rejects them.
 
     Raises:
       ValueError: the draft's symbols, noise or conditions differ from the model's, or the draft
@@ -32,7 +32,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"`draft` must read no condition or one of {model.condition_channels} channels, "
             f"got {draft.condition_channels}."
         )
-    read = {} if all(channels) else draft.conditions  # an only condition over time has any name
+    read = {} if all(channels) else draft.conditions  # a single timed condition may have any name
     for name, spec in read.items():
         if not _is_like(spec, model.conditions.get(name)):
             raise ValueError(
@@ -48,14 +48,14 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
 
 
 def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
-    """Return whether a draft can read a model's condition in place of its own."""
+    """Return whether a draft can use a model's condition as its own."""
     if other is None or is_at_rate(spec) != is_at_rate(other):
         return False
     return spec.shape.is_compatible_with(other.shape)
 
 
 def check_speculative(model: Any) -> None:
-    """Raise ValueError unless a model has levels in time order and steps of one symbol."""
+    """Raise ValueError unless a model generates levels in time order in steps of one symbol."""
     if model.order != "time" or model.distribution.levels is None:
         raise ValueError('`method="speculative"` needs levels in time order.')
     if model.layout.event:

@@ -1,4 +1,4 @@
-"""Checks of data before anything is computed from it."""
+"""Check models' parts and data before anything is computed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,14 +45,14 @@ def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Co
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """Return numbers as an array.
+    """Convert numbers to an array.
 
     Args:
       values: array, tensor or nested lists.
       name: name of the argument, for the error message.
 
     Raises:
-      ValueError: the rows have different lengths.
+      ValueError: the rows have different lengths, or the values are not numbers.
     """
     try:
         ragged = isinstance(values, tf.RaggedTensor)
@@ -70,7 +70,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
 def check_elements(
     elements: np.ndarray, codec: Codec, layout: Layout, name: str = "elements"
 ) -> None:
-    """Raise ValueError for data that the codec would silently change.
+    """Raise ValueError for elements that the codec would silently change.
 
     Args:
       elements: integers or floats.
@@ -108,17 +108,17 @@ def check_elements(
 def as_condition(
     given: Any, spec: tf.TensorSpec | None, order: str, sizes: Sequence[int | None] = ()
 ) -> Any:
-    """Return a condition as a tensor, or a dict of conditions as tensors; None: there is none.
+    """Return a condition as a tensor, conditions by name as tensors, or None.
 
     Args:
       given: array, dict of arrays, or None.
-      spec: spec of the condition of a network in time order; None: it reads none.
+      spec: spec of the condition that a network in time order reads; None: it reads none.
       order: "time" or "raster".
-      sizes: batch and time that the condition must have in time order; None where not known.
+      sizes: sizes of batch and time that the condition must have in time order; None: unknown.
 
     Raises:
-      ValueError: the condition is missing or has wrong sizes, or the network in time order reads
-        a different one or none.
+      ValueError: the network in time order reads a condition that is missing or has another shape,
+        or a condition is given and the network reads none.
     """
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}

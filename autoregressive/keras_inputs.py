@@ -1,4 +1,4 @@
-"""The inputs of a Keras model: the elements, and conditions of several kinds."""
+"""Find the elements and the conditions among the inputs of a Keras model."""
 
 import itertools
 import re
@@ -10,26 +10,27 @@ import tensorflow as tf
 from autoregressive.condition_specs import Memory, Specs, default_names, is_at_rate, sized
 
 _UNNAMED = re.compile(r"(keras_tensor|input|input_layer)(_\d+)?")
-TIMES = 4  # of the elements, when it is tried whether a condition has an axis of its own
+TIMES = 4  # time steps of elements in trial calls
 
 
 class KerasInputs:
     """The inputs of a functional or built sequential Keras model, the elements first.
 
     Args:
-      network: any network; one that is not such a model has no inputs.
+      network: any network; if it is not such a model, it has no inputs.
 
     Attributes:
       specs: spec of each input, [None, ...], the elements first.
-      names: names of the conditions, which are the inputs after the elements.
+      names: names of the conditions, the inputs other than the elements.
 
     Raises:
-      ValueError: the model takes its inputs by name, and several of them may be the elements.
+      ValueError: the model takes its inputs by name, and several of them could be the elements.
     """
 
     def __init__(self, network: Any) -> None:
         try:
-            inputs = list(network.inputs or ())
+            given = network.inputs
+            inputs = [given] if isinstance(given, tf.TensorSpec) else list(given or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
         except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []
@@ -43,7 +44,7 @@ class KerasInputs:
             self.names = default_names(len(self.names))
 
     def packed(self, arguments: Sequence[tf.Tensor]) -> Any:
-        """Return the elements and conditions as the model takes its inputs."""
+        """Return the elements and conditions in the structure of the model's inputs."""
         if len(self.specs) < 2:
             return arguments[0]
         placed = dict(zip(self._order, arguments, strict=True))
@@ -51,7 +52,7 @@ class KerasInputs:
         return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
 
     def conditions(self, call: Callable[..., Any]) -> Specs:
-        """Return the conditions' specs; one that may be longer or shorter in time is a `Memory`.
+        """Return the conditions' specs; a condition whose length may differ is a `Memory`.
 
         Args:
           call: the network as a function of its arguments.
@@ -72,7 +73,7 @@ class KerasInputs:
         return found
 
     def _have_own_axis(self, call: Callable[..., Any], group: Sequence[int]) -> bool:
-        """Return whether a group of conditions may be both shorter and longer than the elements."""
+        """Return whether a group of conditions can be both shorter and longer than the elements."""
         for times in (TIMES - 1, TIMES + 3):
             shapes = [
                 sized(spec, 1, [times if at in group else TIMES])
@@ -95,7 +96,7 @@ def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
 
 
 def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:
-    """Return the indices of the inputs, with that of the elements first."""
+    """Return the indices of the inputs, the index of the elements first."""
     places = list(range(len(specs)))
     grows = [n for n in places if specs[n].shape.rank > 1 and specs[n].shape[1] is None]
     if len(specs) < 2 or (not named and 0 in grows):

@@ -16,9 +16,9 @@ class Layout:
 
     Args:
       order: "time" or "raster".
-      whole_pixels: whether one symbol has all channels of a pixel.
-      channels: number of channels per time, if elements are [batch, time, channels]; None: they
-        are [batch, time] or images.
+      whole_pixels: whether one symbol contains all channels of a pixel.
+      channels: number of channels per time step if elements are [batch, time, channels]; None if
+        they are [batch, time] or images.
     """
 
     order: str
@@ -27,21 +27,21 @@ class Layout:
 
     @property
     def rank(self) -> int:
-        """Number of axes of the elements, including that of the rows."""
+        """Number of axes of the elements, including the batch axis."""
         return 4 if self.order != "time" else 2 if self.channels is None else 3
 
     @property
     def event(self) -> tuple[int, ...]:
-        """Axes of the elements of one time, after batch and time."""
+        """Shape of the elements of one time step."""
         return () if self.channels is None else (self.channels,)
 
     @property
     def noise_axes(self) -> int:
-        """Number of axes of the positions that have noise of their own."""
+        """Number of axes of the positions that have independent noise."""
         return self.rank - (2 if self.whole_pixels else 1)
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of a row's elements.
+        """Return the shape of the elements of one row.
 
         Args:
           sizes: (length,) or (height, width, channels).
@@ -49,7 +49,7 @@ class Layout:
         return (*sizes, *self.event)
 
     def parted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return a network's outputs [batch, time, ...] split into each channel's parameters."""
+        """Split a network's outputs [batch, time, ...] into the parameters of each channel."""
         if self.channels is None:
             return outputs
         sizes = tf.shape(outputs)[:2] if None in outputs.shape[:2] else outputs.shape[:2]
@@ -69,7 +69,7 @@ class Layout:
 
         Args:
           distribution: the distribution of a symbol.
-          seed: the noise's seed, an integer in [0, 2^64).
+          seed: seed of the noise, an integer in [0, 2^64).
           num: number of rows.
           shape: shape of a row's elements.
           start: time of the first element.
@@ -88,8 +88,8 @@ def layout_of(
     Args:
       distribution: the distribution of the model's symbols.
       order: "time" or "raster".
-      inputs: spec of the network's input in time order, whose third axis, if its size is more than
-        one, is that of the channels.
+      inputs: spec of the network's input in time order; a third axis of more than one entry is the
+        elements' channel axis.
     """
     if order != "time":
         return Layout(order, pixel_channels(distribution) is not None)

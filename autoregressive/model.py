@@ -1,4 +1,4 @@
-"""`Autoregressive`: a causal network and a distribution make a model of arrays."""
+"""`Autoregressive`: a model of arrays made of a causal network and a distribution."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
@@ -6,16 +6,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.choices import choice_of
+from autoregressive.choices import DrawOptions
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from autoregressive.condition_values import given_to
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts, codec_for
-from autoregressive.given import first_state, rows
 from autoregressive.layout import layout_of
+from autoregressive.named_conditions import first_state, rows
 from autoregressive.networks import condition_specs, image_spec, input_spec
 from autoregressive.outputs import check_parameters
-from autoregressive.prompts import decoded, ended, prompt_of, stopped
+from autoregressive.prompts import decoded, ended, stopped
 from autoregressive.ragged import with_lengths, zero_after_end
 from autoregressive.reading import reading_of
 from autoregressive.samplers import Draft, methods_of
@@ -34,43 +34,44 @@ class Autoregressive:
 
     Args:
       network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order its
-        input is the sequence shifted by one, so it need only be causal. In raster order it must be
-        masked: its output at a pixel depends only on the pixels before it.
+        input is the sequence shifted by one step, so it only needs to be causal. In raster order it
+        must be masked: its output at a pixel depends only on the pixels before it.
       distribution: the distribution of every element, from `likelihoods` or with the same methods.
-      codec: converts elements to the distribution's symbols and back. By default `Integers` for
+      codec: converts elements to the distribution's symbols and back. The default is `Integers` for
         tokens (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels
         and `Reals` for real symbols.
-      conditions: further arguments of the network: the spec of its second argument, or specs by
-        name in the order of its further arguments. [None, None, channels] has the elements' time
-        axis, [None] or [None, channels] is the same at every time, and `Memory([None, None,
-        channels])` has an axis of its own. Not needed for a Keras model with several inputs.
+      conditions: specs of the network's arguments after the first, a single spec or specs by name
+        in the arguments' order. A condition [None, None, channels] has the elements' time axis,
+        [None] or [None, channels] is the same at every time step, and `Memory([None, None,
+        channels])` has a separate axis. Not needed for a Keras model with several inputs.
       condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
         height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
-        Channels of one time are independent of each other, given the times before; the network
-        gives the parameters of one after the other.
+        Channels of a time step are independent given earlier steps; the network outputs the
+        parameters of one after the other.
       start: the network's input before the first element in time order. For a network that reads
-        integers it is a symbol, possibly one that is never drawn, by default levels // 2; for one
-        that reads floats, a number on the network's scale, by default the middle of `input_scale`.
-      input_scale: (low, high), the floats that the network reads for the least and the greatest
-        level, or for -1 and 1 of real symbols; by default (-1, 1).
+        integers it is a symbol, possibly one that is never drawn (default levels // 2); for a
+        network that reads floats, a number on its scale (default the middle of `input_scale`).
+      input_scale: (low, high), the floats that the network reads for the lowest and highest level,
+        or for the real symbols -1 and 1; the default is (-1, 1).
 
     Raises:
-      ValueError: the number of the network's output channels is not that of the distribution's
-        parameters, codec and distribution have different levels, or the network cannot read `start`
-        or `input_scale`.
-      NotCausalError: the network's outputs look ahead, change with the length, or are random.
+      ValueError: the number of the network's output channels differs from the number of the
+        distribution's parameters, codec and distribution have different levels, or the network
+        cannot read `start` or `input_scale`.
+      NotCausalError: the network's outputs depend on later inputs, change with the length, or are
+        random.
 
     Attributes:
-      layout: the axes of the model's elements.
-      sample_rate_hz: sample rate of a sound model that was stored with one; else None.
+      layout: description of the axes of the model's elements.
+      sample_rate_hz: sample rate with which a sound model was stored; None otherwise.
     """
 
     kind = "autoregressive"
     sample_rate_hz: int | None = None
-    compresses: ClassVar[bool] = False  # has `compress` and `decompress`
+    compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
 
     def __init__(
         self,
@@ -119,11 +120,10 @@ class Autoregressive:
         codec: Codec,
         order: Literal["time", "raster"] = "time",
     ) -> "Autoregressive":
-        """Return the model of a network that reads symbols and does its own shift.
+        """Return a model of a network that reads symbols and shifts them by one step itself.
 
         Args:
-          symbols: a `SymbolNetwork`; in time order, a `SteppedSymbols` if it is to be sampled by
-            "cached".
+          symbols: a `SymbolNetwork`; the method "cached" needs a `SteppedSymbols` in time order.
           distribution: the distribution of a symbol.
           codec: converts elements to symbols and back.
           order: "time" or "raster".
@@ -134,17 +134,17 @@ class Autoregressive:
 
     @property
     def network(self) -> Any:
-        """The network, as it was passed."""
+        """The network that was passed to the constructor."""
         return self.symbol_network.network
 
     @property
     def feeds(self) -> str:
-        """A sentence that says what the network's inputs are; "" if the network reads symbols."""
+        """A sentence that describes the network's inputs; "" if the network reads symbols."""
         return getattr(self.symbol_network, "feeds", "")
 
     @property
     def conditions(self) -> Specs:
-        """Specs of the conditions by name; the name of an only one is "condition"."""
+        """Specs of the conditions by name; a single unnamed condition is called "condition"."""
         return conditions_of(self.symbol_network)
 
     @property
@@ -154,13 +154,13 @@ class Autoregressive:
         return 0 if spec is None else (*spec.shape, 1)[2]
 
     def check_causal(self) -> None:
-        """Raise NotCausalError if outputs look ahead with the current weights."""
+        """Raise NotCausalError if outputs depend on later inputs with the current weights."""
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables that the network's output depends on and that are not frozen.
+        """Return the non-frozen variables that the network's output depends on.
 
         Args:
           *example: symbols, and conditions if there are any; by default four zeros in time order.
@@ -190,13 +190,13 @@ class Autoregressive:
             tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
-        """Check elements, and return their symbols.
+        """Check elements and return their symbols.
 
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
 
         Raises:
-          ValueError: the elements have a wrong rank, contain NaN, or are not levels of the codec.
+          ValueError: the elements have a wrong rank, contain NaN, or are outside the codec's range.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
@@ -209,11 +209,11 @@ class Autoregressive:
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
           condition: the network's conditions: an array if there is one, or a dict of arrays by
-            name. Where a condition is the same at every time, one row may be given for all.
+            name. For a condition without a time axis, one row may be given for all.
 
         Returns:
           [..., num_parameters]; for images [batch, height, width, channels, num_parameters] if the
-          distribution is of single channels.
+          distribution is over single channels.
         """
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)
@@ -230,12 +230,12 @@ class Autoregressive:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels]; or a
             list of rows of different lengths.
           condition: the conditions that the network reads, an array or a dict of arrays by name.
-          lengths: integers [batch], times of each row, after which elements may be anything; None:
-            all, or as many as the rows of a list have.
+          lengths: integers [batch], number of time steps of each row; later elements may be
+            anything. None: the full length, or the lengths of the rows in a list.
 
         Returns:
           float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
-          distribution is of whole pixels, [batch, height, width, channels] if it is of single
+          distribution is over whole pixels, [batch, height, width, channels] if it is over single
           channels. The sum over a row is the row's log-probability.
 
         Raises:
@@ -262,39 +262,29 @@ class Autoregressive:
         condition: Any = None,
         *,
         method: str = "auto",
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
         return_log_prob: bool = False,
         draft: Any = None,
+        **options: Any,
     ) -> Any:
         """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
-        A row depends only on the seed, its index, its condition and its prefix: not on the method
-        or on `num`, except for the network's rounding.
+        Each row depends only on the seed and on its index, condition and prefix; the method and
+        `num` affect it only through rounding in the network.
 
         Args:
           num: number of rows.
           length: number of elements per row, including the prefix, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
-          method: "cached", one step per element; "fixed-point", passes until nothing changes;
-            "naive", one pass per element; "auto", the sampler registered for the network and the
-            distribution, or else "cached", or "fixed-point" if the network has no step;
-            "speculative", passes over blocks that `draft` proposes.
-          temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
-            values are closer to its mode.
-          top_k: draw only from this many of the most probable tokens; 0: from all.
-          top_p: draw only from the most probable tokens that together have this probability, in
-            (0, 1]; after `temperature` and `top_k`.
-          prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
-            of rows of different lengths.
-          stop: the element that ends a row; those after it are equal to it.
-          return_log_prob: return the log-probability of every element, too.
-          draft: the model that proposes, for "speculative": a smaller one with the same symbols and
-            noise, a student, or any object with `as_draft(model)`. It changes only the time taken.
+          method: "cached", one cached step per element; "fixed-point", full passes until nothing
+            changes; "naive", one full pass per element; "speculative", passes over blocks that
+            `draft` proposes; "auto", the sampler registered for the network and the distribution,
+            otherwise "cached", or "fixed-point" if the network has no step.
+          return_log_prob: whether to return the log-probability of every element, too.
+          draft: for "speculative", the model that proposes symbols: a smaller model with equal
+            symbols and noise, a student, or any object with `as_draft(model)`. It affects only the
+            speed.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Returns:
           The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
@@ -307,14 +297,14 @@ class Autoregressive:
         if method not in methods:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
-        shape = self.layout.shape(sizes)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        shape, how = self.layout.shape(sizes), DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
         self.check_length(sizes)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._given(condition, (num, *shape))
-        prompt, shared = prompt_of(prefix, stop, self.codec, num, sizes[0], self.layout)
+        prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
@@ -334,42 +324,34 @@ class Autoregressive:
         *,
         num: int = 1,
         chunk: int = 2000,
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
+        **options: Any,
     ) -> Iterator[np.ndarray]:
-        """Yield the elements of `sample`, up to [num, chunk] at a time.
+        """Yield the elements that `sample` would return, up to [num, chunk] at a time.
 
-        It ends early where all rows have ended by `stop`.
+        It ends early once all rows have ended with `stop`.
 
         Args:
           length: number of elements of each row, including the prefix.
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.
-          chunk: number of elements at a time, rounded up to a multiple of the network's block.
-          temperature: at least 0, a number or one for each row; 1 samples the distribution.
-          top_k: draw only from this many of the most probable tokens; 0: from all.
-          top_p: draw only from the most probable tokens that together have this probability, in (0,
-            1].
-          prefix: elements that the rows begin with, as an array or a list of rows.
-          stop: the element that ends a row; those after it are equal to it.
+          chunk: number of elements per chunk, rounded up to a multiple of the network's block.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Raises:
-          ValueError: an argument is invalid for this model; raised at the call, before the first
-            element.
-          UnsupportedNetworkError: the network has no step; also raised at the call.
+          ValueError: an argument is invalid for this model; raised by the call itself, before the
+            first element.
+          UnsupportedNetworkError: the network has no step; also raised by the call itself.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        how = DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
         given = self._given(condition, (num, length))
         self.check_length((length,))
-        prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
+        prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
             # raises what is missing
@@ -384,8 +366,8 @@ class Autoregressive:
           model: the model for which symbols are proposed.
 
         Raises:
-          ValueError: this model's symbols, noise or conditions differ from the other's, or it has
-            no steps of one symbol.
+          ValueError: this model's symbols, noise or conditions differ from the other model's, or it
+            has no steps of one symbol.
         """
         return stepped_draft(self, model)
 

@@ -1,4 +1,4 @@
-"""A uniform way to call users' networks of any kind."""
+"""Call users' networks of any kind in a uniform way."""
 
 import inspect
 import sys
@@ -15,10 +15,10 @@ from foundation.errors import UserError
 
 
 class CausalNetwork(Protocol):
-    """A network from elements, and optionally a condition, to parameters at every time.
+    """A function from elements, and optionally a condition, to parameters at every time step.
 
-    Law: row t of the output depends on rows 0 to t of the arguments, but neither on later ones nor
-    on their number.
+    Law: the output at time step t depends on steps 0 to t of the arguments, but neither on later
+    steps nor on the number of steps.
     """
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, /) -> tf.Tensor:
@@ -27,10 +27,10 @@ class CausalNetwork(Protocol):
 
 @runtime_checkable
 class SteppedNetwork(Protocol):
-    """A causal network with its own step.
+    """A causal network with a user-defined step.
 
-    Law: `step` over parts of the time, each with the state that the previous one returned, equals
-    the call.
+    Law: calling `step` on consecutive parts of a sequence, each with the state that the previous
+    call returned, gives the same outputs as one call of the network.
     """
 
     def initial_state(self, batch: int) -> Any:
@@ -39,11 +39,11 @@ class SteppedNetwork(Protocol):
     def step(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters [batch, n, parameters] of the next n times, and the new state."""
+        """Return the parameters of the next n steps, [batch, n, parameters], and the new state."""
 
 
 def brings_step(network: Any) -> bool:
-    """Return whether a network has its own step, the methods of a `SteppedNetwork`."""
+    """Return whether a network has a user-defined step, the methods of a `SteppedNetwork`."""
     return isinstance(network, SteppedNetwork)
 
 
@@ -77,7 +77,7 @@ def image_spec(
 
     Args:
       network: any network.
-      channels: number of channels if neither a spec nor Keras tells it; None: 1.
+      channels: number of channels if neither a spec nor Keras determines it; None: 1.
       given: the spec of the images, or None.
     """
     if given is not None:
@@ -89,12 +89,12 @@ def image_spec(
 
 
 def condition_specs(network: Any, given: Any = None) -> Specs:
-    """Return the specs of a network's further arguments by name, in their order.
+    """Return the specs of a network's arguments after the first, by name and in order.
 
     Args:
       network: any network.
-      given: a spec, specs by name or in a list, or the channels of a condition that has a time
-        axis; None: a Keras model's own further inputs, their kinds found by calls.
+      given: a spec, specs by name or in a list, or the number of channels of a condition with a
+        time axis; None: the further inputs of a Keras model, whose kinds are found by trial calls.
 
     Raises:
       ValueError: `given` has none of these forms.
@@ -147,7 +147,7 @@ def _check_backend(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network, or its Keras `call`, has an argument `training`."""
-    if getattr(network, "input_signature", None) is not None:  # it takes only tensors
+    if getattr(network, "input_signature", None) is not None:  # then it takes only tensors
         return False
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):
         return True

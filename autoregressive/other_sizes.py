@@ -1,7 +1,7 @@
-"""Keras models that are graphs of layers, run at sizes other than they were built for.
+"""Run Keras models that are graphs of layers at sizes other than those they were built for.
 
-The layers are called again; no layer is copied. Keras checks the shape of the inputs only where the
-model as a whole is called. Sizes that layers hold are replaced where they are recognised.
+The layers are called individually; no layer is copied. Keras checks input shapes only when the
+model as a whole is called. Sizes stored in layers are replaced where they are recognised.
 """
 
 import sys
@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from autoregressive.outputs import one_line
 
-# What a call may raise if it cannot take a size.
+# Errors that a call may raise if it does not support a size.
 ERRORS = (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError)
 
 
 class BakedSizeError(ValueError):
-    """A layer cannot be called at another size.
+    """An error that names a layer that cannot be called at another size.
 
     Attributes:
       layer: name of the layer.
@@ -33,13 +33,13 @@ def graph_of(network: Any) -> Any:
     """Return the graph of layers of a functional or built sequential Keras model, or None."""
     call = getattr(type(network), "call", None)
     if not str(getattr(call, "__module__", "")).startswith("keras."):
-        return None  # not a model, or one with a call of its own
+        return None  # not a Keras model, or one that overrides `call`
     graph = getattr(network, "_functional", None) or network
     return graph if hasattr(graph, "_run_through_graph") else None
 
 
 def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
-    """Return the sizes that a Keras model's first input was declared with; (): any, or unknown.
+    """Return the declared sizes of a Keras model's first input; () if they vary or are unknown.
 
     Args:
       network: any network.
@@ -58,10 +58,9 @@ class OtherSizes:
     Args:
       network: a functional or built sequential Keras model.
       sizes: sizes that the network was built for, [time] or [height, width].
-      replaces: where the layers' own copies of these sizes are replaced. "all": in shapes, in
-        numbers of repetitions, and in constants, which are cut to the input's size; "first": only
-        at the first axis of a shape that has the size, since numbers of channels may equal it; "":
-        nowhere.
+      replaces: where layers' stored copies of these sizes are replaced. "all": in shapes, in
+        repetition counts, and in constants, which are cut to the input's size; "first": only the
+        first matching axis of a shape, since the number of channels may be equal; "": nowhere.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
                     return _run(operation, arguments[0], replaced)
                 if replaced is None:
                     return operation(*arguments, **options)
-                with tf.name_scope(operation.name):  # which errors name
+                with tf.name_scope(operation.name):  # errors contain the name
                     arguments, options = tf.nest.map_structure(
                         lambda x: replaced.constant(x) if id(x) in constants else x,
                         (arguments, options),
@@ -119,13 +118,13 @@ def _constants(graph: Any) -> dict[int, Any]:
 
 
 class _Replaced:
-    """The replacement of the sizes that a model was built for by those of a call."""
+    """Replaces the sizes that a model was built for with the sizes of a call."""
 
     def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool) -> None:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 
     def _axes(self, shape: Sequence[Any]) -> dict[int, Any]:
-        """Return the new size of each axis that is to be replaced, by axis."""
+        """Return the new sizes of the axes to replace, by axis."""
         left, found = dict(self._now), {}
         for axis, size in enumerate(shape):
             if isinstance(size, int) and size in left:
@@ -136,7 +135,7 @@ class _Replaced:
         return [self._axes(shape).get(axis, size) for axis, size in enumerate(shape)]
 
     def constant(self, values: Any) -> Any:
-        """Return a constant cut to the new size along each axis that has a size of the model."""
+        """Return a constant cut to the new size along each axis whose size is replaced."""
         for axis, size in self._axes(list(values.shape)).items():
             values = tf.gather(values, tf.range(size), axis=axis)
         return values

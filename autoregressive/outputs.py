@@ -1,4 +1,4 @@
-"""Checks of a network on a small input, with one-line errors."""
+"""Check a network's output on a small input, with one-line errors."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from autoregressive.trainable import layers_within
 from foundation.errors import UserError
 from likelihoods.distribution import Distribution
 
-SMALL = 4  # times, or pixels a side, that every network takes
+SMALL = 4  # time steps, or pixels a side, that every network takes
 
 
 def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int) -> list[int]:
@@ -21,7 +21,7 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
     Args:
       call: the network as a function of tensors.
       specs: specs of the network's arguments, [None, None, ...].
-      axes: number of axes after the batch that grow, 1 for time and 2 for images.
+      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
 
     Raises:
       ValueError: the output is not a tensor [batch, ..., parameters] of the input's size, or the
@@ -77,7 +77,7 @@ def check_stateless(network: Any) -> None:
 
 @contextlib.contextmanager
 def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
-    """Turn errors that Keras or TensorFlow raises in a call into a one-line ValueError.
+    """Convert errors that Keras or TensorFlow raises inside the block into a one-line ValueError.
 
     Args:
       specs: specs of the call's arguments, which the message lists.
@@ -95,7 +95,7 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of an error of Keras or TensorFlow, without terminal codes."""
+    """Return the first informative line of a Keras or TensorFlow error, without terminal codes."""
     lines = str(error).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     kept = [line.strip() for line in lines if line.strip()]
     kept = [line for line in kept if not line.startswith("Exception encountered when")] or kept

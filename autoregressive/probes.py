@@ -1,4 +1,4 @@
-"""Comparisons of a network's outputs, which show whether it keeps the law of a causal network."""
+"""Compare a network's outputs to find violations of the law of a causal network."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ Network = Callable[..., tf.Tensor]
 
 
 class Argument(NamedTuple):
-    """Whether an argument has a time axis, and whether outputs must not depend on later times."""
+    """Whether an argument has a time axis, and whether outputs must not look ahead in it."""
 
     is_timed: bool
     is_causal: bool
@@ -23,14 +23,14 @@ CAUSAL = Argument(is_timed=True, is_causal=True)
 
 
 class Probe:
-    """Outputs for random arguments of two rows.
+    """Comparison of a network's outputs for random arguments of two rows.
 
     Args:
       alone: the network, for calls on one row.
       together: the network, for calls on both rows.
       first: arguments of the network, [2, time, ...] each, or [2, ...] without a time axis.
       other: other arguments of the same shapes.
-      kinds: the facts about each argument.
+      kinds: the properties of each argument.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Probe:
         self._known: tf.Tensor | None = None
 
     def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> str:
-        """Return how the outputs break the law; "" if they seem to keep it.
+        """Return how the outputs violate the law; "" if no violation is found.
 
         Args:
-          both: lengths at which both rows are called together; only the full length if outputs may
-            look ahead in an argument, since they may then change with the length.
-          single: lengths at which only the first row is called.
+          both: lengths for calls on both rows; only the full length is used if outputs may look
+            ahead in some argument, since they may then change with the length.
+          single: lengths for calls on the first row only.
         """
         whole = self._whole()
         fault = self._looks_ahead(whole)
@@ -73,7 +73,7 @@ class Probe:
         return ""
 
     def differs(self, outputs: tf.Tensor) -> bool:
-        """Return whether the outputs of both rows together differ from those of each by itself."""
+        """Return whether the outputs of a call on both rows differ from those of separate calls."""
         return differs(self._whole(), outputs)
 
     def _whole(self) -> tf.Tensor:
@@ -82,7 +82,7 @@ class Probe:
         return self._known
 
     def _rows(self, length: int) -> tf.Tensor:
-        """Return the outputs of `length` steps of every row, each called by itself."""
+        """Return the outputs for `length` steps of every row, each from a separate call."""
         rows = [
             self._alone(*self._cut(slice(row, row + 1), length))
             for row in range(self._first[0].shape[0])
@@ -90,12 +90,12 @@ class Probe:
         return tf.concat(rows, 0)
 
     def _cut(self, which: slice, length: int) -> list[tf.Tensor]:
-        """Return `length` steps of the first arguments, for the rows of a slice."""
+        """Return the first `length` steps of selected rows of the first arguments."""
         pairs = zip(self._first, self._kinds, strict=True)
         return [x[which, :length] if kind.is_timed else x[which] for x, kind in pairs]
 
     def _looks_ahead(self, whole: tf.Tensor) -> str:
-        """Return a text that says how far outputs look ahead; "" if later rows change none."""
+        """Return a phrase that says how far outputs look ahead; "" if they do not."""
         ahead, length = 0, self._length
         for number, time in enumerate((1, length // 3, length // 2, length - 1)):
             row = slice(number % 2, number % 2 + 1)
@@ -123,12 +123,12 @@ def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
-    """Return how many steps before `time` the first changed row is; 0 if none changed.
+    """Return how many steps before `time` the outputs first change; 0 if they do not.
 
     Args:
       whole: outputs, [batch, time, ...].
       changed: outputs for inputs that differ only at `time` and later.
-      time: number of outputs that should not differ.
+      time: number of time steps whose outputs should not differ.
     """
     distance = _distance(whole[:, :time], changed[:, :time])
     axes = [axis for axis in range(distance.shape.rank) if axis != 1]

@@ -1,4 +1,4 @@
-"""Prompts: symbols that are given at the start of sequences, and the symbol that ends them."""
+"""Prompts: known symbols at the start of sequences, and the symbol that ends sequences."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ NEVER = -1
 
 
 class Prompt(NamedTuple):
-    """The symbols that sequences begin with, and the one that ends them.
+    """The known first symbols of sequences, and the symbol that ends them.
 
     Attributes:
-      symbols: [batch, time, ...], of which the first `known` of each row count.
-      known: int32 [batch], the number of given symbols of each row.
-      stop: int32 [], the symbol after which a row need not be drawn; `NEVER`: there is none.
+      symbols: [batch, time, ...]; only the first `known` symbols of each row are used.
+      known: int32 [batch], number of known symbols of each row.
+      stop: int32 [], the symbol that ends a row; `NEVER` if there is none.
     """
 
     symbols: tf.Tensor
@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
     stop: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, replaced by the given ones where these are known.
+        """Return the drawn symbols, replaced by the known symbols where there are any.
 
         Args:
           drawn: [batch, n, ...].
@@ -42,8 +42,8 @@ class Prompt(NamedTuple):
         return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return which rows end with the symbols [batch, 1] drawn at a position, bool [batch]."""
-        if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # which have no `stop`
+        """Return which rows the symbols [batch, 1] drawn at a position end, bool [batch]."""
+        if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # these have no `stop`
             return tf.zeros([drawn.shape[0]], tf.bool)
         return (drawn[:, 0] == self.stop) & (position >= self.known)
 
@@ -51,12 +51,12 @@ class Prompt(NamedTuple):
 def prompt_of(
     prefix: Any, stop: Any, codec: Codec, num: int, length: int, layout: Layout
 ) -> tuple[Prompt | None, int]:
-    """Return the prompt of sequences, and the number of symbols that are given in all of them.
+    """Return the prompt of sequences, and the number of first symbols known in all of them.
 
     Args:
       prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
         None.
-      stop: an element, or None.
+      stop: the element that ends a row, or None.
       codec: converts elements to symbols.
       num: number of rows.
       length: number of elements of each row.
@@ -68,7 +68,7 @@ def prompt_of(
 
     Raises:
       ValueError: the model generates images; the prefix has a wrong number of rows, is longer than
-        `length` or has elements that are not the codec's; or `stop` is not one of its elements.
+        `length`, or has elements outside the codec; or `stop` is outside the codec.
     """
     if prefix is None and stop is None:
         return None, 0
@@ -97,14 +97,14 @@ def _encoded(row: np.ndarray, codec: Codec, layout: Layout, name: str) -> np.nda
 
 
 def _end(stop: Any, codec: Codec, layout: Layout) -> int:
-    """Return the symbol of the element that ends a sequence."""
+    """Return the symbol for the element that ends a sequence."""
     if codec.levels is None:
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
     return int(_encoded(checked_stop(stop)[np.newaxis], codec, layout, "stop")[0])
 
 
 def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
-    """Return symbols [batch, time] with those after a row's end equal to the symbol that ends it.
+    """Return the symbols [batch, time] with `stop` in every position after a row's end.
 
     Args:
       symbols: the drawn symbols, [batch, time].
@@ -115,7 +115,7 @@ def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
 
 
 def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
-    """Return which of the symbols come after the one that ended their row, bool [batch, time]."""
+    """Return which symbols come after the one that ends their row, bool [batch, time]."""
     if int(prompt.stop) == NEVER:
         return np.zeros(symbols.shape, bool)
     positions = np.arange(symbols.shape[1])
@@ -124,10 +124,10 @@ def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
 
 
 class Following:
-    """A stream's memory of which of its rows have ended.
+    """A record of which rows of a stream have ended.
 
     Args:
-      prompt: the prompt that the rows are drawn with; None: no row ends.
+      prompt: the prompt with which rows are drawn; None: no row ends.
     """
 
     def __init__(self, prompt: Prompt | None) -> None:
@@ -140,7 +140,7 @@ class Following:
         return self._prompt is not None and bool(self._ended.all())
 
     def kept(self, symbols: np.ndarray) -> np.ndarray:
-        """Return the next symbols [num, n], with those after a row's end equal to its last.
+        """Return the next symbols [num, n], with `stop` in every position after a row's end.
 
         Args:
           symbols: the drawn symbols, [num, n].
@@ -161,7 +161,7 @@ class Following:
 def decoded(
     parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
 ) -> Iterator[np.ndarray]:
-    """Yield parts of symbols as elements, up to the end of all rows."""
+    """Yield the elements for parts of symbols until all rows have ended."""
     following = Following(prompt)
     for symbols in parts:
         kept = following.kept(symbols)

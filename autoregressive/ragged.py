@@ -1,4 +1,4 @@
-"""Rows of different lengths: padded to one array, with their lengths."""
+"""Pad rows of different lengths to one array, and keep their lengths."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from likelihoods.codec import Codec
 
 
 def filler(codec: Codec) -> np.ndarray:
-    """Return an element, [], that any codec can encode: what stands after the end of a row."""
+    """Return an element, [], that the codec can encode, to pad the end of a row."""
     symbol = 0.0 if codec.levels is None else codec.levels // 2
     with tf.init_scope():
         return np.asarray(codec.decode(tf.constant(symbol)))
 
 
 def listed(values: Any, axes: int) -> list[np.ndarray] | None:
-    """Return rows that were given one by one, or None for an array or something else.
+    """Return the rows of a list or ragged tensor; None for an array or anything else.
 
     Args:
       values: a list or tuple of arrays, or a `tf.RaggedTensor`.
@@ -40,9 +40,9 @@ def padded(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray
     """Return rows as one array [rows, length, ...].
 
     Args:
-      rows: arrays [n, ...], each at most as long as `length`.
+      rows: arrays [n, ...] with n <= `length`.
       length: length of every row of the result.
-      fill: the value after the end of a row.
+      fill: the value to pad rows with.
     """
     dtype = np.result_type(*rows)
     array = np.full([len(rows), length, *rows[0].shape[1:]], np.asarray(fill).astype(dtype))
@@ -52,12 +52,12 @@ def padded(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray
 
 
 def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
-    """Return lengths as int32 [rows].
+    """Check lengths and return them as int32 [rows].
 
     Args:
       lengths: the lengths, integers [rows].
       rows: number of rows.
-      most: the greatest length that a row may have.
+      most: the largest allowed length.
 
     Raises:
       ValueError: the lengths are not integers from 0 to `most`, one for each row.
@@ -73,7 +73,7 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
 
 
 def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
-    """Return which elements are before the end of their row, bool [batch, time, 1, ...].
+    """Return a mask of the elements before their row's end, bool [batch, time, 1, ...].
 
     Args:
       lengths: int32 [batch].
@@ -85,7 +85,7 @@ def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
 
 
 def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros after the end of every row.
+    """Return values [batch, time, ...] with zeros after each row's end.
 
     Args:
       lengths: int32 [batch].
@@ -97,12 +97,12 @@ def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 def with_lengths(
     elements: Any, lengths: Any, codec: Codec, rank: int
 ) -> tuple[Any, tf.Tensor | None]:
-    """Return elements [batch, time, ...] and their lengths, int32 [batch]; None: all are full.
+    """Return elements [batch, time, ...] and lengths int32 [batch], or None if all rows are full.
 
     Values after the end of a row are replaced, so they may be anything, such as NaN.
 
     Args:
-      elements: an array or tensor; or rows of different lengths, which then give `lengths`.
+      elements: an array or tensor; or rows of different lengths, which determine `lengths`.
       lengths: integers [batch], or None.
       codec: the codec that will encode the elements.
       rank: number of axes of the elements.
@@ -133,7 +133,7 @@ def with_lengths(
 
 
 def ended(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
-    """Return elements [rows, time, ...] with a filler after every row's end, and int32 lengths.
+    """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths.
 
     Args:
       array: elements, [rows, time, ...].

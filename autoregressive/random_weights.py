@@ -1,7 +1,7 @@
 """A network with random numbers in place of its trained weights.
 
-A head of zeros, a gate of zero or an untrained mask hides what a network reads; random weights show
-it.
+A head of zeros, a gate of zero or an untrained mask hides what a network reads; random weights
+reveal it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from autoregressive.incremental.replay import captured, needed
 from autoregressive.incremental.tracing import Traces, dependent, run_traced, specs_of
 from autoregressive.trainable import Weights, weights_among, without_copies
 
-# A table with this many times more rows than columns is an embedding, whose rows are inputs.
+# A matrix with this many times more rows than columns is taken to be an embedding.
 TALL = 4
 DEFAULT_SYMBOLS = 256
 
@@ -22,7 +22,7 @@ DEFAULT_SYMBOLS = 256
 def with_random_weights(
     call: Callable[..., tf.Tensor], seed: int, *example: tf.Tensor
 ) -> Callable[..., tf.Tensor]:
-    """Return a network with random weights; those that are frozen, such as masks, keep theirs.
+    """Return a network with random weights; frozen variables, such as masks, keep their values.
 
     Assignments within a call, such as of a masked kernel to itself, change the random weights.
 
@@ -56,7 +56,7 @@ def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:
 
 
 def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
-    """Return random values of a variable that keep the scale of what they are multiplied with."""
+    """Return random values for a variable that keep the scale of activations."""
     shape = variable.shape.as_list()
     if len(shape) < 2:
         values = generator.uniform(0.5, 1.5, shape)
@@ -70,11 +70,11 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
 
 
 def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
-    """Return the number of integers that a network can tell apart: the rows of its embedding.
+    """Return the number of symbols that a network distinguishes: the rows of its embedding.
 
     Args:
-      graph: graph of the network, whose first argument is of integers.
-      unknown: returned if no embedding is found, as in a stored network.
+      graph: graph of the network, whose first argument contains integers.
+      unknown: result if no embedding is found, as in a stored network.
     """
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []

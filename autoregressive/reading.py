@@ -1,4 +1,4 @@
-"""A network's inputs for symbols: integers, or numbers on a scale; and the first input."""
+"""How a network reads symbols: as integers or scaled numbers, with a first input before them."""
 
 import dataclasses
 import functools
@@ -13,22 +13,22 @@ from autoregressive.trainable import layers_within
 from likelihoods import levels as level_grid
 from likelihoods.codec import Codec
 
-SCALE = (-1.0, 1.0)  # of networks that say nothing else
-MOST_COMPARED = 4096  # levels on which a codec's scale is compared with an even one
-ROUNDING = 2e-7  # of numbers between -1 and 1
+SCALE = (-1.0, 1.0)  # the default
+MOST_COMPARED = 4096  # number of levels on which a codec's scale is compared with an even scale
+ROUNDING = 2e-7  # rounding error of numbers between -1 and 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The relation between symbols and the numbers that a network reads.
+    """A mapping from symbols to the numbers that a network reads.
 
     Args:
       codec: converts elements to symbols, and symbols to floats.
-      dtype: type of the network's input. Integers are the symbols themselves.
-      input_scale: numbers that a network of floats reads for the least and the greatest level of a
-        codec, or for the real symbols -1 and 1.
-      start: the network's input before the first symbol; None: there is none, as for an image
-        network that is not shifted.
+      dtype: type of the network's input; integer inputs are the symbols themselves.
+      input_scale: numbers that a network with float inputs reads for a codec's lowest and highest
+        level, or for the real symbols -1 and 1.
+      start: the network's input before the first symbol; None: there is none, since image networks
+        are not shifted.
     """
 
     codec: Codec
@@ -37,7 +37,7 @@ class Reading:
     start: float | None = None
 
     def __call__(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [...] as the numbers that the network reads."""
+        """Convert symbols [...] to the numbers that the network reads."""
         if self.dtype.is_integer:
             return tf.cast(symbols, self.dtype)
         if self.input_scale == SCALE:
@@ -51,7 +51,7 @@ class Reading:
         return tf.cast(low + tf.cast(symbols, dtype) * step, self.dtype)
 
     def of_scaled(self, values: tf.Tensor) -> tf.Tensor:
-        """Return values on the scale of the codec, -1 to 1, as the network reads them."""
+        """Convert values on the codec's scale, -1 to 1, to the numbers that the network reads."""
         if self.input_scale == SCALE:
             return tf.cast(values, self.dtype)
         low, high = self.input_scale
@@ -59,7 +59,7 @@ class Reading:
 
     @functools.cached_property
     def _is_even(self) -> bool:
-        """True if the levels of the codec are evenly spaced on its scale, from -1 to 1."""
+        """True if the codec's levels are evenly spaced on its scale, from -1 to 1."""
         levels = self.codec.levels
         if levels is None:
             return False
@@ -70,20 +70,20 @@ class Reading:
 
     @property
     def starts_outside(self) -> bool:
-        """True if the network's first input is a symbol that the codec does not have."""
+        """True if the network's first input is a symbol outside the codec's levels."""
         is_symbol = self.dtype.is_integer and self.start is not None
         return is_symbol and (self.start or 0) >= (self.codec.levels or 0)
 
     @property
     def usual_start(self) -> float:
-        """The default for the network's input before the first symbol."""
+        """Default of the network's input before the first symbol."""
         if self.dtype.is_integer:
             return (self.codec.levels or 0) // 2
         return 0.5 * (self.input_scale[0] + self.input_scale[1])
 
     @property
     def feeds(self) -> str:
-        """A sentence, without its full stop, that says what the network's inputs are."""
+        """A sentence, without full stop, that describes the network's inputs."""
         low, high = self.input_scale
         if self.codec.levels is None:
             fed = f"real elements as {type(self.codec).__name__} scales them"
@@ -100,20 +100,20 @@ class Reading:
 def reading_of(
     codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
 ) -> Reading:
-    """Check and return the relation between symbols and a network's inputs.
+    """Check the settings of a `Reading` and return it.
 
     Args:
       codec: converts elements to symbols, and symbols to floats.
       dtype: type of the network's input.
       order: "time", whose networks are shifted by one, or "raster".
       start: the network's input before the first symbol, a number; None: the default.
-      input_scale: (low, high), the floats for the least and the greatest level, or for -1 and 1 of
-        real symbols; None: (-1, 1).
+      input_scale: (low, high), the floats for the lowest and highest level, or for the real symbols
+        -1 and 1; None: (-1, 1).
 
     Raises:
-      ValueError: `input_scale` is not a pair of rising numbers, or is given for a network of
-        integers; or `start` is not a number that the network can read, or is given for a network
-        that is not shifted.
+      ValueError: `input_scale` is not an increasing pair of numbers, or is given for a network that
+        reads integers; or `start` is not a number that the network can read, or is given for a
+        network that is not shifted.
     """
     scale = _checked_scale(input_scale, dtype)
     if order != "time":
@@ -138,9 +138,9 @@ def reading_of(
 
 
 def settings_of(network: Any) -> dict[str, Any]:
-    """Return how a `SymbolNetwork` reads symbols, as the arguments `start` and `input_scale`.
+    """Return the settings `start` and `input_scale` of a `SymbolNetwork`.
 
-    The result is empty for a network that reads symbols in a way of its own.
+    The result is empty for a network without a `Reading`.
     """
     reading: Reading | None = getattr(network, "reading", None)
     if reading is None:
@@ -150,7 +150,7 @@ def settings_of(network: Any) -> dict[str, Any]:
 
 
 def unusual_settings(network: Any) -> dict[str, Any]:
-    """Return those settings of `settings_of` that differ from the defaults.
+    """Return the settings `start` and `input_scale` that differ from their defaults.
 
     Args:
       network: a `SymbolNetwork`.
@@ -167,13 +167,13 @@ def unusual_settings(network: Any) -> dict[str, Any]:
 
 
 def rescaled(network: Any, reading: Reading) -> str:
-    """Return a clause about the range that a Keras layer `Rescaling` outputs; "" without the layer.
+    """Return a clause about the output range of a Keras layer `Rescaling`; "" without such a layer.
 
-    It shows a user who trained the network on a different range that its inputs differ here.
+    It alerts users whose network was trained on inputs of a different range.
 
     Args:
       network: any network.
-      reading: the relation between symbols and the network's inputs.
+      reading: how the network reads symbols.
     """
     if reading.dtype.is_integer:
         return ""
@@ -188,10 +188,10 @@ def rescaled(network: Any, reading: Reading) -> str:
 
 
 def check_start(reading: Reading, entries: int) -> None:
-    """Raise ValueError for a first symbol that the network has no entry for.
+    """Raise ValueError if the network's embedding has no entry for the first symbol.
 
     Args:
-      reading: the relation between symbols and the inputs of a network that reads integers.
+      reading: how the network reads symbols, which must be as integers.
       entries: number of rows of the network's embedding.
     """
     most = max(entries, reading.codec.levels or 0)

@@ -1,4 +1,4 @@
-"""The number of rows above a pixel that a masked network of images reads."""
+"""Find how many rows above a pixel a masked image network reads."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,24 +7,24 @@ import tensorflow as tf
 
 from autoregressive.random_weights import with_random_weights
 
-PROBED = (40, 4)  # height and width of the images on which it is found
-MOST = PROBED[0] // 2  # rows above that are looked for
+PROBED = (40, 4)  # height and width of the test images
+MOST = PROBED[0] // 2  # largest number of rows that can be found
 NOISE = 1e-5  # changes below are rounding
 
 
 def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | None:
-    """Return the number of rows above its own that a pixel's outputs depend on.
+    """Return the number of image rows above a pixel that its outputs depend on.
 
-    It is found by evaluation, with random weights in place of the trained ones: taps that a mask
-    closes are not counted.
+    It is found by evaluating the network with random weights, so taps that a mask disables are not
+    counted.
 
     Args:
       call: the network, from images to outputs [batch, height, width, parameters].
       inputs: spec of the network's first argument, [batch, height, width, channels].
 
     Returns:
-      The number of rows; None if the rows above cannot be left out: the outputs depend on their
-      place in the image, or on more than `MOST` rows, or the network takes images of only one size.
+      The number of rows; None if no rows can be left out because outputs depend on the position in
+      the image or on more than `MOST` rows, or the network takes images of only one size.
     """
     if any(size is not None for size in inputs.shape[1:3]):
         return None
@@ -52,7 +52,7 @@ def _drawn(generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType
 
 
 def _rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
-    """Return for each row of an image whether two outputs differ in it, bool [height]."""
+    """Return for each image row whether two outputs differ in it, bool [height]."""
     first, second = (np.asarray(tf.cast(x, tf.float64))[0] for x in (first, second))
     distance = np.abs(first - second) / (1.0 + np.abs(first))
     return distance.max(axis=(1, 2)) > NOISE

@@ -1,4 +1,4 @@
-"""The samplers of a model, each compiled once."""
+"""Choose and run the samplers of a model, each compiled once."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
-from autoregressive.given import between, first_state, rows
+from autoregressive.named_conditions import between, first_state, rows
 from autoregressive.prompts import NEVER, Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from autoregressive.samplers.buckets import Call, row_bucket, time_bucket
@@ -17,8 +17,8 @@ from autoregressive.samplers.compiled import Compiled
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
-# The most symbols of a prompt that one pass reads; the passes' lengths are powers of two, so that a
-# few kinds of passes serve prompts of any length.
+# The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
+# few compiled passes serve prompts of any length.
 LONGEST_PASS = 256
 SHORTEST_PASS = 8
 
@@ -27,7 +27,7 @@ class Samplers:
     """The samplers of a network and a distribution.
 
     Args:
-      model: an `Autoregressive`; only its parts are used.
+      model: an `Autoregressive`, or an object with the same parts.
     """
 
     def __init__(self, model: Any) -> None:
@@ -45,7 +45,7 @@ class Samplers:
         shared: int = 0,
         draft: Any = None,
     ) -> tf.Tensor:
-        """Return symbols, whose shape is that of the noise without its last axis.
+        """Draw symbols, with the shape of the noise without its last axis.
 
         Args:
           method: name of a sampler, "auto" or "speculative".
@@ -53,8 +53,8 @@ class Samplers:
           condition: the conditions of all positions, or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode; or a
             `Choice` of tokens.
-          prompt: the given symbols of every row, and the one that ends a row; None: neither.
-          shared: number of first symbols that are given in every row.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
           draft: the object that proposes symbols for "speculative".
         """
         given = noise, condition, temperature
@@ -83,20 +83,23 @@ class Samplers:
         return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
 
     def registered(self, method: str = "auto") -> Any:
-        """Return the sampler that is registered for the network, or None."""
+        """Return the sampler registered for the network and the method, or None."""
         model = self._model
         find = functools.partial(specialised, model.network, model.distribution, method)
         return self._compiled.once(("own", method), find)
 
     def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        """Return the sampler registered for the network, if it knows what is asked for.
+        """Return the sampler registered for the network if it supports the request, else None.
 
         Raises:
-          ValueError: the method is such a sampler, and does not know it.
+          ValueError: the method names a sampler that does not exist, or does not support the
+            request.
         """
         name = "cached" if prompt is not None and method == "auto" else method
-        own, fits = self.registered(name), _is_plain(temperature, None)
-        if prompt is not None:  # one in chunks goes on from whole blocks, the same of all rows
+        own = self.registered(name)
+        fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
+        fits |= _is_plain(temperature, None)
+        if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
             fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER
@@ -107,7 +110,7 @@ class Samplers:
         return own if fits else None
 
     def chunked(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        """Return the registered sampler in chunks for what is asked for, or None."""
+        """Return the registered chunk sampler that supports the request, or None."""
         found = (self._own(method, temperature, prompt) for method in ("cached", "auto"))
         return next((own for own in found if hasattr(own, "present")), None)
 
@@ -122,7 +125,7 @@ class Samplers:
         temperature: tf.Tensor,
         prompt: Prompt | None,
     ) -> Iterator[np.ndarray]:
-        """Yield `count` symbols of each row in chunks, by a `ChunkSampler`."""
+        """Yield `count` symbols of each row in chunks drawn by a `ChunkSampler`."""
         network = self._network
         length = chunk_length(chunk, count, network.block, network.longest)
         known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
@@ -131,7 +134,8 @@ class Samplers:
                 known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
             )
             count -= known.shape[1]
-        given = network.given(condition), count, length, float(temperature), known
+        heat = temperature if temperature.shape.rank else float(temperature)
+        given = network.given(condition), count, length, heat, known
         yield from in_chunks(sampler, num, noise, *given)
 
     def _machine(
@@ -142,13 +146,13 @@ class Samplers:
         batch: int,
         length: int,
     ) -> Any:
-        """Return the sampler on the step machine, if it is faster and knows what is asked for."""
+        """Return the step machine's sampler if it is faster and supports the request, else None."""
         is_stepped = self._model.order == "time" and self._network.has_step
         if not _is_plain(temperature, prompt) or not is_stepped:
             return None
 
         def make() -> Any:
-            from autoregressive.samplers.native import native  # which imports a compiler
+            from autoregressive.samplers.native import native  # a heavy import
 
             return native(self._network, self._model.distribution)
 
@@ -171,17 +175,17 @@ class Samplers:
         return self._compiled.function((method, is_truncated), run, jit_compile=True)
 
     def _speculative(self, draft: Any, condition: Any, is_truncated: bool) -> Any:
-        """Return a sampler with a draft.
+        """Return the compiled speculative sampler for a draft.
 
         Raises:
-          ValueError: the model does not draw levels in time order, or the draft does not fit it.
+          ValueError: the model does not draw levels in time order, or the draft is incompatible.
         """
         check_speculative(self._model)
         network, distribution = self._network, self._distribution(is_truncated)
 
         def make() -> Any:
             proposing = draft.as_draft(self._model)
-            # raises for a network without steps
+            # raises an error for a network without steps
             first_state(network, 1, 1, rows(condition, slice(1)))
 
             def run(
@@ -223,7 +227,7 @@ class Samplers:
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
-        """Return how many shared symbols were read by whole passes, and the state after them."""
+        """Read symbols that all rows share in passes; return their number and the next state."""
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
@@ -239,7 +243,7 @@ class Samplers:
         return start, state
 
     def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
-        """Return the state after known symbols, which the network reads in one pass.
+        """Return the state after known symbols, read in one pass.
 
         Args:
           symbols: [batch, n].
@@ -262,18 +266,18 @@ class Samplers:
         prompt: Prompt | None,
         shared: int,
     ) -> Iterator[np.ndarray]:
-        """Yield symbols [num, chunk]; the last part may be shorter.
+        """Draw symbols and yield them as [num, chunk]; the last part may be shorter.
 
         Args:
           seed: the noise's seed, an integer in [0, 2^64).
           num: number of rows.
           length: number of symbols of each row.
-          chunk: number of symbols at a time, a multiple of the network's block.
+          chunk: number of symbols per part, a multiple of the network's block.
           condition: the conditions of all positions, or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode; or a
             `Choice` of tokens.
-          prompt: the given symbols of every row, and the one that ends a row; None: neither.
-          shared: number of first symbols that are given in every row.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
         """
         distribution, layout = self._model.distribution, self._model.layout
 
@@ -309,16 +313,16 @@ class Samplers:
             yield symbols[:num].numpy()
 
     def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
-        """Return the next symbols and the new state, by the compiled `cached_chunk`.
+        """Draw the next symbols with the compiled `cached_chunk`; return them and the new state.
 
         Args:
           given: noise, condition, temperature and prompt of the chunk.
           state: the state before the chunk.
-          times: number of time steps that the sampler is compiled for, at least those of the chunk.
+          times: number of time steps to compile the sampler for, at least the chunk's length.
         """
         is_truncated = isinstance(given.temperature, Choice)
         distribution, count = self._distribution(is_truncated), given.noise.shape[1]
-        # An accelerator's loop has a fixed length; what it draws beyond `count` is not used.
+        # On an accelerator the loop has a fixed length; symbols drawn beyond `count` are discarded.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
         def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
@@ -332,12 +336,12 @@ class Samplers:
 
 
 def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
-    """Return whether all rows have one temperature, and nothing is given or chosen."""
+    """Return whether there is one temperature for all rows, no prompt, and no top-k or top-p."""
     return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
 
 
 def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
-    """Return the prompt of the symbols starting at `start`: all of them, or the first `count`."""
+    """Return the prompt for the symbols starting at `start`: all of them, or the first `count`."""
     if prompt is None:
         return None
     symbols = (

@@ -1,4 +1,4 @@
-"""A comparison of a network's outputs at other sizes with those at the size it was built for."""
+"""Compare a network's outputs at other sizes with those at the size it was built for."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,21 +9,21 @@ from autoregressive.condition_specs import FIXED_ENTRIES, is_at_rate
 from autoregressive.random_weights import with_random_weights
 
 TOLERANCE = 1e-3  # rounding may differ between lengths
-HALF_TOLERANCE = 5e-2  # of numbers of 16 bits
-MORE = 3  # elements beyond those that a network was built for, or rows and columns of pixels
+HALF_TOLERANCE = 5e-2  # for 16-bit floats
+MORE = 3  # additional elements, or pixel rows and columns, in trials of larger sizes
 
 
 class Trial:
     """A comparison on random inputs, with random weights in place of the trained ones.
 
-    With trained weights, a head of zeros would hide every difference. The first outputs of a causal
-    network depend neither on what comes later nor on the length, so they must equal those at the
-    size that it was built for.
+    With the network's own weights, a head of zeros would hide every difference. The first outputs
+    of a causal network depend neither on later inputs nor on the length, so they must equal those
+    at the size that it was built for.
 
     Args:
       candidate: the network at any size.
       reference: the network at the size that it was built for.
-      specs: specs of the arguments; the axes that grow have no size.
+      specs: specs of the arguments; axes whose size varies have size None.
       sizes: sizes that the network was built for, [time] or [height, width].
     """
 
@@ -51,20 +51,20 @@ class Trial:
         return is_at_rate(spec, len(self._sizes))
 
     def is_equal(self) -> bool:
-        """Return whether the first outputs are the same at smaller sizes and at its own."""
+        """Return whether the first outputs at smaller sizes equal those at the original size."""
         first, *others = self._sizes
         fewer = [(max(1, first // 2), *others), (max(1, first - 1), *others), self._sizes]
         narrow = [(max(1, first // 2), *(max(1, x // 2) for x in others))] if others else []
         return self._equal(fewer, narrow)
 
     def is_equal_beyond(self) -> bool:
-        """Return whether the network takes larger sizes and gives the same first outputs there."""
+        """Return whether the network takes larger sizes, with the same first outputs."""
         first, *others = self._sizes
         wide = [(first + MORE, *(x + MORE for x in others))] if others else []
         return self._equal([(first + MORE, *others)], wide)
 
     def looks_ahead(self) -> bool:
-        """Return whether the network's own first outputs depend on what comes later."""
+        """Return whether the original network's first outputs depend on later inputs."""
         half = max(1, self._sizes[0] // 2)
 
         def distance(*inputs: tf.Tensor) -> tf.Tensor:
@@ -102,7 +102,7 @@ class Trial:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the largest relative difference, scaled down for 16-bit types to their tolerance."""
+    """Return the largest relative difference, scaled to the coarser tolerance of 16-bit types."""
     coarse = TOLERANCE / HALF_TOLERANCE if first.dtype in (tf.float16, tf.bfloat16) else 1.0
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
     return coarse * tf.reduce_max(tf.abs(first - second) / (1.0 + tf.abs(second)))

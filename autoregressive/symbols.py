@@ -1,4 +1,4 @@
-"""Networks that read the symbols of a codec, in time or raster order."""
+"""Networks that read a codec's symbols, in time or raster order."""
 
 import functools
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from autoregressive.condition_specs import (
     sized,
 )
 from autoregressive.condition_values import class_counts
-from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of
+from autoregressive.named_conditions import OwnStep, in_order
 from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL
 from autoregressive.random_weights import symbol_count
@@ -33,7 +33,7 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """The part of a network that samplers use.
+    """The interface of a network that samplers use.
 
     Law: the parameters at a position depend only on the symbols at earlier positions.
     """
@@ -49,7 +49,7 @@ Step = Callable[[Any, int, State], tuple[tf.Tensor, Any]]
 
 
 class SteppedSymbols(SymbolNetwork, Protocol):
-    """The part of a network in time order that the cached sampler uses."""
+    """The interface of a network in time order that the cached sampler uses."""
 
     @property
     def has_step(self) -> bool:
@@ -57,7 +57,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 
     @property
     def block(self) -> int:
-        """Number of steps in a cycle: a network may compute several symbols together."""
+        """Period of the steps: a network may compute a block of several symbols together."""
 
     def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return {"input": the input before the first symbol, "network": the network's state}.
@@ -65,23 +65,23 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         Args:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
-          fixed: conditions that are the same at every time, by name; only given if there are any.
+          fixed: conditions that are the same at every time step, by name; omitted if none.
         """
 
     def stepper(self, condition: Any) -> Step:
-        """Return the steps of a chunk that begins with a block.
+        """Return the step function for a chunk that starts at a block's beginning.
 
         Args:
           condition: the condition of the chunk: [batch, time, channels], `NamedConditions` or None.
 
         Returns:
-          A function of the time within the chunk, that time modulo `block` as a Python number, and
-          the state. It returns the parameters [batch, 1, num_parameters] of that symbol, and the
-          network's state after it.
+          A function of the time step within the chunk, that step modulo `block` as a Python
+          integer, and the state. It returns the parameters [batch, 1, num_parameters] of that
+          symbol, and the network's state after it.
         """
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [batch, n] as the network's inputs."""
+        """Convert symbols [batch, n] to the network's inputs."""
 
 
 class TimeOrder:
@@ -90,11 +90,10 @@ class TimeOrder:
     Args:
       network: a causal network, a `CausalNetwork`.
       distribution: the distribution of a symbol.
-      reading: the relation between symbols and the network's inputs, with the input before the
-        first symbol.
+      reading: how the network reads symbols, with the input before the first symbol.
       inputs: spec of the network's first argument: [None, None], [None, None, 1] or [None, None,
         channels].
-      condition: spec of the second argument, specs by name of the further arguments, or None.
+      condition: spec of the second argument, specs by name of all further arguments, or None.
     """
 
     block = 1
@@ -133,8 +132,8 @@ class TimeOrder:
         """The network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          NotCausalError: no step can be derived, since the network looks ahead.
-          UnsupportedNetworkError: no step can be derived, since an operation has no rule.
+          NotCausalError: no step can be derived because the network looks ahead.
+          UnsupportedNetworkError: no step can be derived because an operation has no rule.
         """
         if self._stepped is None:
             with tf.init_scope():
@@ -149,27 +148,27 @@ class TimeOrder:
 
     @property
     def has_step(self) -> bool:
-        """True if the network has a step, its own or a derived one.
+        """True if the network has a step, user-defined or derived.
 
         Raises:
-          NotCausalError: the network breaks the law of a `SymbolNetwork`.
+          NotCausalError: the network violates the law of a `SymbolNetwork`.
         """
         if self._has_step is None:
             try:
                 self._has_step = self.stepped is not None
             except UnsupportedNetworkError:
                 self._has_step = False
-            except NotCausalError:  # a condition may be looked ahead in
+            except NotCausalError:  # looking ahead is allowed in conditions
                 if not self._timed:
                     raise
                 self._has_step = False
         return self._has_step
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs look ahead, change with the length or are random.
+        """Raise NotCausalError if outputs depend on later inputs, on the length, or are random.
 
         Args:
-          with_random_weights: whether to check the network also with random weights, on longer
+          with_random_weights: whether to check the network with random weights, too, on longer
             sequences.
         """
         specs = opened(self._specs)
@@ -183,13 +182,13 @@ class TimeOrder:
             )
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; those of position t from the symbols before t."""
+        """Return [batch, time, num_parameters]; position t depends only on the symbols before t."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters of all positions from the network's inputs before each of them.
+        """Return the parameters at all positions for inputs that this method shifts by one step.
 
-        Float inputs need not be those of symbols: gradients flow through them.
+        Float inputs need not correspond to symbols; gradients flow through them.
 
         Raises:
           ValueError: the network has a table of positions with fewer rows than the input.
@@ -200,17 +199,17 @@ class TimeOrder:
         return self.layout.parted(self.call(shifted, *in_order(condition, self.conditions)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, time], or [1, time, 1]: all channels of a time have one position."""
+        """Return positions int32 [1, time], or [1, time, 1] for all channels of a time step."""
         times = tf.range(tf.shape(symbols)[1])[tf.newaxis]
         return times if symbols.shape.rank == 2 else times[..., tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [batch, time, ...] as the network's inputs."""
+        """Convert symbols [batch, time, ...] to the network's inputs."""
         inputs = self.reading(symbols)
         return inputs if symbols.shape.rank == self.inputs.shape.rank else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """Return the network's input before the first symbol, one step."""
+        """Return the network's input before the first symbol, [batch, 1, ...]."""
         value = tf.constant(self.reading.start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
@@ -222,14 +221,14 @@ class TimeOrder:
     def initial_state(
         self, batch: int, length: int = 0, fixed: Any = None, at_once: bool = False
     ) -> State:
-        """Return the state before the first of `length` symbols of `batch` rows.
+        """Return the state before the first symbol.
 
         Args:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
           fixed: conditions that are the same at every time, by name.
-          at_once: compute a derived step's state without compiling, which is faster if only one is
-            needed.
+          at_once: whether to compute a derived step's state without compiling, which is faster if
+            it is needed only once.
         """
         make = self.stepped.first_state if at_once else self.stepped.initial_state
         has_horizon = getattr(self.stepped, "has_horizon", False)
@@ -240,7 +239,7 @@ class TimeOrder:
 
     @property
     def _fixed(self) -> Specs:
-        """The conditions that are the same at every time."""
+        """Specs of the conditions that are the same at every time step."""
         return {name: x for name, x in self.conditions.items() if name not in self._timed}
 
     @functools.cached_property
@@ -251,11 +250,11 @@ class TimeOrder:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a number of symbols: the network has keys or positions."""
+        """True if a state is made for a limited length: the network has keys or positions."""
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the step of a chunk: a function from time, remainder and state to both results."""
+        """Return the step function of a chunk, as specified by `SteppedSymbols.stepper`."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -266,11 +265,11 @@ class TimeOrder:
         return step
 
     def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of n symbols from one pass, and the network's state after them.
+        """Compute the parameters of n symbols in one pass, and the network's state after them.
 
         Args:
-          inputs: the network's inputs before each of the symbols, [batch, n, ...].
-          state: the network's state, without the input before the first symbol.
+          inputs: the network's inputs for these symbols, shifted by one step, [batch, n, ...].
+          state: the network's state (the entry "network" of `initial_state`).
           condition: the condition of the symbols: [batch, n, channels], `NamedConditions` or None.
         """
         given = in_order(condition, self._timed)
@@ -279,15 +278,15 @@ class TimeOrder:
 
 
 class RasterOrder:
-    """A masked network over images [batch, height, width, channels], row by row.
+    """A masked network over images [batch, height, width, channels] in row-major order.
 
     The network is not shifted: its output at a pixel must not depend on that pixel.
 
     Args:
       network: function from images, and conditions if any, to [batch, height, width, parameters].
-      distribution: the distribution of a pixel, if it has `channels`; otherwise that of a channel,
-        and the network has parameters for each channel.
-      reading: the relation between symbols and the network's inputs.
+      distribution: the distribution of a pixel, if it has `channels`; otherwise the distribution of
+        a channel, and the network outputs parameters for every channel.
+      reading: how the network reads symbols.
       inputs: spec of the network's first argument, [None, None, None, channels].
       conditions: specs by name of the network's further arguments.
     """
@@ -324,7 +323,7 @@ class RasterOrder:
 
     @functools.cached_property
     def rows_above(self) -> int | None:
-        """Number of rows above its own that a pixel's outputs depend on; None: it is not known."""
+        """Number of image rows above a pixel that its outputs depend on; None: unknown."""
         if self.conditions:
             return None
         with tf.init_scope():
@@ -332,7 +331,7 @@ class RasterOrder:
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
-        del with_random_weights  # images are always checked with them, too: it takes no longer
+        del with_random_weights  # images are always checked with random weights, too
         self.call.forget()
         fault = observed_unmasked(
             self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
@@ -351,7 +350,7 @@ class RasterOrder:
         return tf.reshape(outputs, shape)
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [batch, height, width, channels] as the network's inputs."""
+        """Convert symbols [batch, height, width, channels] to the network's inputs."""
         return self.reading(symbols)
 
     @property
@@ -360,11 +359,11 @@ class RasterOrder:
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
+        """Return positions int32 [1, height, width, 1], the same for all channels of a pixel."""
         return raster_positions(symbols)
 
 
 def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
-    """Return int32 [1, height, width, 1], row by row, of [batch, height, width, channels]."""
+    """Return row-major positions, int32 [1, height, width, 1], of [batch, height, width, ...]."""
     height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
     return tf.reshape(tf.range(height * width), [1, height, width, 1])

@@ -1,8 +1,8 @@
-"""Tables of learned positions, whose rows limit the length of a sequence.
+"""Check tables of learned positions, whose number of rows limits the length of a sequence.
 
-XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently
-get the last position. The network is traced for a length, and the rows that it reads of its tables
-are compared with the rows that they have.
+XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
+the last position. To detect this, the network is traced for a length, and the rows that it reads
+are compared with the rows that its tables have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from autoregressive.incremental.tracing import Traces, graph_of
 from autoregressive.outputs import SMALL, one_line, size_text
 
 SLICES = ("Slice", "StridedSlice")
-DERIVED = LENGTHS[0]  # the lengths that `incremental` traces a network for
+DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
 
 
 class Tables:
@@ -31,7 +31,7 @@ class Tables:
       network: the network, whose layers are named in errors.
       call: the network as a function of tensors.
       specs: specs of the network's arguments, [None, None, ...].
-      axes: number of axes after the batch that grow, 1 for time and 2 for images.
+      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Tables:
 
     @property
     def of_one_size(self) -> bool:
-        """True if the network is called only at the size that it was built for."""
+        """True if the network can be called only at the size that it was built for."""
         return hasattr(self._built, "no_step")
 
     def check(self, *sizes: int | None) -> None:
         """Raise ValueError if the network has a table with too few rows.
 
         Args:
-          *sizes: size of the sequence, [time], or of the image, [height, width]; None: not known.
+          *sizes: size of the sequence, (time,), or of the image, (height, width); None: unknown.
         """
         fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
         if fault:
@@ -60,12 +60,12 @@ class Tables:
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
-        built = getattr(self._built, "fault", None)  # None unless it was built for one size
+        built = getattr(self._built, "fault", None)  # only of networks built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
 
     def _fault(self, *sizes: int) -> str:
-        """Return which table has too few rows; "" if there is none."""
+        """Return an error text that names a table with too few rows; "" if there is none."""
         if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
             return ""
         if self._any is None:
@@ -79,7 +79,7 @@ class Tables:
         return self._known[sizes]
 
     def longest(self, *lengths: int) -> int:
-        """Return the first of `lengths` that the network can take, or the last if it takes none."""
+        """Return the first of `lengths` that the network can take; the last if it can take none."""
         return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
@@ -102,16 +102,16 @@ class Tables:
         if isinstance(graph, str):
             return self._refused(graph)
         for read in _reads(graph):
-            # Bounds of a strided slice may lie beyond, as in Python.
+            # Bounds of a strided slice may exceed the rows, as in Python.
             if read.last >= read.rows and read.op.type != "StridedSlice":
                 return f"{self._named(read)} and row {read.last} is read"
         return ""
 
     def _refused(self, reason: str) -> str:
-        """Return why a network cannot be traced for a length: a table's name, or else `reason`."""
+        """Return why the network cannot be traced: a table that is too short, else `reason`."""
         short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
-            return ""  # of any length: another check says what is wrong
+            return ""  # for any length; another check reports the reason
         if isinstance(long, tf.Graph):
             for read, later in zip(_reads(short), _reads(long), strict=False):
                 if read.op.type in SLICES and read.rows == later.rows and later.last > read.last:
@@ -123,7 +123,7 @@ class Tables:
         return f"the table of positions in its layer `{layer}` has {read.rows} rows"
 
     def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
-        """Return the network's graph for an input of these sizes, or why there is none."""
+        """Return the network's graph for an input of these sizes, or the error of tracing it."""
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
         specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]
@@ -134,11 +134,11 @@ class Tables:
 
 
 def derived(network: Any, tables: Tables, **specs: Any) -> Any:
-    """Return `incremental(network, ...)`.
+    """Return `incremental(network, ...)`, with an error that names a table that is too short.
 
     Raises:
       UnsupportedNetworkError: no step can be derived, or a table has fewer rows than the lengths
-        from which a step is derived.
+        from which steps are derived.
     """
     try:
         return incremental(network, **specs, function=tables.call)
@@ -168,10 +168,9 @@ class _Read(NamedTuple):
 
 
 def _reads(graph: tf.Graph) -> Iterator[_Read]:
-    """Yield the reads of tables by a graph.
+    """Yield the reads of tables in a graph.
 
-    Rows that depend on the values of the input, such as those of an embedding of tokens, are not
-    among them.
+    Reads that depend on input values, such as those of a token embedding, are excluded.
     """
     for op in needed(graph.outputs):
         if op.type == "GatherV2":
@@ -191,7 +190,7 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
 
 
 def _sliced(op: tf.Operation) -> Iterator[_Read]:
-    """Yield what a slice reads along each axis of a table."""
+    """Yield a read for each axis of a table that a slice reads."""
     if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
         return
     first, second = static_value(op.inputs[1]), static_value(op.inputs[2])
@@ -209,7 +208,7 @@ def _sliced(op: tf.Operation) -> Iterator[_Read]:
 
 
 def _value(tensor: tf.Tensor) -> np.ndarray | None:
-    """Return a tensor's value if it does not depend on the values of the input, else None."""
+    """Return a tensor's value if it does not depend on input values, else None."""
     found = static_value(tensor)
     if found is not None or _reads_input(tensor):
         return found
@@ -222,14 +221,14 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _reads_input(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor depends on an argument of the graph."""
+    """Return whether a tensor depends on an argument of its graph."""
     outside = captured(tensor.graph)
     reads = (op for op in needed([tensor]) if op.type == "Placeholder")
     return any(op.outputs[0].name not in outside for op in reads)
 
 
 def _resource_shape(handle: tf.Tensor) -> list[int] | None:
-    """Return the shape of a variable, by its handle."""
+    """Return the shape of the variable that a handle refers to; None if it is unknown."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or not data.shape_and_type:
         return None

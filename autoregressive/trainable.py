@@ -1,8 +1,8 @@
-"""The weights that a function reads, and which of them are trained.
+"""Find the weights that a function reads, and which of them are trained.
 
-A `tf.Variable` has an attribute for it. A Keras variable is trained if its model or layer lists it
-among `trainable_variables`, which may change after it was created without a change of the
-`tf.Variable` within. So the layers of a network are looked for in whatever holds them.
+A `tf.Variable` has an attribute `trainable`. A Keras variable is trained if its model or layer
+lists it among `trainable_variables`; this can change later without changing the `tf.Variable` that
+it wraps. Therefore the layers of a network are searched for in whatever object holds them.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Objects of these packages are not looked into: no layer of a user is kept there.
+# Objects of these packages are not searched: they contain no layers of a user.
 _LIBRARIES = {
     *("builtins", "collections", "functools", "keras", "llvmlite", "numba", "numpy", "tensorflow"),
     "typing",
@@ -23,14 +23,14 @@ _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
 
 
 class Listed(NamedTuple):
-    """Variables, and those among them that are trained, as a Keras layer lists them."""
+    """All variables and the trained ones among them, listed like those of a Keras layer."""
 
     variables: list[tf.Variable]
     trainable_variables: list[tf.Variable]
 
 
 class Weights(NamedTuple):
-    """Variables that a function reads.
+    """The variables that a function reads.
 
     Attributes:
       trained: the variables that training changes.
@@ -45,8 +45,8 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
     """Return the variables that a function of tensors reads.
 
     Args:
-      function: a function of tensors, which is traced; call this in the scope of the Replicator
-        if its variables were created in one.
+      function: a function of tensors, which is traced. If its variables were created in the scope
+        of a Replicator, call `weights_read` in that scope.
       *example: arguments for which the function is traced.
     """
     return weights_among(function, variables_read(function, *example))
@@ -69,10 +69,9 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 
 
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
-    """Return all variables that a function of tensors reads, in the order of their first reads.
+    """Return all variables that a function of tensors reads, in order of their first read.
 
-    The order is the same when another process resumes the run. The arguments are those of
-    `weights_read`.
+    The order is the same in a process that resumes the run. Arguments are as in `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
     return without_copies(in_order_of_reads(traced))
@@ -86,16 +85,16 @@ def in_order_of_reads(traced: tf.types.experimental.ConcreteFunction) -> list[tf
 
 
 def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Return each variable once; a replica's copy is replaced by the variable of all replicas."""
+    """Return each variable once, with a replica's copy replaced by the distributed variable."""
     variables = [_of_all_replicas(variable) for variable in variables]
     return list({id(variable): variable for variable in variables}.values())
 
 
 def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
-    """Return the places of the variables that layers within an object have frozen.
+    """Return the indices of the variables that are frozen in an object's layers.
 
     Args:
-      variables: the variables, in the order that the places refer to.
+      variables: the variables that the indices refer to.
       holder: any object, such as a model.
     """
     listed = _listed_by_layers(holder)
@@ -103,7 +102,7 @@ def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the variable that a replica's copy belongs to; on one device, the variable itself."""
+    """Return the distributed variable of a replica's copy; on one device, the variable itself."""
     container = getattr(variable.handle, "_distributed_container", None)
     return variable if container is None or container() is None else container()
 
@@ -121,8 +120,8 @@ def _listed_by_layers(holder: Any) -> dict[int, bool]:
 
 
 def layers_within(holder: Any) -> Iterator[Any]:
-    """Yield the outermost layers that an object can reach; they tell trained from frozen."""
-    seen: dict[int, Any] = {}  # keeps objects made on the way alive, so that no `id` is reused
+    """Yield the outermost layers reachable from an object, which know what is trained."""
+    seen: dict[int, Any] = {}  # keeps temporary objects alive, so that no `id` is reused
     waiting = [holder]
     while waiting:
         part = waiting.pop()
@@ -141,7 +140,7 @@ def _is_layer(part: Any) -> bool:
 
 
 def _parts(part: Any) -> Iterable[Any]:
-    """Return the objects that an object holds or, if it is a function, refers to."""
+    """Return the objects that an object contains or, if it is a function, refers to."""
     if isinstance(part, Mapping):
         return list(part.values())
     if isinstance(part, list | tuple | set | frozenset):
@@ -164,12 +163,12 @@ def _parts(part: Any) -> Iterable[Any]:
         if isinstance(method, types.FunctionType)
     ]
     attributes = getattr(part, "__dict__", {})
-    # An object that makes up attributes on access has no such dict.
+    # Objects that create attributes on access may have no dict here.
     return [*(attributes.values() if isinstance(attributes, dict) else ()), *methods]
 
 
 def _referred(function: types.FunctionType) -> list[Any]:
-    """Return what a function refers to: enclosed and global variables, and default values."""
+    """Return the objects a function refers to: closure and global variables, and default values."""
     referred: list[Any] = [function.__defaults__ or (), function.__kwdefaults__ or {}]
     for cell in function.__closure__ or ():
         try:

@@ -22,7 +22,7 @@ from wavenet.data import audio
 MODELS = ("shipped-digits-teacher", "shipped-digits", "shipped-emoji", "shipped-objects-teacher")
 WEBP, JPEG_XL, FLAC = "WebP", "JPEG XL", "FLAC"
 PER_DIM, PER_SAMPLE = "bits/dim", "bits/sample"
-NO_DENSITY = "no shipped WaveNet is unconditional; `--density RUN` names one that is"
+NO_DENSITY = "no WaveNet without frames is named by `--density RUN`"
 
 
 def benchmark(quick: bool = False, density: Path | None = None) -> Benchmark:

@@ -2,7 +2,8 @@
 
 Everything is one sound at a time on all cores, in seconds of sound per second of computing, so that
 models of different rates can be compared. "student" and "teacher" are `shipped` and its teacher
-(22.05 kHz); "student, paper" has the flows of Parallel WaveNet (10, 10, 10 and 30 layers of 64
+(22.05 kHz), "student, bfloat16" `shipped` with products of bfloat16 numbers, "small student"
+`shipped-small`; "student, paper" has the flows of Parallel WaveNet (10, 10, 10 and 30 layers of 64
 channels, 24 kHz; van den Oord et al. 2017, arXiv 1711.10433) with random weights.
 """
 
@@ -17,8 +18,9 @@ from benchmarks import torch_peers
 from benchmarks.matrix_peak import PEAK, peak_gflops
 from benchmarks.report import Benchmark, Row
 from distill.config import RECENT, StudentConfig
+from distill.cpu import bfloat16
 from distill.cpu.engine import FlowEngine
-from distill.generation import Request, generate, stream
+from distill.generation import NARROW, Backend, Request, generate, stream
 from distill.student import ParallelWaveNet
 from wavenet.features import MelConvention
 
@@ -45,10 +47,17 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
     teacher: Any = onepass.load("shipped-universal-teacher")
     mel = MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
     random = ParallelWaveNet(paper, mel=mel)
+    small: Any = onepass.load("shipped-small")
+    if not bfloat16.IS_AVAILABLE:
+        found.left_out["student, bfloat16"] = "the processor lacks AVX512-BF16"
     for seconds in (0.2,) if quick else SECONDS:
         size = f"{seconds:g} s"
         _add_student(found, "student", student.network, seconds, size)
         _add_student(found, "student, paper", random, seconds, size)
+        _add_student(found, "small student", small.network, seconds, size)
+        if bfloat16.IS_AVAILABLE:
+            for name, model in (("student", student), ("small student", small)):
+                _add_whole(found, f"{name}, bfloat16", model.network, seconds, size, NARROW)
         frames = _frames(teacher.network.config, round(seconds * teacher.sample_rate_hz))[0]
         found.add(
             Row(TEACHER, size, 1, SPEED),
@@ -69,12 +78,7 @@ def _add_student(
 ) -> None:
     """Add the rows of a student: the whole, its flows alone, and the first chunk of a stream."""
     samples = round(seconds * student.config.sample_rate_hz)
-    request = Request(samples, frames=_frames(student.config, samples))
-    against = (TEACHER, HIFIGAN, VOCOS)
-    found.add(
-        Row(name, size, 1, SPEED, against),
-        lambda: seconds / _timed(lambda: generate(student, request, "numba")),
-    )
+    request = _add_whole(found, name, student, seconds, size, "numba")
     flow = functools.partial(_flow_seconds, student, samples)
     found.add(Row(f"flows of {name}", size, 1, SPEED), lambda: seconds / flow())
     gigaflop = flops_per_sample(student.config) * samples / 1e9
@@ -84,6 +88,24 @@ def _add_student(
         Row(f"first chunk of {name}", size, 1, "chunks/s"),
         lambda: 1 / _timed(lambda: next(stream(student, request, "numba"))),
     )
+
+
+def _add_whole(
+    found: Benchmark,
+    name: str,
+    student: ParallelWaveNet,
+    seconds: float,
+    size: str,
+    backend: Backend,
+) -> Request:
+    """Add the row of a student from frames to sound, and return what it makes."""
+    samples = round(seconds * student.config.sample_rate_hz)
+    request = Request(samples, frames=_frames(student.config, samples))
+    found.add(
+        Row(name, size, 1, SPEED, (TEACHER, HIFIGAN, VOCOS)),
+        lambda: seconds / _timed(lambda: generate(student, request, backend)),
+    )
+    return request
 
 
 def flops_per_sample(config: StudentConfig) -> int:

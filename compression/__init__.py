@@ -1,5 +1,5 @@
-"""Lossless compression of the elements of any model, by its exact conditional distributions.
+"""Lossless compression of the elements of any model, with its exact conditional distributions.
 
-`files` compresses and decompresses by the `conditionals` that a model offers: those of `symbols`
-for any `Autoregressive`, and those in `pixelcnn` for images. `arrays` defines files of arrays.
+`files` compresses and decompresses with the `Conditionals` of a model: `symbols` defines them for
+any `Autoregressive`, `pixelcnn` for images. `arrays` defines files of arrays.
 """

@@ -1,4 +1,4 @@
-"""Compressed files of arrays, by the exact conditionals of a user's model."""
+"""Compressed files of arrays, coded with the exact conditionals of a user's model."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from foundation.errors import UserError
 
 
 class Arrays(Kind):
-    """Files of the elements of an `Autoregressive`, which do not hold their condition."""
+    """Files of the elements of an `Autoregressive`; they do not store the condition."""
 
     name, way = "arrays", "table"
 
@@ -28,11 +28,11 @@ class Arrays(Kind):
         self._model, self._is_in_time = model, model.order == "time"
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the model's digest, and its digest in files of format version 1."""
+        """Return the model's digest, and its digest for files of format version 1."""
         return digests_of_model(self._model)
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return shape, description and levels for a file of elements, given as for `log_prob`."""
+        """Return the shape, description and levels of a file; elements are as for `log_prob`."""
         model, way = self._model, self.conditionals.ways[0]
         if way == "table":
             check_table(model.distribution)
@@ -55,10 +55,10 @@ class Arrays(Kind):
             fields.damaged("streams", "one")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape of a file's only stream, and the condition that the caller gave."""
+        """Yield the shape of the file's only stream and the caller's condition."""
         model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
         yield shape, given_to(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the elements of a file, given the levels of its only stream."""
+        """Return the elements of a file from the levels of its only stream."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

@@ -1,11 +1,11 @@
-"""Masses of logistic and normal components between levels, and how far tolerances move them.
+"""Masses of logistic and normal components between levels, and how much tolerances change them.
 
-As a component's mean and log-scale move on a straight path within their tolerances, its log-mass
+As a component's mean and log scale move on a straight path within their tolerances, its log mass
 between two edges has bounded first and second derivatives. With z = (x - mean) / scale, the score
-of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; that of
-a normal is -z and changes by 1. The mean of z over an interval is at most the interval's distance
-from the component's mean plus that of the half-distribution: the hazard of both increases, so that
-the part beyond a distance, or before a far edge, is stochastically smaller.
+of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; the
+score of a normal is -z and changes by 1 per unit of z. The mean of |z| over an interval is at most
+the interval's distance from the component's mean plus the mean of |z| of the standard component:
+both have an increasing hazard rate, so |z| minus that distance is stochastically smaller.
 """
 
 import math
@@ -16,21 +16,21 @@ import numpy as np
 compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)
 
-# An edge: the masses below and above it, the density there, and its z.
+# An edge: the mass below it, the mass above it, the density at it, and its z.
 Edge = tuple[float, float, float, float]
 
-LOGISTIC_ROOT = 1.82  # root mean square of |z| of a logistic is 1.8138
-NORMAL_FOURTH = 1.317  # fourth root of the mean of z^4 of a normal, 3
-# Farther than this the mass of a component is below 1e-30.
+LOGISTIC_ROOT = 1.82  # at least the root mean square of z for a logistic, 1.8138
+NORMAL_FOURTH = 1.317  # at least the fourth root of the mean of z^4 for a normal, which is 3
+# Beyond these distances in z, a component's mass is below 1e-30.
 LOGISTIC_FAR = 70.0
 NORMAL_FAR = 12.0
 ERROR = 2.0**-44  # relative error of float64 functions, sums and differences of masses
-LARGEST_GROWTH = 0.5  # largest first-order change of a log-mass for which second order is bounded
+LARGEST_GROWTH = 0.5  # largest first-order change of a log mass with a bound of second order
 
 
 @compiled
 def edge_of(z: float, normal: bool) -> tuple[float, float, float]:
-    """Return the mass below z, the mass above, and the density, of a standard component."""
+    """Return the mass below z, the mass above z and the density at z of a standard component."""
     if normal:
         density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
         return 0.5 * math.erfc(-z * math.sqrt(0.5)), 0.5 * math.erfc(z * math.sqrt(0.5)), density
@@ -44,13 +44,13 @@ def edge_of(z: float, normal: bool) -> tuple[float, float, float]:
 
 @compiled
 def at(edge: int, levels: int, mean: float, inverse: float, normal: bool) -> Edge:
-    """Return the `Edge` below a level; for one at infinity the density and z are 0.
+    """Return the `Edge` below a level; for an edge at infinity the density and z are 0.
 
     Args:
       edge: the level above the edge; 0 or less is at minus infinity, `levels` or more at infinity.
       levels: number of levels.
       mean: the component's mean, in levels.
-      inverse: the reciprocal of its scale.
+      inverse: the reciprocal of the component's scale.
       normal: whether the component is normal rather than logistic.
     """
     if edge <= 0:
@@ -64,7 +64,7 @@ def at(edge: int, levels: int, mean: float, inverse: float, normal: bool) -> Edg
 
 @compiled
 def between(lower: Edge, upper: Edge) -> float:
-    """Return the mass between two edges without the cancellation of one minus nearly one."""
+    """Return the mass between two edges, without cancellation in the upper tail."""
     if lower[3] > 0.0:
         return lower[1] - upper[1]
     return upper[0] - lower[0]
@@ -72,7 +72,7 @@ def between(lower: Edge, upper: Edge) -> float:
 
 @compiled
 def subtracted(lower: Edge, upper: Edge) -> float:
-    """Return the larger of the masses that `between` subtracts; its rounding is relative to it."""
+    """Return the larger mass that `between` subtracts; the rounding error is relative to it."""
     if lower[3] > 0.0:
         return lower[1]
     return upper[0] if lower[1] > 0.0 else 0.0  # both edges are at infinity
@@ -91,11 +91,11 @@ def extremes(
     """Return `at` for the least and the largest z of an edge within the tolerances.
 
     Args:
-      edge: level above the edge.
+      edge: the level above the edge.
       levels: number of levels.
       mean: the component's mean, in levels.
-      inverse: the reciprocal of its scale.
-      mean_off: largest difference of the mean.
+      inverse: the reciprocal of the component's scale.
+      mean_off: tolerance of the mean, in levels.
       stretch: largest factor by which the scale shrinks or grows.
       normal: whether the component is normal rather than logistic.
     """
@@ -115,14 +115,7 @@ def extremes(
 def mass_range(
     least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
 ) -> tuple[float, float]:
-    """Return the least and largest mass between two edges as they move within the tolerances.
-
-    Args:
-      least_lower: the lower edge at its least z.
-      most_lower: the lower edge at its largest z.
-      least_upper: the upper edge at its least z.
-      most_upper: the upper edge at its largest z.
-    """
+    """Return bounds of the mass between two edges, given each at its least and largest z."""
     least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
     most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
     return max(0.0, least), max(0.0, most)
@@ -133,8 +126,8 @@ def distance_of(first: int, last: int, low: float, high: float, levels: int) -> 
     """Return the distance between an interval and the mean, in z; 0 if the mean is inside.
 
     Args:
-      first: level above the lower edge; 0 or less is at minus infinity.
-      last: level above the upper edge; `levels` or more is at infinity.
+      first: the level above the lower edge; 0 or less is at minus infinity.
+      last: the level above the upper edge; `levels` or more is at infinity.
       low: z of the lower edge.
       high: z of the upper edge.
       levels: number of levels.
@@ -150,16 +143,16 @@ def distance_of(first: int, last: int, low: float, high: float, levels: int) -> 
 def path_bounds(
     distance: float, mean_off: float, scale_off: float, stretch: float, normal: bool
 ) -> tuple[float, float, float]:
-    """Return bounds of the score on a path, for an interval at a given distance from the mean.
+    """Return bounds of the score along a path, for an interval at a given distance from the mean.
 
-    With S the derivative of the log-density along a path within the tolerances, and S' its second
-    derivative, these are bounds of the root of the mean of S^2 over the interval, of the mean of
-    the positive part of S', and of its negative part, at every point of the path.
+    Let S and S' be the first and second derivatives of the log density along a path within the
+    tolerances. The bounds hold at every point of the path: of the root mean square of S over the
+    interval, of the mean of the positive part of S', and of the mean of its negative part.
 
     Args:
       distance: the interval's distance from the mean at the start of the path, in z.
-      mean_off: largest difference of the mean, in scales.
-      scale_off: largest difference of the log-scale.
+      mean_off: tolerance of the mean, in scales.
+      scale_off: tolerance of the log scale.
       stretch: a number of at least exp(scale_off).
       normal: whether the component is normal rather than logistic.
     """
@@ -176,14 +169,7 @@ def path_bounds(
 
 @compiled
 def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bool:
-    """Return whether an interval's mass is below 1e-30 on the whole path.
-
-    Args:
-      distance: the interval's distance from the mean at the start of the path, in z.
-      mean_off: largest difference of the mean, in scales.
-      stretch: a number of at least exp(largest difference of the log-scale).
-      normal: whether the component is normal rather than logistic.
-    """
+    """Return whether an interval's mass stays below 1e-30; arguments are as in `path_bounds`."""
     return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
 
 
@@ -210,19 +196,17 @@ def absorb(
     weights: np.ndarray,
     tolerance: np.ndarray,
 ) -> None:
-    """Add the log-mass of the chosen levels to log-weights, and its error to the tolerance.
-
-    The components are logistic.
+    """Add the log mass of chosen levels of logistic components to log weights, and its error.
 
     Args:
       means: the components' means, in levels, float64 [elements, components].
-      log_scales: the logarithms of their scales in levels, of the same shape.
+      log_scales: the logarithms of the scales in levels, of the same shape.
       mean_off: largest errors of the means, of the same shape.
-      scale_off: largest errors of the log-scales, of the same shape.
+      scale_off: largest errors of the log scales, of the same shape.
       chosen: the level of each element, int64 [elements].
       levels: number of levels.
-      weights: log-weights, of the same shape as the means; the log-masses are added to them.
-      tolerance: largest errors of the log-weights; those of the log-masses are added to them.
+      weights: log weights, of the same shape as the means; updated in place.
+      tolerance: largest errors of the log weights; the errors of the log masses are added in place.
     """
     for i in range(len(chosen)):
         for k in range(means.shape[1]):

@@ -1,6 +1,6 @@
-"""Encoding and decoding by conditional distributions, all at once or one element after another.
+"""Encoding and decoding with conditional distributions, in one pass or element by element.
 
-`Conditionals` is all that a model must offer; streams, files and their verification know no model.
+A model must offer only `Conditionals`; streams, files and verification do not depend on it.
 """
 
 import dataclasses
@@ -16,14 +16,13 @@ Moved = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """The way in which a network's outputs become distributions.
+    """How a network's outputs become the distributions that a stream is coded with.
 
     Attributes:
-      way: the way in which odds are computed, one of `Conditionals.ways`.
-      narrowest: the argument `narrowest` of `forms.closed`; None: components have the least scale
-        of format version 1.
-      tolerance: the largest relative difference of a decoder's outputs that an encoder allows; None
-        in a decoder.
+      way: how odds are computed, one of `Conditionals.ways`.
+      narrowest: the argument of `forms.closed`; None: the least scale of format version 1.
+      tolerance: largest relative difference of the outputs, between encoder and decoder, for which
+        the encoder leaves margins; None in a decoder.
       moved: function that changes the outputs, for tests of the tolerance; None: no change.
     """
 
@@ -34,13 +33,13 @@ class Coding:
 
 
 class Known(NamedTuple):
-    """Pixels in the order of decoding, and their distributions given all pixels before them.
+    """Pixels in the order of decoding, with their distributions given all preceding pixels.
 
     Attributes:
       levels: the pixels' levels, int64 [pixels, channels].
-      channels: function from the levels of the channel before to a channel's distributions.
-      class_: the number of the pixels' class, which has rounding steps of its own.
-      calls: number of pixels in each of the decoder's calls for these pixels.
+      channels: function from a channel's levels to the next channel's distributions.
+      class_: number of the pixels' class; each class has its own rounding steps.
+      calls: number of pixels in each call with which the decoder decodes these pixels.
     """
 
     levels: np.ndarray
@@ -50,46 +49,46 @@ class Known(NamedTuple):
 
 
 class Conditionals(Protocol):
-    """A model's distribution of every element given those before it.
+    """A model's distribution of every element given the elements before it.
 
     Attributes:
       levels: number of levels of an element.
-      ways: the ways in which the odds of levels can be computed, the best first.
+      ways: how the odds of levels can be computed, the best way first.
     """
 
     levels: int
     ways: Sequence[str]
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of the stream of elements of a shape."""
+        """Return the layout of the stream for elements of this shape."""
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return whether elements of a container's shape can be decoded in a few seconds."""
+        """Return whether elements of this container shape can be decoded in a few seconds."""
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements of a stream in the order of decoding, given their levels int32."""
+        """Yield all elements of a stream in the order of decoding, from their levels, int32."""
 
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return levels int32 of a shape, which `decoder` decodes in the order of `known`.
+        """Decode and return levels, int32, in the order of `known`.
 
         Args:
-          shape: shape of the elements.
+          shape: shape of the levels.
           condition: what the model reads besides the elements, or None.
-          coding: the way in which odds are computed.
-          decoder: the decoder, whose `pixels` returns the next levels, given their distributions.
+          coding: how odds are computed.
+          decoder: decoder whose `pixels` returns the next levels, given their distributions.
         """
 
 
 def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, coding: Coding) -> bytes:
-    """Return the stream of levels.
+    """Encode levels as one stream.
 
     Args:
       conditionals: the model's distributions.
-      levels: the elements' levels, int32, one row or image per entry of the first axis.
+      levels: the elements' levels, int32; the first axis is the batch axis.
       condition: what the model reads besides the elements, or None.
-      coding: the way in which odds are computed, and the tolerance of the outputs.
+      coding: how odds are computed, and the tolerance of the outputs.
     """
     layout = conditionals.layout(levels.shape)
     encoder = Encoder(layout)
@@ -109,14 +108,14 @@ def decode(
     condition: Any,
     coding: Coding,
 ) -> np.ndarray:
-    """Return the levels of a stream, int32.
+    """Decode a stream to levels, int32.
 
     Args:
       conditionals: the distributions of the model that encoded the stream.
       stream: the bytes that `encode` returned.
       shape: the shape of the levels.
       condition: what the model read besides the elements, or None.
-      coding: the way in which odds are computed.
+      coding: how odds are computed.
 
     Raises:
       UserError: the stream is damaged.

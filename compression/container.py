@@ -16,8 +16,8 @@ offset  size  content (little-endian)
               MOST_DESCRIBED allow for its content
 end - 4 4     CRC-32 of everything before
 
-Version 2 differs by this padding, and by the meaning that its description and digest have for
-`forms` and for the writers of each kind.
+Version 2 differs in this padding, and in the meaning of the description and the digest (`forms`,
+`model_digest` and the writers of each kind).
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ VERSION = 2  # the newest; 1 is read too
 KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
-# The most elements, and bytes of a description's text beyond what any file may have, per byte of a
-# file: they bound a reader's work and memory by the bytes that are there.
+# The largest numbers of elements and of description bytes beyond DESCRIBED per byte of a
+# file: they bound a reader's work and memory by the file's size.
 MOST_ELEMENTS = 1 << 10
 MOST_DESCRIBED = 64
 DESCRIBED = 1 << 20
@@ -50,14 +50,14 @@ DAMAGED = "The compressed file is damaged or truncated: its checksum does not ma
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """A compressed file.
+    """The content of a compressed file.
 
     Attributes:
       kind: "images", "sound" or "arrays".
       digest: the model's digest, 16 bytes.
       levels: number of levels of an element.
       checksum: CRC-32 of the elements.
-      shape: the four sizes that describe the elements.
+      shape: the four sizes that describe the elements, as in the module's table.
       description: conditions and other information for a reader, as JSON values.
       streams: the entropy-coded bytes of each batch.
       version: the format version, 1 or 2.
@@ -74,11 +74,11 @@ class Container:
 
     @property
     def elements(self) -> int:
-        """Total number of elements; for sound, of samples in all recordings."""
+        """Total number of elements; for sound, the total number of samples of all recordings."""
         return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
 
     def to_bytes(self) -> bytes:
-        """Return the file's bytes, in format version 2 if it must be padded."""
+        """Return the file as bytes; if it needs padding, its format version is 2."""
         text = b""
         if self.description:
             text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False).encode()
@@ -102,24 +102,24 @@ class Container:
 
 
 def _least_size(elements: int, described: int) -> int:
-    """Return the least size of a file with this number of elements and of description bytes."""
+    """Return the least size of a file with these numbers of elements and description bytes."""
     return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 
 def read(
     data: bytes, check: Callable[[int, str, bytes, int], None] = lambda *head: None
 ) -> Container:
-    """Return the compressed file that bytes hold.
+    """Parse the bytes of a compressed file.
 
-    Time and memory are bounded by the number of bytes, whatever sizes they declare.
+    Time and memory are bounded by the number of bytes, whatever sizes the file declares.
 
     Args:
-      data: the bytes.
-      check: called with the version, the kind, the model's digest and the number of levels, before
-        anything else of the file is read.
+      data: the bytes of the file.
+      check: function called with the version, the kind, the model's digest and the number of
+        levels, before anything else in the file is read.
 
     Raises:
-      UserError: the bytes are not such a file, or it is damaged, truncated or of a later version.
+      UserError: the file is not a compressed one, or is damaged, truncated or of a newer version.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -158,7 +158,7 @@ def read(
 
 
 def _described(packed: bytes, size: int) -> dict[str, Any]:
-    """Return the description in a file of `size` bytes."""
+    """Return the description stored in a file of `size` bytes."""
     if not packed:
         return {}
     most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
@@ -177,20 +177,17 @@ def _described(packed: bytes, size: int) -> dict[str, Any]:
 def read_for(
     data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
 ) -> Container:
-    """Check that bytes hold a compressed file for a model, and return the file.
-
-    The model is checked first, before the rest of the file.
+    """Parse the bytes of a compressed file for a model, which is checked first.
 
     Args:
-      data: the bytes.
+      data: the bytes of the file.
       kind: "images", "sound" or "arrays".
       digest: the model's digest, 16 bytes.
       levels: number of levels of the model's elements.
       old_digest: the model's digest in files of format version 1; None: the same as `digest`.
 
     Raises:
-      UserError: the file is damaged, truncated or of a newer version, or belongs to a different
-        model.
+      UserError: the file is damaged, truncated, of a newer version, or of a different model.
     """
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
@@ -229,18 +226,18 @@ def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
 
 
 def checksum_of(elements: np.ndarray, before: int = 0) -> int:
-    """Return the CRC-32 of elements, as bytes or as little-endian pairs of bytes.
+    """Return the CRC-32 of elements, each stored as one byte or as two little-endian bytes.
 
     Args:
       elements: integers of one or two bytes each, of any shape.
-      before: checksum of the elements before them.
+      before: checksum of the preceding elements.
     """
     dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"
     return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes(), before)
 
 
 def check_decoded(checksum: int, container: Container) -> None:
-    """Raise UserError unless the checksum is that of the elements that were compressed."""
+    """Raise UserError unless the checksum is the one of the compressed elements."""
     if checksum != container.checksum:
         raise UserError(
             "The compressed file cannot be decoded on this processor: its network outputs differ "

@@ -1,10 +1,10 @@
-"""Checks of the fields of a compressed file, before its reader uses them."""
+"""Checks of the fields of a compressed file, made before the fields are used."""
 
 from typing import Any, NoReturn
 
 from foundation.errors import UserError
 
-MOST = 2**32 - 1  # a size in a file
+MOST = 2**32 - 1  # largest size that a field of the file can store
 
 
 def damaged(name: str, wanted: str) -> NoReturn:
@@ -12,22 +12,16 @@ def damaged(name: str, wanted: str) -> NoReturn:
 
     Args:
       name: the field's name.
-      wanted: what the field must be, for the message.
+      wanted: the rule for the field, for the message.
     """
     raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """Return a field of a file that must be a whole number.
-
-    Args:
-      name: the field's name.
-      value: the field's value, of any type.
-      least: the least number that is allowed.
-      most: the largest number that is allowed.
+    """Return a field of a file that must be an integer from `least` to `most`.
 
     Raises:
-      UserError: the value is not a whole number, or is out of its range.
+      UserError: the value is not an integer, or is out of range.
     """
     if type(value) is not int or not least <= value <= most:
         damaged(name, f"a whole number from {least} to {most}")
@@ -46,10 +40,10 @@ def share(name: str, value: Any) -> float:
 
 
 def listed(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
-    """Return a field of a file that must be a list of one of these lengths.
+    """Return a field of a file that must be a list with one of the lengths in `counts`.
 
     Raises:
-      UserError: the value is not a list, or has a different number of entries.
+      UserError: the value is not a list, or its length is not in `counts`.
     """
     if not isinstance(value, list) or len(value) not in counts:
         damaged(name, f"a list of {' or '.join(map(str, counts))}")

@@ -1,6 +1,6 @@
-"""`compress` and `decompress`: elements of any model to a file, and back.
+"""`compress` and `decompress`: the elements of any model to a file, and back.
 
-A `Kind` defines what differs between images, recordings and arrays; all else is shared.
+A `Kind` defines what differs between images, recordings and arrays; the rest is shared.
 """
 
 import abc
@@ -16,18 +16,18 @@ from compression.container import VERSION, Container, check_decoded, checksum_of
 from foundation.errors import UserError
 
 TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
-SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated outputs differ too
+SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated outputs differ, too
 
 
 class Kind(abc.ABC):
-    """The elements of a model, and what a file of them holds besides streams.
+    """A kind of compressed files: the elements of a model, and the content besides streams.
 
     Attributes:
       name: the name of the kind, a key of `container.KINDS`.
       version: the format version that is written.
-      dtype: the NumPy type of the levels over which the checksum is computed.
-      way: the way in which odds are computed for a file that does not name one.
-      conditionals: the distribution of every element given those before it.
+      dtype: the NumPy type of the levels for the checksum.
+      way: how odds are computed if the file does not name a way.
+      conditionals: the distribution of every element given the elements before it.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the model's digest, and that in files of format version 1; None: the same."""
+        """Return the model's digest, and its digest for format version 1 (None: the same)."""
 
     @abc.abstractmethod
     def pack(
         self, elements: Any, condition: Any, tolerance: float, **options: Any
     ) -> tuple[tuple[int, ...], dict[str, Any], Iterable[np.ndarray]]:
-        """Return the shape and description of a container, and the levels int32 of each stream."""
+        """Return the shape and description of a container, and the int32 levels of each stream."""
 
     @abc.abstractmethod
     def check(self, found: Container) -> None:
@@ -50,14 +50,14 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape of each stream, and its condition: the file's own, or the given one."""
+        """Yield the shape and condition of each stream; a stored condition comes from the file."""
 
     @abc.abstractmethod
     def unpack(self, parts: list[np.ndarray]) -> Any:
-        """Return the elements of a file, given the levels of its streams, of type `dtype`."""
+        """Return the elements of a file from the levels of its streams, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
-        """Return the way in which a file's streams are coded, without a tolerance."""
+        """Return how a file's streams are coded, without a tolerance."""
         way, narrowest = found.description.get("odds", self.way), None
         if way not in self.conditionals.ways:
             raise UserError(
@@ -79,21 +79,22 @@ def compress(
     names: list[str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the file of a model's elements.
+    """Compress elements of a model and return the bytes of the file.
 
     Args:
-      kind: the model, and what its files hold.
+      kind: the kind of files, with its model.
       elements: what the model compresses: images, recordings or an array.
       condition: what the model reads besides the elements, or None.
-      tolerance: the largest relative difference that the network's outputs may have in a decoder.
-      verify: whether to decode the file once, with outputs off by half the tolerance, and raise an
-        error if that does not give the elements back; None: only where it is cheap.
-      names: a name for each element, stored for a reader; None: no names are stored.
+      tolerance: largest relative difference of the network's outputs, between this computer and the
+        decoder's, for which the file can be decoded.
+      verify: whether to decode the file once, with outputs that differ by half the tolerance, and
+        raise an error unless the elements come back; None: only where this is cheap.
+      names: a name for each element, to be stored; None: no names are stored.
       **options: further arguments of `Kind.pack`, such as `batch`.
 
     Raises:
-      UserError: the tolerance is out of range, the elements or the condition are not the model's,
-        or the file failed `verify`.
+      UserError: the tolerance is out of range, the elements or the condition do not fit the model,
+        or the verification failed.
     """
     if not 0 <= tolerance <= MOST_TOLERANCE:
         raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
@@ -113,10 +114,10 @@ def compress(
 
 
 def read(kind: Kind, data: bytes) -> Container:
-    """Return a file of a model's elements after a check that all its fields are in range.
+    """Parse a file of a model's elements and check that all its fields are in range.
 
     Raises:
-      UserError: the file is damaged, truncated or belongs to a different model.
+      UserError: the file is damaged or truncated, or was made with a different model.
     """
     digest, old_digest = kind.digests()
     found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
@@ -128,13 +129,13 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
     """Return the elements in a file that `compress` made.
 
     Args:
-      kind: the model, and what its files hold.
-      data: the file.
-      condition: what the model read besides the elements, if the file does not hold it.
-      moved: function that changes the network's outputs; None: no change.
+      kind: the kind of files, with its model.
+      data: the bytes of the file.
+      condition: what the model read besides the elements, if the file does not store it.
+      moved: function that changes the network's outputs, for verification; None: no change.
 
     Raises:
-      UserError: the file is damaged, truncated or belongs to a different model.
+      UserError: the file is damaged or truncated, or was made with a different model.
     """
     found = read(kind, data)
     coding = dataclasses.replace(kind.coding(found), moved=moved)
@@ -148,7 +149,7 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
 
 
 def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float) -> None:
-    """Raise UserError unless a file can be decoded with outputs off by half the tolerance."""
+    """Raise UserError unless a file can be decoded with outputs changed by half the tolerance."""
     draws = np.random.default_rng(0)
 
     def moved(outputs: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Distributions with a closed form: softmaxes, and mixtures of logistics or normals, over levels.
+"""Distributions over levels in closed form: softmaxes, and mixtures of logistics or normals.
 
-A distribution names its form in the attribute `form`. To code a level then takes the masses of only
+A distribution names its form in the attribute `form`. Coding a level then takes the masses of only
 a few intervals, however many levels there are.
 """
 
@@ -14,8 +14,8 @@ from compression.splits import Categorical, Mixture
 
 # Least scale of a component in files of format version 1, as a share of the number of levels.
 LEAST_SCALE = 4e-5
-# Least scale, in tolerances of a mean: a narrower component could not be placed by the mean, so
-# that most of its bits would be near a border.
+# Least scale, in tolerances of the mean: with a narrower component, most bits would be too close to
+# a rounding border, because the component's position is uncertain.
 NARROWEST = 8.0
 # The tolerance is relative to at least this share of an output's root mean square.
 LEAST_SHARE = 0.03
@@ -28,7 +28,7 @@ def form_of(distribution: Any) -> str | None:
 
 
 def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return how far outputs may differ from those of another processor, [elements, outputs].
+    """Return how much outputs may differ from another processor's, float64 [elements, outputs].
 
     Args:
       outputs: a network's outputs, float64 [elements, outputs].
@@ -49,16 +49,16 @@ def closed(
     off: np.ndarray | None,
     narrowest: float | None = None,
 ) -> Mixture | Categorical:
-    """Return the distributions of elements in their closed form.
+    """Return the distributions of elements in closed form.
 
     Args:
       distribution: a distribution of `likelihoods` with a `form` in FORMS.
       outputs: a network's outputs, float64 [elements, num_parameters].
       off: largest differences of the outputs from another processor's, of the same shape; None: no
         margins are needed.
-      narrowest: least scale of a component, as a share of its mean's distance from the middle of
-        the range, where that counts as at least LEAST_SHARE of half the range; None: the least
-        scale of format version 1, LEAST_SCALE of the range.
+      narrowest: least scale of a component, divided by half the range times (|mean| + LEAST_SHARE),
+        where the range is [-1, 1]; None: the least scale of format version 1, LEAST_SCALE of the
+        number of levels.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 
@@ -96,7 +96,7 @@ def _components(
 
 
 def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
-    """Return logits, means and log-scales, float64 [elements, components] each."""
+    """Return logits, means and log scales, each float64 [elements, components]."""
     logits, means, _ = distribution.sections
     parts = np.split(array, [logits, logits + means], -1)
     # A single component has the whole weight.

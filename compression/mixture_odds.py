@@ -1,11 +1,12 @@
-"""Odds of mixtures, and rigorous bounds of how far tolerances move them.
+"""Odds of mixtures, and rigorous bounds of how much tolerances change them.
 
-With U and L the masses of the halves, u = log(U / L) moves by at most its first derivatives times
-the tolerances, plus half the largest second derivative on the path. The second derivative of the
-log of a mixture's mass is between that of its components' log-densities and, in addition, the
-variance of their scores, both averaged over the interval (`components`); the shares of components
-on the path are bounded by those before it. Where the tolerances are too wide for this to be
-small, the masses of each half are bounded by the extremes of the cumulative function as well.
+With U and L the masses of the upper and lower half, u = log(U / L) changes by at most the sum of
+its first derivatives times the tolerances, plus half its largest second derivative on the path. The
+second derivative of the log of a mixture's mass lies between the average of the second derivatives
+of its components' log densities and that average plus the variance of their scores; the averages
+are over the interval (`components`), and the components' shares on the path are bounded by their
+initial shares. Where the tolerances are too wide for a small bound, the masses of each half are
+also bounded by the extremes of the cumulative function.
 """
 
 import math
@@ -17,14 +18,14 @@ from compression import components
 from compression.components import ERROR, LARGEST_GROWTH, compiled, parallel
 from compression.odds import FLOOR, ROUNDING, reach_of, warped
 
-# Second-order parts below these shares of u and of the first-order part need no other bound.
+# A second-order part up to SMALL + SMALL_SHARE * (first-order part) needs no other bound.
 SMALL = 2e-3
 SMALL_SHARE = 0.1
 COLUMNS = 13
 
-# Log-weights, means and log-scales, or the tolerances of each, float64 [elements, components].
+# Log weights, means and log scales, or their tolerances, each float64 [elements, components].
 Parameters = tuple[np.ndarray, np.ndarray, np.ndarray]
-# Levels of a half, coded levels, levels, and whether components are normal.
+# Levels in a half, coded levels, all levels, and whether components are normal.
 Sizes = tuple[int, int, int, bool]
 
 
@@ -32,16 +33,15 @@ Sizes = tuple[int, int, int, bool]
 def _masses(
     i: int, arrays: Parameters, low: int, sizes: Sizes, moves: np.ndarray
 ) -> tuple[float, float]:
-    """Return the masses of the halves of one element.
+    """Return the masses of the upper and the lower half of an element's interval.
 
     Args:
       i: index of the element.
-      arrays: log-weights, means and log-scales, [elements, components].
+      arrays: log weights, means and log scales.
       low: first level of the interval.
-      sizes: levels of a half, coded levels, levels, and whether components are normal.
-      moves: [components, COLUMNS], output: weight, inverse scale, masses of the halves, their
-        derivatives by mean and by log-scale, the z of the three edges, and the masses that those of
-        the halves are differences of.
+      sizes: levels in a half, coded levels, all levels, and whether components are normal.
+      moves: output [components, COLUMNS]: weight, inverse scale, masses of the halves, derivatives
+        of the masses by mean and log scale, z of the three edges, and `subtracted` for each half.
     """
     log_weights, means, log_scales = arrays
     half, whole, levels, normal = sizes
@@ -95,10 +95,11 @@ def _half(
     share: float,
     normal: bool,
 ) -> tuple[float, float, float, float]:
-    """Return a component's contribution to the second derivatives of the log of a half's mass.
+    """Return a component's contribution to the second derivatives of a half's log mass.
 
-    The values are its largest one, minus its least one and the least mass on the path, each times
-    the component's weight, and the largest change of its log-mass.
+    The first three values are the largest second derivative, the negative of the least, and the
+    least mass on the path, each times the component's weight; the last one is the largest change of
+    the component's log mass.
     """
     by_weight, mean_off, scale_off = offs
     if components.is_far(distance, mean_off, stretch, normal):
@@ -118,7 +119,7 @@ def _rest(
 ) -> float:
     """Return half the largest second derivative of u on a path within the tolerances.
 
-    It is infinite if a path may be too long for this bound.
+    It is infinite if the tolerances are too wide for this bound.
     """
     half, _, levels, normal = sizes
     up_rise, up_fall, up_mass, low_rise, low_fall, low_mass = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -170,12 +171,12 @@ def _extreme_odds(
 
 @compiled
 def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
-    """Write the odds of all elements.
+    """Write the odds of all elements to `t`.
 
     Args:
-      arrays: log-weights, means and log-scales, float64 [elements, components].
+      arrays: log weights, means and log scales, each float64 [elements, components].
       low: first level of each interval, int64 [elements].
-      sizes: levels of a half, coded levels, levels, and whether components are normal.
+      sizes: levels in a half, coded levels, all levels, and whether components are normal.
       t: output, the odds, [elements].
     """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
@@ -193,15 +194,15 @@ def split_bounded(
     t: np.ndarray,
     margin: np.ndarray,
 ) -> None:
-    """Write the odds of all elements, and their margins.
+    """Write the odds of all elements to `t`, and their margins.
 
     Args:
-      arrays: log-weights, means and log-scales, float64 [elements, components].
-      offs: largest differences of each, of the same shapes.
+      arrays: log weights, means and log scales, each float64 [elements, components].
+      offs: tolerances of the log weights, means and log scales, of the same shapes.
       low: first level of each interval, int64 [elements].
-      sizes: levels of a half, coded levels, levels, and whether components are normal.
+      sizes: levels in a half, coded levels, all levels, and whether components are normal.
       t: output, the odds, [elements].
-      margin: output, the largest differences of the odds, [elements].
+      margin: output, the largest errors of the odds, [elements].
     """
     half, whole = sizes[0], sizes[1]
     share = FLOOR * half / whole

@@ -1,4 +1,4 @@
-"""The digests by which compressed files identify models."""
+"""Digests by which compressed files identify models."""
 
 import hashlib
 import json
@@ -18,18 +18,18 @@ _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 
 
 def digest_of_network(network: tf.Module) -> bytes:
-    """Return the digest of the trainable weights of one of this library's networks, 16 bytes."""
+    """Return the digest of a network's trainable weights, 16 bytes; for this library's networks."""
     named = zip(variable_names(network), network.trainable_variables, strict=True)
     return digest_of({name: variable.numpy() for name, variable in named})
 
 
 def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
-    """Return the digests of the variables that a model's output depends on, 16 bytes each.
+    """Return two digests of the variables that a model's output depends on, 16 bytes each.
 
     The first one covers names, types, shapes and values, including frozen variables and statistics,
-    and `start` and `input_scale` if they are not the defaults. Neither storing and loading nor the
-    number of layers that Keras numbered before changes it. The second one, for files of format
-    version 1, covers the trainable variables without their names.
+    and `start` and `input_scale` unless they are the defaults. It does not change if the model is
+    stored and loaded, or if Keras has created more layers before it. The second one, for files of
+    format version 1, covers the trainable variables without their names.
     """
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]
@@ -47,10 +47,10 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
 
 
 def ranked(names: Iterable[str]) -> dict[str, str]:
-    """Return names in which the number at the end of a part is replaced by its rank.
+    """Return new names, by name, in which the number at the end of a part is replaced by its rank.
 
-    Keras numbers layers by how many of a kind were made before: dense_3 and dense_5 become the
-    first and the second, and so do dense and dense_1.
+    Keras numbers layers by how many of their kind it created before: in both {dense_3, dense_5} and
+    {dense, dense_1}, the first layer gets rank 0 and the second rank 1.
     """
     paths = {name: name.split("/") for name in names}
     found = {name: "" for name in paths}
@@ -69,7 +69,7 @@ def ranked(names: Iterable[str]) -> dict[str, str]:
 
 
 def _traced(model: Autoregressive) -> Any:
-    """Return the concrete function from a few symbols to their parameters."""
+    """Return the concrete function from a few symbols to their distributions' parameters."""
     network = model.symbol_network
     shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]
     example: list[Any] = [tf.zeros(shape, tf.int32)]

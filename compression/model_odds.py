@@ -1,4 +1,4 @@
-"""Odds of a model's levels: in closed form, by cumulative masses, or by a table of all levels."""
+"""Odds of a model's levels: in closed form, from cumulative masses, or from a table of levels."""
 
 import functools
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from compression.splits import Categorical, Split
 from foundation.errors import UserError
 from likelihoods.capabilities import cumulative_of
 
-FINE = 256  # levels that are coded by a table of their own, after those above by cumulative masses
-MOST_TABLE = 1 << 20  # log-probabilities per element
+FINE = 256  # levels that a table codes, after the upper bits, which cumulative masses code
+MOST_TABLE = 1 << 20  # log probabilities per element
 LEAST_LOG_PROB = -700.0
 SHARE = 1e-5  # added to the masses of both halves, so that each has a code
 MASS_ERROR = 3e-7  # error of a cumulative mass in float32
-# Error of the mass between two levels; log-probabilities may come from differences of such masses.
+# Error of the mass between two levels; log probabilities may come from differences of such masses.
 TABLE_ERROR = 1.5e-7
-FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
+FARTHER = 10.0  # larger multiple of the tolerance, at which its effect exceeds rounding
 Values = Callable[[np.ndarray], np.ndarray]
 
 
 def ways_of(distribution: Any) -> list[str]:
-    """Return the ways in which a distribution's levels can be coded, the best first."""
+    """Return how the odds of a distribution's levels can be computed, the best way first."""
     is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
     known = {"closed": forms.form_of(distribution) is not None, "cumulative": is_cumulative}
     return [*(way for way, is_known in known.items() if is_known), "table"]
@@ -58,7 +58,7 @@ class ModelOdds:
             self._below = _evaluation(cumulative, order)
 
     def table_levels(self, way: str) -> int:
-        """Return the number of levels in the table of an element."""
+        """Return the number of levels in an element's table."""
         return {"closed": 1, "cumulative": FINE}.get(way, int(self._distribution.levels))
 
     def __call__(self, rows: np.ndarray, off: np.ndarray | None, coding: Coding) -> Any:
@@ -66,9 +66,8 @@ class ModelOdds:
 
         Args:
           rows: the distributions' parameters, float64 [elements, num_parameters].
-          off: largest differences of the parameters; None: no margins are needed.
-          coding: the way in which odds are computed, and the tolerance, which also applies to the
-            log-probabilities.
+          off: tolerances of the parameters, of the same shape; None: no margins are needed.
+          coding: how odds are computed, and the tolerance, which also applies to log probabilities.
         """
         if coding.way == "closed":
             return forms.closed(self._distribution, rows, off, coding.narrowest)
@@ -83,23 +82,18 @@ class ModelOdds:
 
         Args:
           rows: the distributions' parameters, float64 [elements, num_parameters].
-          off: largest differences of the parameters; None: no margins are needed.
-          coding: the way in which odds are computed, and the tolerance of the log-probabilities.
-          first: the first level of each element, int64 [elements].
+          off: tolerances of the parameters, of the same shape; None: no margins are needed.
+          coding: how odds are computed, and the tolerance of the log probabilities.
+          first: the first level of each element's table, int64 [elements].
         """
         levels = first[:, None] + np.arange(self.table_levels(coding.way))
         last = self._distribution.levels - 1
 
         def values(moved: np.ndarray) -> np.ndarray:
             table = self._log_prob(moved, np.minimum(levels, last))
-            return np.maximum(np.where(levels > last, -np.inf, table), LEAST_LOG_PROB)
+            return np.where(levels > last, -np.inf, table)
 
-        table = values(rows)
-        if off is None:
-            return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
-        margin = (coding.tolerance or 0.0) * (forms.LEAST_SHARE + np.abs(table))
-        margin += _effect(values, table, rows, off)
-        return _Table(Categorical(table, margin), is_bounded=True)
+        return table_of(values, rows, off, coding.tolerance or 0.0)
 
     def masses(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """Return the masses between adjacent edges, float64 [elements, edges - 1]."""
@@ -110,10 +104,10 @@ class ModelOdds:
 
 
 class _Table:
-    """Log-probabilities of levels in float32, which need not sum to one.
+    """Distributions given by log probabilities of levels in float32, which need not sum to one.
 
     Args:
-      softmax: the log-probabilities as logits, and their tolerances.
+      softmax: the log probabilities as logits, and their tolerances.
       is_bounded: whether margins are needed.
     """
 
@@ -142,14 +136,14 @@ class _Table:
 
 
 class _Cumulative:
-    """Distributions whose upper bits are coded by cumulative masses, the lowest ones by a table."""
+    """Distributions whose upper bits are coded by cumulative masses and lower bits by a table."""
 
     def __init__(self, odds: ModelOdds, rows: np.ndarray, off: np.ndarray | None, coding: Coding):
         self._odds, self._rows, self._off, self._coding = odds, rows, off, coding
         self._table: tuple[np.ndarray, _Table] | None = None
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half), the highest bits first."""
+        """Return the odds of the bits that split [low, low + 2 half), highest bits first."""
         if 2 * half > FINE:
             return self._coarse(low[:, None] + half * np.arange(3))
         if 2 * half == FINE:
@@ -170,13 +164,33 @@ class _Cumulative:
         return Split(found.t, found.margin + ROUNDING)
 
 
+def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> _Table:
+    """Return the distributions of elements by the log-probabilities of their levels.
+
+    Args:
+      values: function from parameters to log-probabilities, float64 [elements, levels].
+      rows: the distributions' parameters, float64 [elements, num_parameters].
+      off: largest differences of the parameters; None: no margins are needed.
+      tolerance: largest relative difference of the log-probabilities.
+    """
+
+    def clipped(moved: np.ndarray) -> np.ndarray:
+        return np.maximum(values(moved), LEAST_LOG_PROB)
+
+    table = clipped(rows)
+    if off is None:
+        return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
+    margin = tolerance * (forms.LEAST_SHARE + np.abs(table)) + _effect(clipped, table, rows, off)
+    return _Table(Categorical(table, margin), is_bounded=True)
+
+
 def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
     """Return the odds of the upper half, given the masses of both halves.
 
     Args:
       masses: the masses of the lower and the upper half, float64 [elements, 2].
-      off: largest differences of the masses.
-      spread: added to both, so that each has a code.
+      off: largest errors of the masses.
+      spread: mass added to both halves, so that each has a code.
     """
     fewest, most = np.maximum(masses - off, 0.0), masses + off
     t = _warped(masses[:, 1], masses[:, 0], spread)
@@ -186,16 +200,17 @@ def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | f
 
 
 def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
-    """Return the odds t of the masses of both halves [elements], after adding a spread to each."""
+    """Return the odds t for the masses of both halves, [elements], with `spread` added to each."""
     u = np.clip(np.log((upper + spread) / (lower + spread)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
     return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)
 
 
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return an estimate of how far values move if every parameter is off by `off`.
+    """Estimate how much values change if every parameter is off by `off`.
 
-    It is not a bound, as `values` may be any function: each parameter is moved both ways, by `off`
-    and by more, scaled back; the largest changes of the parameters are added up.
+    It is not a bound, as `values` may be any function: each parameter is moved in both directions,
+    by `off` and by FARTHER times as much with the change scaled back; the largest changes are
+    summed over parameters.
     """
     total = np.zeros_like(now)
     for k in range(rows.shape[1]):
@@ -214,8 +229,8 @@ def _evaluation(
     """Return a function from rows of parameters and levels [elements, n] to float64 [elements, n].
 
     Args:
-      function: from parameters [..., num_parameters] and symbols [...] to [...].
-      order: the model's order of elements, which gives the number of axes.
+      function: function from parameters [..., num_parameters] and symbols [...] to values [...].
+      order: the model's order of elements, which determines the number of axes.
     """
 
     def shaped(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:

@@ -1,14 +1,13 @@
-"""Rounding of odds to a few values, on which two processors with nearly equal odds agree.
+"""Rounding of odds to a few values that two processors with nearly equal odds agree on.
 
 Each bit's odds t (`splits`) are rounded to a grid with a given step. If t is within its margin of
-the border between two values, another processor may round it to the other one, and everything
-decoded afterwards would be noise. So elements are coded in groups, and each group has a choice of
-grids that are shifted against each other. Of the grids on which no odds of the group are that near
-a border, the encoder takes the one with the shortest code, and writes its number. On any processor
-whose outputs are within the tolerance, the odds are then certain to round to the same integers.
-
-A few choices have steps four times as large, for a group that no other choice fits, and the last
-one gives every bit the probability 1/2, which needs no agreement.
+the border between two values, another processor may round it differently, and everything decoded
+afterwards would be noise. Elements are therefore coded in groups, and each group has a choice of
+grids that are shifted relative to each other. From the grids on which no odds of the group lie
+within their margin of a border, the encoder takes the one with the shortest code and stores its
+number. On any processor whose outputs are within the tolerance, the odds are then certain to round
+to the same integers. A few choices have steps four times as large, for groups that no other choice
+fits; the last choice gives every bit the probability 1/2, which needs no agreement.
 """
 
 import functools
@@ -22,26 +21,25 @@ from compression.components import compiled, parallel
 from compression.odds import REACH
 
 PRECISION = 24  # bits of an integer probability
-# Steps in 1024ths of t. Coarse steps cost bits; with fine ones few shifts fit a group.
+# Steps of t, in units of 1/1024. Coarse steps cost bits; with fine steps few shifts fit a group.
 STEPS = np.array([
     64, 96, 128, 160, 204, 256, 324, 408, 512, 648, 816, 1024, 1290, 1625, 2048, 3072
 ])  # fmt: skip
 COARSER = 6  # offset in STEPS to a step that is about four times as large
-# Penalty in bits for odds too near a border when a step is chosen: more than the log2(e) that
+# Penalty in bits for odds too close to a border when a step is chosen: more than the log2(e) that
 # choices take for each, because good choices compensate for coarse steps.
 NEAR_BITS = 6.0
 MOST_CHOICE_BITS = 12
-SHIFTS = 64  # places where a grid can lie, as fractions of its step
+SHIFTS = 64  # number of offsets of a grid, as fractions of its step
 _BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
 _SMALLEST = 2.0**-7  # least value of 1 - |t| / REACH: no bit is rarer than 2^-21
 
 
 class Grids:
-    """The values that odds are rounded to, by step, shift and bin.
+    """The values that odds are rounded to, for each step, shift and bin.
 
     Attributes:
-      probabilities: the probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts,
-        bins].
+      probabilities: probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts, bins].
       costs: the code lengths of a 0 and of a 1 in bits, float32 [steps, shifts, bins, 2].
     """
 
@@ -49,7 +47,7 @@ class Grids:
         step = STEPS[:, None, None] / 1024.0
         shift = (np.arange(SHIFTS) / SHIFTS)[None, :, None]
         centre = np.arange(_BINS) - _BINS // 2 + shift
-        # Only products, sums and a quotient, which are the same on every processor.
+        # Only products, sums and a quotient, which have the same bits on every processor.
         low = np.maximum((centre - 0.5) * step, -REACH)
         high = np.minimum((centre + 0.5) * step, REACH)
         middle = np.clip(0.5 * (low + high), -REACH, REACH)
@@ -70,7 +68,7 @@ def grids() -> Grids:
 
 @compiled
 def _shift(choice: int, index: int) -> np.int64:
-    """Return the shift, in 64ths of a step, of a bit's grid by its index in its group."""
+    """Return the grid's shift for the bit at `index` in its group, in 64ths of a step."""
     word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(index + 1) * np.uint32(40503)
     word = (word ^ word >> np.uint32(15)) * np.uint32(2246822519)
     return np.int64((word ^ word >> np.uint32(13)) & np.uint32(SHIFTS - 1))
@@ -78,7 +76,7 @@ def _shift(choice: int, index: int) -> np.int64:
 
 @compiled
 def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
-    """Return the bin of t, and how far t is from the nearer border of the bin within REACH."""
+    """Return the bin of t, and the distance from t to the closest border that is within REACH."""
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
     distance = math.inf
@@ -93,9 +91,9 @@ def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
 def _trial(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
 ) -> tuple[float, float]:
-    """Return the mean code length with a step, in bits, and the mean number of odds near a border.
+    """Return a step's mean code length in bits, and mean number of odds too close to a border.
 
-    Both are means over 4 shifts.
+    Both are means over 4 shifts, summed over the odds.
     """
     bits, near = 0.0, 0.0
     for i in range(len(t)):
@@ -109,7 +107,7 @@ def _trial(
 
 @compiled
 def _refused(t: float, margin: float, step: float) -> np.uint64:
-    """Return the shifts of a step, as bits of a word, at which t is too near a border."""
+    """Return the shifts at which t is too close to a border, as bits of a word."""
     word = np.uint64(0)
     for shift in range(SHIFTS):
         if _bin(t, step, shift / SHIFTS)[1] <= margin:
@@ -119,9 +117,9 @@ def _refused(t: float, margin: float, step: float) -> np.uint64:
 
 @compiled
 def _near_any(t: float, margin: float, step: float) -> bool:
-    """Return whether t is too near a border at any shift.
+    """Return whether t is too close to a border at any shift.
 
-    At all shifts together, the borders are the multiples of a 64th of the step.
+    The borders of all shifts together are the multiples of a 64th of the step.
     """
     position = t / step * SHIFTS
     return abs(position - math.floor(position + 0.5)) * step <= (margin * SHIFTS)
@@ -129,7 +127,7 @@ def _near_any(t: float, margin: float, step: float) -> bool:
 
 @compiled
 def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> bool:
-    """Return whether the shifts of a choice suit all odds of a group."""
+    """Return whether a choice's shifts suit all odds of a group."""
     for r in range(count):
         if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
             return False
@@ -148,15 +146,15 @@ def _search(
     chosen: np.ndarray,
     totals: np.ndarray,
 ) -> None:
-    """Write the best choice of each group to `chosen`, and its bits to `totals`.
+    """Write the best choice of each group to `chosen`, and its code length to `totals`.
 
     Args:
       t: odds [bits].
-      margin: largest difference of the odds on another processor, [bits].
-      bit: the bits themselves, 0 or 1, [bits].
+      margin: largest difference from the odds on another processor, [bits].
+      bit: the bits, 0 or 1, [bits].
       steps: indices in STEPS, [bits].
       group: bits per group.
-      counts: the numbers of choices with the steps themselves, with coarser steps, and in all.
+      counts: the result of `counts_of`.
       costs: the code lengths of `Grids`.
       chosen: output, the number of each group's choice, [groups].
       totals: output, the code length of each group in bits, [groups].
@@ -208,7 +206,7 @@ def _rounded(
     probabilities: np.ndarray,
     ones: np.ndarray,
 ) -> None:
-    """Write the rounded probability of the bit 1 of every t [elements] to `ones`."""
+    """Write the rounded probability that the bit is 1, for each t [elements], to `ones`."""
     sizes = _step_sizes()
     for i in range(len(t)):
         choice = choices[i]
@@ -222,7 +220,7 @@ def _rounded(
 
 
 def counts_of(choice_bits: int) -> tuple[int, int, int]:
-    """Return the numbers of choices with the steps themselves, with coarser steps, and in all."""
+    """Return the numbers of choices with the original steps, with coarser steps, and in total."""
     whole = 1 << choice_bits
     coarse = whole // 8
     return whole - coarse - 1, coarse, whole
@@ -231,7 +229,7 @@ def counts_of(choice_bits: int) -> tuple[int, int, int]:
 def rounded(
     t: np.ndarray, steps: np.ndarray, choices: np.ndarray, indices: np.ndarray, choice_bits: int
 ) -> np.ndarray:
-    """Return the probability of the bit 1 for odds t, multiples of 2^-24, [bits].
+    """Return the rounded probability that each bit is 1, a multiple of 2^-24, [bits].
 
     Args:
       t: odds [bits].
@@ -247,7 +245,7 @@ def rounded(
 
 
 def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
-    """Return the index in STEPS of the step at which odds [odds] take the fewest bits."""
+    """Return the index in STEPS of the step with which odds [odds] have the shortest code."""
     if not len(t):
         return 0
     found = []
@@ -264,8 +262,8 @@ def choose(
 
     Args:
       t: odds [elements, depth].
-      margin: largest difference of the odds on another processor, [elements, depth].
-      bit: the bits themselves, 0 or 1, [elements, depth].
+      margin: largest difference from the odds on another processor, [elements, depth].
+      bit: the bits, 0 or 1, [elements, depth].
       steps: indices in STEPS, [elements, depth].
       group: elements per group.
       bits: number of bits in which a choice is stored.

@@ -1,9 +1,9 @@
 """Binary splits of a distribution over levels: odds and their tolerances.
 
-A level in [0, 2^depth) is coded as `depth` bits, the highest first. Every bit splits an interval of
-levels into two halves, and its odds (`odds`) are those of their probabilities. A network's outputs
-are equal on another processor only up to a tolerance; `margin` bounds how far any outputs within
-their tolerances move the odds.
+A level in [0, 2^depth) is coded as `depth` bits, highest bit first. Each bit splits an interval of
+levels into two halves; its odds (`odds`) compare the probabilities of the halves. On another
+processor, a network's outputs are equal only up to a tolerance; `margin` bounds how much any
+outputs within the tolerance change the odds.
 """
 
 import math
@@ -17,11 +17,11 @@ from compression.odds import FLOOR, ROUNDING, reach_of, warped
 
 
 class Split(NamedTuple):
-    """Odds of bits that split intervals in two, float64 [elements] each.
+    """Odds of bits that split intervals into halves, each float64 [elements].
 
     Attributes:
       t: the odds of the upper half, as in `odds`.
-      margin: the largest difference of t from its value on another processor.
+      margin: the largest difference between t here and on another processor.
     """
 
     t: np.ndarray
@@ -29,12 +29,12 @@ class Split(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Mixtures over levels: float64 [elements, components], with means and scales in levels.
+    """Mixtures over levels, float64 [elements, components], with means and scales in levels.
 
     Attributes:
       levels: number of levels.
       log_weights, means, log_scales: parameters of the components.
-      tolerances: largest errors of log_weights, means and log_scales, with their shapes; None if
+      tolerances: largest errors of log_weights, means and log_scales, of the same shapes; None if
         margins are not needed.
       normal: whether components are normal rather than logistic.
     """
@@ -65,10 +65,10 @@ class Mixture(NamedTuple):
         return Split(t, margin)
 
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-weights given the levels [elements], and their tolerance.
+        """Return the mixtures' log weights given levels [elements], and the weights' tolerance.
 
-        The components must be logistic. The weights are known up to a constant for each element.
-        The tolerance is zero if the mixture has none.
+        The components must be logistic. The log weights are determined up to a constant per
+        element. The tolerance is zero if the mixture has no tolerances.
         """
         zeros = np.zeros_like(self.means)
         weight_off, *offs = self.tolerances or (zeros, zeros, zeros)
@@ -79,7 +79,7 @@ class Mixture(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """Softmaxes over levels: logits float64 [elements, levels], and their tolerance."""
+    """Softmaxes over levels: logits float64 [elements, levels], and their tolerances."""
 
     logits: np.ndarray
     tolerance: np.ndarray

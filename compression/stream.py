@@ -1,14 +1,15 @@
-"""Levels in an entropy-coded stream, by distributions nearly equal in encoder and decoder.
+"""Entropy-coded streams of levels, with distributions nearly equal in encoder and decoder.
 
-The rounding of odds (`rounding`) turns them into integers on which both agree, with which
-`constriction` (Bamler 2022, "Understanding Entropy Coding With Asymmetric Numeral Systems", arXiv
-2201.01741) codes by asymmetric numeral systems. A stream is
+The odds are rounded (`rounding`) to integers on which encoder and decoder agree; with these,
+`constriction` codes by asymmetric numeral systems (Bamler 2022, "Understanding Entropy Coding With
+Asymmetric Numeral Systems", arXiv 2201.01741). A stream is
 
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
 
-where a pixel is one element, or the channels of one place, coded in turn. The pixels of one call
-are coded together: channel by channel, and per channel the highest bits of all pixels first.
+where a pixel is one element, or all channels of one position, which are coded one after another.
+The pixels of one call are coded together: channel by channel, and within a channel the highest bits
+of all pixels first.
 """
 
 import dataclasses
@@ -24,18 +25,18 @@ from compression.splits import Split
 from foundation.errors import UserError
 
 _HEAD = struct.Struct("<BH")
-_TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a step
-# Mean number of odds per group that are too near a border. With more of them choices are cheaper,
-# but take longer to find, as one in e^n fits.
+_TRIED = 1 << 14  # largest number of odds, per class and bit, from which a step is chosen
+# Mean number n of odds per group that are too close to a border. A larger n makes choices cheaper
+# but slower to find, as one in e^n fits.
 _NEAR_IN_GROUP = 3.2
-_SPARE_CHOICE_BITS = 7  # so that several choices fit, one of them with a short code
+_SPARE_CHOICE_BITS = 7  # leaves several choices that fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
-# Choices take their full number of bits, except for those in the coder's state.
+# Choices take their full number of bits, except for those in the coder's state, at most this much.
 _SLACK_BYTES = 64
 
 
 class Distribution(Protocol):
-    """Distributions of elements, `Mixture` or `Categorical`."""
+    """Distributions of elements: a `Mixture`, a `Categorical` or another class with `split`."""
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of the bits that split [low, low + 2 half), as in `Mixture.split`."""
@@ -46,12 +47,12 @@ Channels = Callable[[np.ndarray | None], Distribution]
 
 
 def alone(distribution: Distribution) -> Channels:
-    """Return the distributions of pixels that have one channel."""
+    """Return the `Channels` of pixels that have one channel."""
     return lambda before: distribution
 
 
 class Odds(NamedTuple):
-    """All bits of pixels: float64 t and margin, and uint8 bit, [pixels, channels * depth] each."""
+    """Odds of all bits: float64 t and margin, uint8 bit, each [pixels, channels * depth]."""
 
     t: np.ndarray
     margin: np.ndarray
@@ -60,14 +61,14 @@ class Odds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Sizes of a stream that encoder and decoder know before it is read.
+    """Sizes of a stream that encoder and decoder know in advance.
 
     Attributes:
       depth: number of bits of a level.
       channels: number of channels of a pixel.
       classes: number of classes of pixels, each with its own steps.
       pixels: total number of pixels.
-      levels: number of levels of an element; 0: all 2^depth that have a code.
+      levels: number of levels of an element; 0: all 2^depth.
     """
 
     depth: int
@@ -101,7 +102,7 @@ def odds_of(distribution: Distribution, levels: np.ndarray, depth: int) -> Odds:
 
 
 class Encoder:
-    """An encoder that takes the odds of pixels in the order in which a decoder requests them."""
+    """Encoder that takes the odds of pixels in the order in which the decoder requests them."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -110,12 +111,12 @@ class Encoder:
         self._calls: list[int] = []
 
     def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
-        """Append pixels of one class, which the decoder will request in the given calls.
+        """Append pixels of one class.
 
         Args:
           channels: the odds of each channel.
-          class_: the number of the pixels' class.
-          calls: number of pixels in each of the decoder's calls for these pixels.
+          class_: number of the pixels' class.
+          calls: number of pixels in each call with which the decoder requests these pixels.
         """
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
@@ -138,14 +139,15 @@ class Encoder:
         group, choice_bits = self._groups(odds, steps)
         choices, total = choose(*odds, steps, group, choice_bits)
         if total > odds.t.size + len(odds.t) / _LARGEST_GROUP + 1:
-            # Too uncertain to be coded by odds: all bits have the probability 1/2.
+            # The odds are too uncertain to be useful: all bits get the probability 1/2.
             group, choice_bits = _LARGEST_GROUP, 1
             choices = np.full(-(-len(odds.t) // group), counts_of(1)[2] - 1, np.int64)
         index = np.arange(odds.t.size)
         each = choices[index // (group * bits)]
         flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
         order, ones = self._coding_order(), rounded(*flat, choice_bits)
-        # The coder is a stack: the last is read first. A range coder loses 1e-4 bits per symbol.
+        # The coder is a stack, read in reverse order. A range coder would lose 1e-4 bits per
+        # symbol.
         coder = _constriction().stream.stack.AnsCoder()
         coder.encode_reverse(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
@@ -153,7 +155,7 @@ class Encoder:
         return _HEAD.pack(choice_bits, group) + _packed(table) + words
 
     def _steps(self, odds: Odds, classes: np.ndarray) -> np.ndarray:
-        """Return the index in STEPS for each class and bit, int64 [classes, bits]."""
+        """Choose the step of each class and bit; return indices in STEPS, int64 [classes, bits]."""
         table = np.zeros([self.layout.classes, self.layout.bits], np.int64)
         for class_ in range(self.layout.classes):
             rows = np.flatnonzero(classes == class_)
@@ -163,7 +165,7 @@ class Encoder:
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
-        """Return pixels per group and bits per choice, such that some choices suit a group."""
+        """Return pixels per group and bits per choice with which some choices fit a group."""
         near = np.minimum(1.0, 2.0 * odds.margin / (STEPS[steps] / 1024.0)).sum()
         groups = max(1, round(near / _NEAR_IN_GROUP))
         group = min(-(-len(odds.t) // groups), _LARGEST_GROUP)
@@ -172,7 +174,7 @@ class Encoder:
         return group, min(bits, MOST_CHOICE_BITS)
 
     def _coding_order(self) -> np.ndarray:
-        """Return the index in [pixels, bits] of each bit in the order of coding."""
+        """Return the index in [pixels, bits] of each bit, in the order of coding."""
         parts, first, bits = [], 0, self.layout.bits
         for size in self._calls:
             index = (first + np.arange(size)[:, None]) * bits + np.arange(bits)
@@ -182,7 +184,7 @@ class Encoder:
 
 
 class Decoder:
-    """A decoder of the levels of pixels, which must be requested in the order of encoding.
+    """Decoder of the levels of pixels, which must be requested in the order of encoding.
 
     Raises:
       UserError: the stream is too short or invalid.
@@ -214,9 +216,9 @@ class Decoder:
         """Return the levels of the next pixels, int64 [pixels, channels].
 
         Args:
-          channels: the distribution of each channel, given the levels of the one before.
+          channels: function from the levels of the preceding channel to a channel's distribution.
           pixels: number of pixels.
-          class_: the number of the pixels' class.
+          class_: number of the pixels' class.
         """
         found: list[np.ndarray] = []
         for channel in range(self.layout.channels):
@@ -227,13 +229,13 @@ class Decoder:
     def levels(
         self, distribution: Distribution, pixels: int, class_: int, channel: int
     ) -> np.ndarray:
-        """Return the levels, int64 [pixels], of a channel of the next pixels.
+        """Return the levels of one channel of the next pixels, int64 [pixels].
 
         Args:
           distribution: the distribution of each pixel's level.
           pixels: number of pixels.
-          class_: the number of the pixels' class.
-          channel: the index of the channel; the one with the last index completes the pixels.
+          class_: number of the pixels' class.
+          channel: index of the channel; the last channel completes the pixels.
         """
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
@@ -254,7 +256,7 @@ class Decoder:
 
 
 def _packed(table: np.ndarray) -> bytes:
-    """Return numbers below 16, two per byte."""
+    """Pack numbers below 16 into bytes, two per byte."""
     flat = np.append(table.ravel(), [0] * (table.size % 2)).astype(np.uint8)
     return (flat[::2] << 4 | flat[1::2]).tobytes()
 

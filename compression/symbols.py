@@ -1,4 +1,4 @@
-"""The conditional distributions of a model of symbols, in time or raster order."""
+"""The conditional distributions of an `Autoregressive` in time or raster order."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import between, first_state
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import between, first_state
 from compression.conditionals import Coding, Known
 from compression.forms import tolerances
 from compression.model_odds import ModelOdds, ways_of
@@ -17,24 +17,24 @@ from foundation.errors import UserError
 from likelihoods.capabilities import pixel_channels
 
 MOST_LEVELS = 1 << 16
-# The most steps for which files are verified by default; they take a few seconds.
+# Largest number of steps for which files are verified by default; this takes a few seconds.
 CHEAP_STEPS = 20_000
-TABLE_ELEMENTS = 1 << 22  # log-probabilities in memory at once
+TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
 
 
 class SymbolConditionals:
-    """The conditionals of a model of symbols, with its weights at the time of the call.
+    """The `Conditionals` of an `Autoregressive`, with its weights at the time of the call.
 
     The rows of a batch are coded together, position by position.
 
     Args:
-      model: a model with levels and a distribution of single channels.
-      window: number of times that are encoded in one pass, with its own tolerances; 0: all.
-      past: number of times before its window that a pass reads.
+      model: a model with levels, whose distribution is over single channels.
+      window: number of time steps that are encoded in one pass, with tolerances per pass; 0: all.
+      past: number of time steps before its window that a pass reads.
 
     Raises:
-      UserError: the model has no levels or too many, several channels per time, or a distribution
-        of whole pixels.
+      UserError: the model has no levels or too many, several channels per time step, or a
+        distribution over whole pixels.
     """
 
     def __init__(self, model: Autoregressive, window: int = 0, past: int = 0):
@@ -63,11 +63,11 @@ class SymbolConditionals:
         self._step = tf.function(self._one_step, autograph=False, jit_compile=True)
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of the stream of elements of a shape."""
+        """Return the layout of the stream for elements of this shape."""
         return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements [num, time] or [num, height, width, channels], in coding order."""
+        """Yield all elements [num, time] or [num, height, width, channels] in coding order."""
         window = self._window or levels.shape[1]
         for start in range(0, levels.shape[1], window):
             first, stop = max(0, start - self._past), start + window
@@ -77,7 +77,7 @@ class SymbolConditionals:
             yield from self._known(own, found.numpy()[:, start - first :], coding)
 
     def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
-        """Yield the elements of a window, as many at a time as fit the memory limit."""
+        """Yield the elements of a window, in parts of at most TABLE_ELEMENTS table entries."""
         axes = _axes(levels.shape)
         own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
         rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)
@@ -92,7 +92,7 @@ class SymbolConditionals:
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return levels int32 of a shape, which the decoder returns position by position."""
+        """Decode and return levels, int32 of this shape, position by position."""
         count = math.prod(shape) // math.prod(_axes(shape))
 
         def read(parameters: tf.Tensor) -> np.ndarray:
@@ -103,7 +103,7 @@ class SymbolConditionals:
         return (self._stepped if self._has_step else self._repeated)(shape, condition, read)
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return whether elements of a shape take few enough steps to decode in a few seconds."""
+        """Return whether elements of this shape can be decoded in a few seconds."""
         return self._has_step and shape[1] <= CHEAP_STEPS
 
     @property
@@ -111,7 +111,7 @@ class SymbolConditionals:
         return self._network.has_step and self._network.block == 1
 
     def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
-        """Return the levels, decoded with one step of the network per position."""
+        """Decode levels with one step of the network per position."""
         symbols = np.zeros(shape, np.int32)
         state = first_state(self._network, shape[0], shape[1], condition)
         for time in range(shape[1]):
@@ -125,7 +125,7 @@ class SymbolConditionals:
         return self._network.stepper(now)(0, 0, state)
 
     def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
-        """Return the levels, decoded with one pass over all positions per position."""
+        """Decode levels with one pass over all positions per position."""
         symbols = np.zeros(shape, np.int32)
         for position in np.ndindex(*_axes(shape)):
             parameters, here = (
@@ -137,5 +137,5 @@ class SymbolConditionals:
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of the axes of positions; each position is decoded in one call."""
+    """Return the sizes of the position axes; each position is decoded in one call."""
     return shape[1:3] if len(shape) == 4 else shape[1:2]

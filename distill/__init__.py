@@ -1,1 +1,1 @@
-"""Probability density distillation: the fast students, their losses and their training."""
+"""Probability density distillation: fast students, their losses and their training."""

@@ -1,4 +1,4 @@
-"""`distill`: train a one-pass student of any teacher that gives conditionals."""
+"""`distill`: train a one-pass student of any teacher that returns conditional distributions."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from distill.teacher import TeacherConditionals
 from likelihoods import noise as counter_noise
 from likelihoods.capabilities import is_normal, with_density
 
-SOUND = 0  # folded into a step's seed for the student's noise
+SOUND = 0  # folded into the seed of a step to get the key of the student's noise
 
 OF_TOKENS = (
     "for tokens train a smaller Autoregressive of the same levels with `fit`, and pass it to"
@@ -25,26 +25,27 @@ OF_TOKENS = (
 
 
 class Teacher(Protocol):
-    """What a student is distilled from."""
+    """The interface of a model that a student can be distilled from."""
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Any:
-        """Return p(x_t | x_<t, condition) for values, an object with `log_density`.
+        """Return p(x_t | x_<t, condition) at the values, as an object with `log_density`.
 
-        If the object has the attribute `normal`, that is the mean and log-scale [batch, time] of
-        normal conditionals, or None for others.
+        If the object has an attribute `normal`, it is the mean and log scale, each [batch, time],
+        of normal conditionals, or None if they are not normal.
 
         Args:
-          values: float32 [batch, time], as the codec scales them; gradients flow through them.
+          values: float32 [batch, time], scaled by the codec; gradients flow through them.
           condition: what the teacher reads besides the values, or None.
         """
 
 
 class ModelTeacher:
-    """A model in time order as a teacher.
+    """A teacher from an `Autoregressive` in time order.
 
     Raises:
-      ValueError: the model's distribution has no density, or its network reads integer levels,
-        through which no gradient flows.
+      ValueError: the model is not in time order, has several channels per time step or a
+        distribution without a density, or its network reads integer levels, through which no
+        gradient flows.
     """
 
     def __init__(self, model: Autoregressive) -> None:
@@ -65,7 +66,7 @@ class ModelTeacher:
         self.model, self._distribution = model, distribution
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
-        """Return the conditionals of values as the codec scales them, float32 [batch, time]."""
+        """Return the conditionals at values scaled by the codec, float32 [batch, time]."""
         network = self.model.symbol_network
         reading = getattr(network, "reading", None)  # a WaveNet of the library reads in its own way
         read = tf.cast(values, network.inputs.dtype)
@@ -90,20 +91,20 @@ def distill(
     Args:
       teacher: a model in time order whose distribution has a density, a loaded bundle of such a
         model, or any object with `conditionals`. Its weights do not change.
-      data: the training data, in any form that `fit` takes. The elements give the length and the
-        condition, and `Compared` reads them.
+      data: the training data, in any form that `fit` takes. The student draws with the length and
+        condition of the elements; the term `Compared` also reads the elements.
       steps: total number of updates.
-      student: trained in place; None: three flows over small dilated networks. Required if
-        `teacher` is not an `Autoregressive`.
+      student: the student, trained in place; None: three flows over small dilated networks.
+        Required if `teacher` is not an `Autoregressive`.
       loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
-      seed: the seed of the student's noise and of the choice of rows, an integer in [0, 2^64).
+      seed: seed of the student's noise and of the choice of rows, an integer in [0, 2^64).
       options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
 
     Returns:
       The trained student.
 
     Raises:
-      ValueError: the teacher has no density, or no student is given where one is needed.
+      ValueError: the teacher does not fit, or `student` is missing where it is required.
     """
     found, student = prepared(teacher, student)
     fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
@@ -112,10 +113,10 @@ def distill(
 
 @functools.singledispatch
 def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
-    """Return a teacher that gives conditionals, and its student; further kinds register here.
+    """Return the `Teacher` of an object, and its student; other kinds of teachers register here.
 
     Raises:
-      ValueError: no student is given, and this kind of teacher has no default one.
+      ValueError: no student is given, and there is no default student for this kind of teacher.
     """
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
@@ -155,12 +156,12 @@ def _objective(
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
-    """Return an untrained student with the model's codec and condition, and suitable noise."""
+    """Return an untrained student with the model's codec, condition and kind of noise."""
     condition_channels = model.condition_channels
     if model.conditions and not condition_channels:
         raise ValueError(
-            "`student` must be given: one is made for a model of no condition or of one at the rate"
-            f" of the elements, this one reads {', '.join(model.conditions)}."
+            "`student` must be given: a default student needs a model without condition, or whose "
+            f"condition has a row per element; this model reads {', '.join(model.conditions)}."
         )
     return FlowStudent(
         [_network(condition_channels, channels) for _ in range(num_flows)],
@@ -171,7 +172,7 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
 
 
 def _network(condition_channels: int, channels: int) -> keras.Model:
-    """Return a causal network of dilated convolutions whose initial output makes noise quieter."""
+    """Return a causal dilated convolutional network, initialised to scale the noise down."""
     layers = keras.layers
     inputs = [keras.Input([None, 1])]
     if condition_channels:

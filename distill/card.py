@@ -1,4 +1,4 @@
-"""The measurements of a student's run, and its model card, which compares it with its teacher."""
+"""Measurements of a trained student, and the model card, which compares it with its teacher."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from wavenet.evaluation import dev_corpus
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
-    """Measure a run's student and its teacher on dev recordings, given the run's config.json."""
+    """Measure a run's student and teacher on dev recordings; `stored` is the run's config.json."""
     model = load_student(given.run)
     teacher = load_teacher(teacher_of(model))
     data, name = Path(stored["data_folder"]), _shipped_name(stored)
@@ -30,7 +30,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _shipped_name(stored: dict) -> str:
-    """Return the teacher's public name: that of a shipped teacher, else its folder's name."""
+    """Return the public name of a shipped teacher, or else the name of the teacher's folder."""
     for name in teachers.FOLDERS:
         if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
             return name
@@ -38,7 +38,7 @@ def _shipped_name(stored: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """Return the model card as Markdown, from the content of a model.json."""
+    """Return the model card in Markdown for the content of a model.json."""
     quality, kl = spec["quality"], spec["quality"]["kl_nats"]
     mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
     systems = {"student": quality, **quality["against"]}

@@ -1,9 +1,9 @@
-"""How close a student is to its teacher, by the teacher's own density, on one condition.
+"""How close a student is to its teacher, by the teacher's own density, for one condition.
 
-A draft x_t from p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan
-et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how close student
-and teacher are, sample by sample; the number of drafts kept in a row bounds the gain of drafting
-with the student.
+A sample x_t drafted from p_S is accepted with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t))
+(Leviathan et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how
+close student and teacher are, sample by sample; the number of consecutive accepted samples bounds
+the speed-up of speculative sampling with the student's drafts.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ from likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
-    """Return the probability that each sample is kept, given its own past, [batch, time].
+    """Return the probability that each sample is accepted, given its past, [batch, time].
 
     Args:
       teacher: the teacher's conditionals given the student's samples.
-      drawn: the student's samples, with their location and log-scale, [batch, time].
+      drawn: the student's samples, with their location and log scale, [batch, time].
       kind: the student's noise, "logistic" or "normal".
     """
     teacher_density = teacher.log_density(drawn.output)
@@ -31,7 +31,7 @@ def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Te
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Return the mean number of consecutive samples kept, given the probabilities [time]."""
+    """Return the mean number of consecutive accepted samples, given the probabilities [time]."""
     run, total = 0.0, 0.0
     for probability in kept[::-1]:
         run = probability * (1.0 + run)
@@ -43,12 +43,12 @@ DRAWS = 32  # values drawn per sample to estimate the cross-entropy
 
 
 class Closeness(NamedTuple):
-    """Divergence, entropy and acceptance of one sound.
+    """Divergence, entropy and acceptance probabilities of one sound.
 
     Attributes:
-      kl: KL(P_S || P_T), nats per sample.
-      entropy: H(P_S), nats per sample.
-      kept: [samples], the probability that the teacher accepts each.
+      kl: KL(P_S || P_T), in nats per sample.
+      entropy: H(P_S), in nats per sample.
+      kept: [samples], the probability that the teacher accepts each sample.
     """
 
     kl: float
@@ -65,17 +65,17 @@ def measure_closeness(
     seed: int,
     row: int = 0,
 ) -> Closeness:
-    """Return the closeness over one sound that the student draws.
+    """Measure the closeness for one sound that the student draws.
 
     Args:
-      student: the network that draws.
-      teacher: the density that keeps or rejects its samples.
+      student: the student's network, which draws the sound.
+      teacher: the teacher's density, which accepts or rejects samples.
       frames: the sound's frames [1, frames, channels], or None.
       speaker: int32 [1], or None.
       length: number of samples of the sound.
-      seed: the noise's seed, an integer in [0, 2^64).
-      row: number of the sound under its seed. Sounds that are averaged need different ones: the
-        interval of the mean treats them as independent.
+      seed: seed of the noise, an integer in [0, 2^64).
+      row: index of the sound's noise under the seed. Sounds that are averaged need different rows,
+        as the confidence interval of their mean treats them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)

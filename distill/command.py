@@ -1,4 +1,4 @@
-"""The options of the verb `distill` for students of sound, and their family.
+"""Options of `onepass distill` for students of sound, and their model family.
 
 TensorFlow is imported only where it is used, so that help texts appear at once.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DistillArguments(TrainingOptions):
-    """Distil a teacher into a student that synthesises in one pass; resumes where it stopped."""
+    """Distil a teacher into a student that synthesises in one pass; a stopped run is resumed."""
 
     teacher: Path
-    """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
+    """Run directory or model folder of a WaveNet, or `shipped-teacher`; it is never changed."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
-    """Folder of recordings; None: that of the teacher's training."""
+    """Folder of recordings; None: the folder that the teacher was trained on."""
 
 
 def _recipe(preset: str, given: DistillArguments) -> "StudentRecipe":
@@ -48,16 +48,22 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel", data: Path) -> d
 
     teacher = load_teacher(given.teacher or teacher_of(model))
     corpus = dev_corpus(teacher, data, given.speaker)
-    first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
     peers, others = {}, {}
     for path in given.peers:
         if has_sounds(path):
             others[path.absolute().name] = stored_sounds(path, model.sample_rate_hz)
         else:
             peers[path.absolute().name] = load(path)
-    rest = (given.teacher_temperatures, peers, given.speculative_samples, others)
+    options = {
+        "copies": given.copy_synthesis,
+        "seed": given.seed,
+        "part": given.split,
+        "temperatures": given.temperatures,
+        "teacher_temperatures": given.teacher_temperatures,
+        "speculative_samples": given.speculative_samples,
+    }
     with listening_page(given, model.sample_rate_hz) as page:
-        return evaluate(model, teacher, corpus, *first, page, *rest)
+        return evaluate(model, teacher, corpus, page, peers=peers, others=others, **options)
 
 
 def _parts() -> Parts:

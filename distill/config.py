@@ -9,13 +9,13 @@ from foundation.field_rules import at_least, require
 Noise = Literal["logistic", "normal"]
 Domain = Literal["wave", "residual"]
 Source = Literal["none", "pulses"]
-RECENT = 8  # newest samples that the head of a bunch reads
-SOURCE_SIDE = 7  # samples of the source on either side that the flows see at once
+RECENT = 8  # number of newest samples that the head of a bunch reads
+SOURCE_SIDE = 7  # number of source samples that the flows read on either side
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscriminatorConfig:
-    """The discriminators of a distillation with an adversarial term."""
+    """Discriminators for a distillation with an adversarial term."""
 
     spectra: tuple[int, ...] = (256, 512, 1024)
     """FFT sizes, in samples, of the discriminators of log spectrograms."""
@@ -24,10 +24,10 @@ class DiscriminatorConfig:
     channels: int = 20
     """Channels of the hidden layers."""
     top_share: float = 0.75
-    """Share of the band, from 0 Hz up, that spectrogram discriminators read."""
+    """Share of the frequency bins, from 0 Hz up, that the spectrogram discriminators read."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the field, if a number is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range."""
         at_least(self, 1, "channels")
         require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
         require(all(p >= 1 for p in self.periods), "periods", "at least 1", self.periods)
@@ -40,72 +40,74 @@ class DiscriminatorConfig:
 class StudentConfig:
     """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
 
-    Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
-    The student's condition, and its rate, follow from its teacher.
+    `gate_channels` counts gated units; the convolution before a gate has twice as many outputs. The
+    student's condition and frame rate follow from its teacher.
     """
 
     noise: Noise = "logistic"
     """Distribution that the flows start from: logistic (Parallel WaveNet) or normal (ClariNet)."""
     flows: tuple[int, ...] = (10, 10, 10, 30)
-    """Layers of each inverse autoregressive flow, first to last."""
+    """Number of layers of each inverse autoregressive flow, first to last."""
     cycle: int = 10
-    """Layers of a dilation cycle 1, 2, 4, ... of a flow."""
+    """Number of layers in a flow's dilation cycle 1, 2, 4, ..."""
     filter_width: int = 3
-    """Taps of a dilated convolution: 2 or 3."""
+    """Number of taps of a dilated convolution, 2 or 3."""
     residual_channels: int = 64
-    """Channels from layer to layer."""
+    """Number of channels between layers."""
     gate_channels: int = 64
-    """Gated units in a layer."""
+    """Number of gated units in a layer."""
     front_width: int = 1
-    """Past samples that the first convolution of a flow reads."""
+    """Number of past samples that the first convolution of a flow reads."""
     bunch_samples: int = 1
-    """Samples per run of a flow's layers; a small head gives each sample its own location and
-    scale."""
+    """Number of samples per pass of a flow's layers; a small head then predicts the location and
+    scale of each sample."""
     initial_scale: float = 0.05
-    """Scale of the output of an untrained student, relative to full scale."""
+    """Scale of an untrained student's output, relative to full scale."""
     min_log_scale: float = -7.0
-    """Lower bound of one flow's log-scale."""
+    """Lower bound of each flow's log scale."""
     feature_channels: int = 0
-    """Channels of the conditioning frames; 0: the teacher's number."""
+    """Number of channels of the conditioning frames; 0: same as the teacher."""
     condition_channels: int = 64
-    """Channels of the upsampled condition; the first ones start as the teacher's."""
+    """Number of channels of the upsampled condition; the first are initialised from the teacher."""
     frame_width: int = 5
-    """Frames that the convolution in front of the upsampling reads, centred; the teacher's."""
+    """Number of frames that the convolution before the upsampling reads; set from the teacher."""
     upsample_factors: tuple[int, ...] = ()
-    """Factors of the learned upsampling, whose product is the hop in samples; none given: the
-    teacher's."""
+    """Factors of the learned upsampling; their product is the hop length in samples. Empty: same as
+    the teacher."""
     domain: Domain = "wave"
-    """Output of the flows: the wave, or the residual of the mel's linear prediction, from which a
-    recursion makes the wave. The latter has the teacher's dense conditioner."""
+    """Output of the flows: the wave, or the residual of the linear prediction computed from the
+    mel, from which a recursion makes the wave. A residual student has the teacher's dense
+    conditioner."""
     source: Source = "none"
-    """Signal added to the noise's location, for the residual: none, or pulses at the frames' F0
+    """For the residual: signal added to the location of the noise, none or pulses at the frames' F0
     where they are voiced."""
     prediction_order: int = 0
-    """Coefficients of the linear prediction, for the residual; 0: the teacher's number."""
+    """For the residual: number of coefficients of the linear prediction; 0: same as the teacher."""
     exact_prediction: bool = True
-    """Compute the prediction's coefficients in float64, so that rounding does not change them; if
-    not, in the network's own type, as models of version 0.2 do."""
+    """Compute the coefficients of the linear prediction in float64, so that rounding does not
+    change them; otherwise in the network's own type, as models of version 0.2 do."""
     reads_f0: bool = False
-    """Estimate F0 and voicing in the conditioner even where no source needs them, for the residual;
-    follows the teacher."""
+    """For the residual: estimate F0 and voicing in the conditioner even if no source needs
+    them; set from the teacher."""
     pitch_bins: int = 0
-    """Classes of F0 of the reader, for the residual; 0: the teacher's."""
+    """For the residual: number of F0 classes of the pitch estimator; 0: same as the teacher."""
     conditioner_units: int = 0
-    """Units of the first of two dense layers that read the frames, for the residual; 0: the
-    teacher's."""
+    """For the residual: number of units of the first of two dense layers that read the frames; 0:
+    same as the teacher."""
     subframes: int = 5
-    """Parts of a frame between which the condition of the dense layers changes; the teacher's."""
+    """Number of parts of a frame for which the dense layers predict separate conditions; set from
+    the teacher."""
     sample_rate_hz: int = 24_000
     """Sample rate of the sound."""
     speakers: int = 0
-    """Number of speakers (or classes) for the global condition; 0: the teacher's number."""
+    """Number of speakers (or classes) of the global condition; 0: same as the teacher."""
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests."""
+    """Type of the arithmetic; variables and outputs stay float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the field, if the network is impossible."""
+        """Raise ValueError, naming the field, if no network can have these values."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -130,24 +132,24 @@ class StudentConfig:
         require(not wave or self.source == "none", "source", "none for the wave", self.source)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
-        """Return the dilation of each layer of a flow, in bunches."""
+        """Return the dilation, in bunches, of each layer of a flow with `layers` layers."""
         return tuple(2 ** (layer % self.cycle) for layer in range(layers))
 
     @property
     def receptive_field(self) -> int:
-        """Number of past noise samples that one sample depends on, through all flows."""
+        """Number of past noise samples that a sample depends on, through all flows."""
         past = sum(sum(self.dilations(layers)) for layers in self.flows)
         past *= self.bunch_samples * (self.filter_width - 1)
         return past + self.front_width * len(self.flows)
 
     @property
     def hop_samples(self) -> int:
-        """Samples between two conditioning frames; 1 without a local condition."""
+        """Hop length of the conditioning frames in samples; 1 without a local condition."""
         return math.prod(self.upsample_factors) if self.feature_channels else 1
 
     @property
     def source_channels(self) -> int:
-        """Number of channels of the source: samples around the start of each bunch, and voicing."""
+        """Number of source channels: samples around the start of each bunch, and voicing."""
         return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
 
     @property

@@ -1,4 +1,4 @@
-"""Students as drafts: a block of proposals in one pass of the flows."""
+"""Students as drafts of speculative sampling: a block of proposals in one pass of the flows."""
 
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ from likelihoods import Distribution, Gaussian, LogisticMixture, levels
 from likelihoods import noise as counter_noise
 from likelihoods.codec import Codec
 
-FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
-LOWEST_LOG_SCALE = -40.0  # so low that it limits no scale of a draft's likelihood
+FARTHEST = 20.0  # limit of the noise inferred for a corrected symbol; real noise stays below it
+LOWEST_LOG_SCALE = -40.0  # so low that it never limits the scale of a draft's likelihood
 # Standard noise of each kind, float32 [rows, length, 2].
 NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class Flowed(NamedTuple):
-    """A block's noise, float32 [batch, n], and what the newest proposal computed from it."""
+    """A block's noise, float32 [batch, n], and the outputs and symbols of the newest proposal."""
 
     noise: tf.Tensor
     location: tf.Tensor
@@ -26,16 +26,16 @@ class Flowed(NamedTuple):
 
 
 class FlowDraft:
-    """A draft of a block in one pass of flows, from the model's own noise if symbols are coupled.
+    """Draft that proposes a block in one pass of flows.
 
-    Where the model has drawn a symbol that differs from the proposed one, the flow is inverted,
-    z_t = (x_t - mu_t) / s_t, and the draft continues from there.
+    With acceptance by coupling, the flows start from the model's own noise. Where the model has
+    drawn a symbol that differs from the proposed symbol, the flow is inverted, z_t = (x_t - mu_t) /
+    s_t, and the draft continues from that noise.
 
     Args:
       flows: the student's flows.
       codec: the model's codec; its levels must be evenly spaced on the scale that networks read.
-      reads: what the flows read besides the noise: "model", the model's condition; "own", the
-        draft's; or "nothing".
+      reads: the flows' condition: "model", the model's condition; "own", the draft's; or "nothing".
     """
 
     def __init__(self, flows: Flows, codec: Codec, reads: str = "model"):
@@ -54,7 +54,7 @@ class FlowDraft:
         return NOISE[self._flows.noise_kind](*address, length)[..., :1]
 
     def memory(self, block: Block) -> Flowed:
-        """Return the memory of a block before its first proposal: its noise."""
+        """Return the memory of a block before its first proposal, which has only the noise."""
         noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
         zeros = tf.zeros_like(noise)
         return Flowed(noise, zeros, zeros, tf.fill(tf.shape(noise), -1))
@@ -68,7 +68,7 @@ class FlowDraft:
           block: the block to propose symbols for.
           symbols: int32 [batch, n], of which the first `known` are the model's.
           known: int32 [batch], the number of symbols that are final.
-          memory: what the previous proposal for this block returned, or `memory(block)`.
+          memory: the memory that the previous proposal for this block returned, or `memory(block)`.
           state: the flows' state before the block.
         """
         place = tf.range(symbols.shape[1])

@@ -1,11 +1,11 @@
-"""Evaluation of a student against its teacher and baselines that read the same frames."""
+"""Evaluation of a student against its teacher and against baselines that read the same frames."""
 
 import dataclasses
 import functools
 import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -39,82 +39,102 @@ from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out_line
 
 
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of `evaluate`.
+
+    Args:
+      copies: number of dev recordings that every system resynthesises, the first three seconds of
+        each; None: all.
+      seed: seed of the noise, an integer in [0, 2^64).
+      part: the part of the dev recordings.
+      temperatures: further temperatures of the student besides 1 and its own.
+      teacher_temperatures: further temperatures of the teacher besides 1.
+      peers: further models to compare, by name.
+      speculative_samples: number of samples that the teacher draws with the student's drafts; 0: do
+        not measure this.
+      others: further systems, by name, that are not models of this library.
+    """
+
+    copies: int | None = None
+    seed: int = 0
+    part: DevPart = "report"
+    temperatures: Sequence[float] = ()
+    teacher_temperatures: Sequence[float] = ()
+    peers: Mapping[str, SpeechModel | StudentModel] = dataclasses.field(default_factory=dict)
+    speculative_samples: int = 0
+    others: Mapping[str, System] = dataclasses.field(default_factory=dict)
+
+
 def evaluate(
     model: StudentModel,
     teacher: SpeechModel,
     corpus: Corpus,
-    copies: int | None = None,
-    seed: int = 0,
-    part: DevPart = "report",
-    temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
-    teacher_temperatures: Sequence[float] = (),
-    peers: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
-    speculative_samples: int = 0,
-    others: Mapping[str, System] = MappingProxyType({}),
+    **options: Any,
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Args:
-      model: the student, at the corpus's rate, features and level.
-      teacher: its teacher, at the same rate, features and level.
+      model: the student, with the corpus's sample rate, features and level.
+      teacher: the student's teacher, with the same sample rate, features and level.
       corpus: the recordings.
-      copies: number of dev recordings that every system resynthesises, the first three seconds of
-        each; None: all.
-      seed: the noise's seed, an integer in [0, 2^64).
-      part: the part of the dev recordings.
-      temperatures: further temperatures of the student besides 1 and its own.
-      on_sounds: function that is called with the sounds of every system, or None.
-      teacher_temperatures: further temperatures of the teacher besides 1.
-      peers: further models to compare, by name.
-      speculative_samples: number of samples that the teacher draws with the student's drafts; 0:
-        this is not measured.
-      others: further systems, by name, that are not models of this library.
+      on_sounds: function called with the sounds of every system, or None.
+      **options: the fields of `EvaluateOptions`.
 
     Returns:
-      A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
-      student draws: probability, and run, samples kept in a row), real_time_factor (seconds to
-      compute a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
-      against {"teacher", "untrained", "source_filter" and the baselines: {"measures",
-      "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev
-      (the recordings that were measured: {part, recordings, seconds}), and not_measured {extra:
-      names}.
+      A dict with kl_nats (nats per sample); acceptance (the probability that the teacher accepts
+        the student's samples, and `run`, the number accepted in a row); real_time_factor (seconds
+        to compute a second of sound, at batch size 1); measures (`intervals.Measure` of the
+        student, by name); against (for every other system its measures, real_time_factor, and
+        density: whether it has a known density); codec {"flac": bits per sample}; dev {part,
+        recordings, seconds} of the measured recordings; and not_measured {extra: names}.
 
     Raises:
-      UserError: no dev recording has a speaker that the model knows, or the rate or frames of a
-        model in `peers` differ.
+      UserError: no dev recording has a speaker that the model knows, or a model in `peers` has a
+        different sample rate or different frames.
     """
-    _check_peers(model, peers)
-    features = teacher.config.data.features
-    known, rate_hz = model.known_speakers, model.sample_rate_hz
-    items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
-    convention = corpus.mel or MelConvention(model.sample_rate_hz)
-    for other, item in itertools.product(others.values(), items):
-        other(item, synthesised_samples(item, rate_hz))  # a missing sound is reported at once
-    compared = systems(model, teacher, convention, seed)
-    temperatures = extra_temperatures(model, temperatures)
-    compared |= at_temperatures(model, seed, temperatures, "student")
-    compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
-    compared |= _unrefined(model, seed)
-    compared |= _others(peers, others, compared, seed, temperatures)
-    exact = ("student", "teacher", "untrained", *peers)
+    asked = EvaluateOptions(**options)
+    _check_peers(model, asked.peers)
+    features, rate_hz = teacher.config.data.features, model.sample_rate_hz
+    items = dev_recordings(teacher.network, corpus, features, model.known_speakers, asked.part)
+    items = items[: asked.copies]
+    convention = corpus.mel or MelConvention(rate_hz)
+    for other, item in itertools.product(asked.others.values(), items):
+        other(item, synthesised_samples(item, rate_hz))  # raises at once if a sound is missing
+    compared = _compared(model, teacher, convention, asked)
+    exact = ("student", "teacher", "untrained", *asked.peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
-    what = (model, teacher, items[0], speculative_samples, seed)
-    speculated = {"speculative": speed_of_speculation(*what)} if speculative_samples else {}
+    speculated: dict[str, Any] = {}
+    if asked.speculative_samples:
+        what = (model, teacher, items[0], asked.speculative_samples, asked.seed)
+        speculated = {"speculative": speed_of_speculation(*what)}
     return {
-        **closeness(model, teacher, items, seed),
+        **closeness(model, teacher, items, asked.seed),
         **speculated,
         **figures.pop("student"),
         "against": figures,
-        **measured_on(items, part, seconds, corpus),
+        **measured_on(items, asked.part, seconds, corpus),
     }
 
 
+def _compared(
+    model: StudentModel, teacher: SpeechModel, convention: MelConvention, asked: EvaluateOptions
+) -> dict[str, System]:
+    """Return all systems that are compared, by name."""
+    seed, temperatures = asked.seed, extra_temperatures(model, asked.temperatures)
+    found = systems(model, teacher, convention, seed)
+    found |= at_temperatures(model, seed, temperatures, "student")
+    found |= at_temperatures(teacher, seed, asked.teacher_temperatures, "teacher")
+    found |= _unrefined(model, seed)
+    return found | _others(asked.peers, asked.others, found, seed, temperatures)
+
+
 def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:
-    """Return the student without its default refinement passes, by name; {} if it has none."""
+    """Return the student without its default refinement passes as a system; {} if it has none."""
     if not model.spec.get("refine"):
         return {}
     plain = dataclasses.replace(model, spec={**model.spec, "refine": 0})
@@ -128,9 +148,9 @@ def _others(
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
-    """Return the systems of `peers` and `others` by name; raise UserError for a name in `known`."""
+    """Return the systems of `peers` and `others`; raise UserError for a name that is in `known`."""
     if taken := sorted({*peers, *others} & set(known)):
-        raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
+        raise UserError(f"`--beside`: a folder must not be called {taken[0]}: that name is taken.")
     found = dict(others)
     for name, model in peers.items():
         found[name] = model_system(model, seed)
@@ -142,19 +162,19 @@ def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentM
     read = ("sample_rate_hz", "hop_samples", "features")
     for name, other in peers.items():
         if any(other.spec[each] != model.spec[each] for each in read):
-            raise UserError(f"`--beside`: {name} has another rate or other frames.")
+            raise UserError(f"`--beside`: {name} has a different sample rate or different frames.")
 
 
 def systems(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
 ) -> dict[str, System]:
-    """Return the compared systems, by name.
+    """Return the compared systems by name.
 
     Args:
       model: the student.
-      teacher: its teacher.
-      convention: the convention of the mel frames that the baselines read.
-      seed: the noise's seed, an integer in [0, 2^64).
+      teacher: the student's teacher.
+      convention: the mel settings of the frames that the baselines read.
+      seed: seed of the noise, an integer in [0, 2^64).
     """
     compared: dict[str, System] = {
         "student": model_system(model, seed),
@@ -169,12 +189,12 @@ def systems(
 
 
 def reads_mel(model: StudentModel) -> bool:
-    """Return whether the student reads mel frames, as Griffin and Lim's algorithm does."""
+    """Return whether the student reads mel frames, which the Griffin-Lim baseline needs."""
     return "mel" in model.data.features
 
 
 def format_report(figures: dict) -> str:
-    """Return the metrics as lines of text, with a column for each system."""
+    """Return the metrics as lines of text, with one column per system."""
     kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
@@ -202,18 +222,20 @@ def _speculative_lines(figures: dict) -> list[str]:
 def speed_of_speculation(
     model: StudentModel, teacher: SpeechModel, item: dict, samples: int, seed: int
 ) -> dict[str, float]:
-    """Return how much drafts help the teacher, at batch size 1 and without compilation time.
+    """Return how much the student's drafts speed up the teacher, at batch size 1.
+
+    Compilation time is excluded.
 
     Args:
       model: the student, which drafts.
       teacher: the model that accepts or rejects.
       item: the dev recording whose frames and speaker are the condition.
-      samples: number of samples of the sound that is drawn.
-      seed: the noise's seed, an integer in [0, 2^64).
+      samples: number of samples to draw.
+      seed: seed of the noise, an integer in [0, 2^64).
 
     Returns:
-      A dict with acceptance (the share of drafts that are kept), samples_per_pass,
-      seconds_per_sample, and cached_seconds_per_sample for the teacher's cached sampler.
+      A dict with acceptance (the share of drafts that are accepted), samples_per_pass,
+        seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler.
     """
     speaking = teacher.drafted_by(model, "rejection")
     seconds = []
@@ -226,7 +248,7 @@ def speed_of_speculation(
             seed=seed,
             num_samples=samples,
             speaker=speaker,
-            temperature=1.0,  # drafts need it
+            temperature=1.0,  # required by drafts
         )
         ask()
         start = time.perf_counter()
@@ -241,9 +263,9 @@ def speed_of_speculation(
 
 
 def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
-    """Return a classical vocoder's sound: the source, or noise where unvoiced, after a filter.
+    """Return a classical vocoder's sound: the source, or noise where unvoiced, filtered.
 
-    The filter is the student's; the flows are not used.
+    The filter is the student's linear prediction; the flows are not used.
     """
     frames, speaker = _given(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
@@ -262,7 +284,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
 def _given(
     model: StudentModel, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Return frames and speaker of a dev recording as a batch of one; None for what is not read."""
+    """Return a recording's frames and speaker, as a batch of one; None for unused inputs."""
     frames = speaker = None
     if model.conditional:
         frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
@@ -276,9 +298,9 @@ def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed
 
     Args:
       model: the student.
-      teacher: its teacher.
+      teacher: the student's teacher.
       items: the dev recordings.
-      seed: the noise's seed, an integer in [0, 2^64).
+      seed: seed of the noise, an integer in [0, 2^64).
     """
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}

@@ -1,4 +1,4 @@
-"""Evaluation during distillation: level, spectrum, entropy, sounds, collapse."""
+"""Evaluation during distillation: level, spectrum, entropy, sounds and signs of collapse."""
 
 import dataclasses
 import math
@@ -22,15 +22,15 @@ from wavenet.features import MelConvention, PitchConvention, fundamental_frequen
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
-from wavenet.speech_model import request_of
+from wavenet.trained_speech import request_of
 
-DEV_SECONDS = 20.0  # length of the dev recordings evaluated in training; `evaluate` takes all
+DEV_SECONDS = 20.0  # total length of the dev recordings used in training; `evaluate` uses all
 SHOWN_SECONDS = 3.0
 PITCH_HOP_SECONDS = 0.0125
-QUIET_DB = -6.0  # level relative to the recordings, below which the student is silent
-TOO_SURE_NATS = 1.5  # distance below the teacher's entropy at which noise dies out
-WHISPERED_SHARE = 0.5  # share of the frames that should be voiced, below which it whispers
-LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whispering
+QUIET_DB = -6.0  # a student below this level, relative to the recordings, counts as silent
+TOO_SURE_NATS = 1.5  # entropy below the teacher's by more than this means that noise dies out
+WHISPERED_SHARE = 0.5  # a student with less than this share of the recordings' voicing whispers
+LEAST_VOICED = 0.1  # whispering is checked only if at least this share of frames is voiced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,9 @@ class HealthMetrics:
 
     Attributes:
       level_db: level of the student's sound relative to the recordings, in dB.
-      entropy_nats: entropy of a sample given those before it, in nats.
-      teacher_entropy_nats: the teacher's negative log-density of a recording, in nats per sample,
-        which is near its entropy.
+      entropy_nats: entropy of a sample given the preceding samples, in nats.
+      teacher_entropy_nats: the teacher's negative log density of a recording, in nats per sample,
+        which is close to its entropy.
       voiced: share of voiced frames in the student's sound.
       recorded_voiced: share of voiced frames in the recordings.
     """
@@ -54,7 +54,7 @@ class HealthMetrics:
 
 
 def collapse_warnings(health: HealthMetrics) -> list[str]:
-    """Return a line of text for each symptom of collapse; none for a healthy student."""
+    """Return a line of text for each symptom of collapse; [] for a healthy student."""
     found = []
     if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
         found.append(
@@ -78,16 +78,16 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
 
 
 class EvaluationCallback:
-    """Evaluation of the averaged weights, by whose score the trainer keeps the best checkpoint.
+    """Evaluation of the averaged weights; its score selects the best checkpoint.
 
     Args:
-      student: the network whose average weights are evaluated.
-      state: the training state, which holds these averages.
+      student: the network whose averaged weights are evaluated.
+      state: the training state, which holds the averages.
       teacher: the model that the student is distilled from.
-      corpus: the recordings, of which a part is held out as dev.
+      corpus: the recordings, part of which is held out as dev.
       folder: the folder for sounds and plots.
-      log: called with a line for each symptom of collapse.
-      kl_weight: weight of the divergence in the loss, hence in the score of a checkpoint.
+      log: function called with a line of text for each symptom of collapse.
+      kl_weight: weight of the KL in the loss and in the score of a checkpoint.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class EvaluationCallback:
         return generate(self.student, request)[0]
 
     def _closeness(self, row: int) -> tuple[float, float]:
-        """Return the divergence from the teacher, and the entropy, in nats per sample."""
+        """Return the KL from the teacher and the student's entropy, in nats per sample."""
         item = self.recordings[row]
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
@@ -154,7 +154,7 @@ class EvaluationCallback:
         return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:
-        """Return the teacher's negative log-density of the first recording, in nats per sample."""
+        """Return the teacher's negative log density of the first recording, in nats per sample."""
         network, item = self.teacher.network, self.recordings[0]
         levels = network.codec.encode(item["waveform"]).numpy()
         log_prob = Density(network).log_prob(levels, *condition_of(network, item))
@@ -168,7 +168,7 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Write and log the student's sound, with plots of it, the teacher's and the recording."""
+        """Write and log the student's sound and spectrograms of student, teacher and recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)

@@ -1,4 +1,4 @@
-"""The registry of all families of models; a new family is one object that registers here."""
+"""The registry of all model families; a new family is added by registering one object."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ FAMILIES: list[ModelFamily] = [WAVENET, IMAGES, STUDENT, IMAGE_STUDENT]
 
 
 def register(family: ModelFamily) -> None:
-    """Make a family known to all verbs of the command line.
+    """Add a family, so that all commands know its models.
 
     Raises:
-      ValueError: a registered family has a preset or a kind of model of the same name.
+      ValueError: a registered family has a preset or a model kind of the same name.
     """
     for other in FAMILIES:
         taken = {*other.kinds, *other.presets} & {*family.kinds, *family.presets}
@@ -27,18 +27,18 @@ def register(family: ModelFamily) -> None:
 
 
 def of_presets(verb: str) -> dict[str, ModelFamily]:
-    """Return the family of every preset of a verb, by the preset's name."""
+    """Return the family of each preset of a verb such as `train`, by preset name."""
     found = [family for family in FAMILIES if family.verb == verb]
     return {preset: family for family in found for preset in family.presets}
 
 
 def of_kind(kind: Any) -> ModelFamily | None:
-    """Return the first family whose models are of a kind, or None."""
+    """Return the first family that has models of this kind, or None."""
     return next((family for family in FAMILIES if kind in family.kinds), None)
 
 
 def parts_of(kind: Any) -> Parts:
-    """Return the functions of the family whose models are of a kind.
+    """Return the functions of the family that has models of this kind.
 
     Raises:
       ValueError: no registered family has models of this kind.
@@ -50,7 +50,7 @@ def parts_of(kind: Any) -> Parts:
 
 
 def of_model(path: Path) -> ModelFamily | None:
-    """Return the family of a run, a model folder or a shipped model; None if there is none."""
+    """Return the family of a run, a model folder or a shipped model; None if unknown."""
     if Path(path).exists():
         return of_kind(kind_of(path))
     return next((family for family in FAMILIES if str(path) in family.shipped), None)

@@ -1,4 +1,4 @@
-"""Files of students of any teacher: programs that run without the code of their networks."""
+"""Stored students of any teacher, as programs that run without the code of their networks."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from distill.flow_student import FlowStudent
 
 
 class FlowProgram(tf.Module):
-    """The networks and the codec of a student."""
+    """The networks and the codec of a student as a `tf.Module` to export."""
 
     def __init__(self, student: FlowStudent):
         super().__init__(name="flow_student")
@@ -28,12 +28,11 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
     Args:
       student: the student, which is stored with its current weights.
       folder: created if missing; an existing model is replaced.
-      sample_rate_hz: the sample rate of a student of sound; None: the one that it was stored with
-        before, if any.
+      sample_rate_hz: sample rate of a student of sound; None: the one it was loaded with, if any.
 
     Returns:
-      The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
-      for each network, `encode`, `decode` and `scale`.
+      The folder, which `load` reads. Its `program` is a SavedModel with the functions `calls`, one
+        for each network, `encode`, `decode` and `scale`.
 
     Raises:
       UserError: a part of the student cannot be stored; the message names it.
@@ -51,7 +50,7 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
 
 
 def load(folder: str | Path) -> FlowStudent:
-    """Return the student that `save` wrote; it draws the same sequences.
+    """Load a student that `save` wrote; it draws the same sequences.
 
     Raises:
       UserError: the student does not exist or cannot be read.
@@ -68,11 +67,11 @@ def load(folder: str | Path) -> FlowStudent:
 
 
 class _Network:
-    """A stored function as a network, without the function's other attributes."""
+    """A stored function in the role of a network, without its other attributes."""
 
     def __init__(self, call: Any, listed: Listed):
         self._call, self._listed = call, listed
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return what the stored function returns."""
+        """Call the stored function."""
         return self._call(*arguments)

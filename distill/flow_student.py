@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
-from autoregressive.given import between
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import between
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
@@ -30,23 +30,24 @@ class FlowStudent:
 
     Args:
       networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
-        and log s, [batch, time, 2]. The first reads the noise, each later one the output before it.
-      codec: converts elements to the numbers that the teacher reads, `scale(encode(elements))`.
+        and log s, [batch, time, 2]. The first network reads the noise, each later one the output of
+        the flow before it.
+      codec: codec from elements to the numbers that the teacher reads, `scale(encode(elements))`.
       condition_channels: channels of the networks' second argument, the condition [batch, time,
-        channels]; 0: there is none.
+        channels]; 0: no condition.
       noise: "logistic", or "normal" for a teacher with Gaussian conditionals.
 
     Raises:
-      ValueError: a network does not return two channels.
+      ValueError: a network does not return two channels, or the noise is unknown.
 
     Attributes:
-      sample_rate_hz: the sample rate with which a student of sound was stored; None: it was stored
-        without one.
+      sample_rate_hz: sample rate of a student of sound; None: it was stored without one.
     """
 
     kind = "flow-student"
     order = "time"
-    compresses = False  # it has no exact conditionals to compress by
+    compresses = False  # it has no exact conditionals
+    drafts = True
     sample_rate_hz: int | None = None
 
     def __init__(
@@ -80,10 +81,10 @@ class FlowStudent:
         self._stepping = tf.function(self.step, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
-        """Return the student's output for noise float32 [batch, time].
+        """Return the student's output for noise, float32 [batch, time].
 
-        The output has the values on the scale that networks read, and the location and log-scale of
-        each value given the noise before it.
+        The output has values on the scale that networks read, and the location and log scale of
+        each value given the preceding noise.
         """
         steps, values = [], noise
         for tables in self._tables:
@@ -99,10 +100,10 @@ class FlowStudent:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, length: int, start: int | tf.Tensor = 0
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length] for `draw`.
+        """Return noise for `draw`, float32 [rows, length].
 
         Args:
-          seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+          seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
           rows: int32 [rows], the number of each row under its seed.
           length: number of elements.
           start: position of the first element.
@@ -111,10 +112,10 @@ class FlowStudent:
 
     @property
     def stepped(self) -> list[Any]:
-        """The networks with `initial_state` and `step`, derived when they are first asked for.
+        """The networks with `initial_state` and `step`, derived on first access.
 
         Raises:
-          NotCausalError, UnsupportedNetworkError: a network has no step.
+          NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
         if not self._stepped:
             given = dict(zip(("inputs", "condition"), self.specs, strict=False))
@@ -132,9 +133,10 @@ class FlowStudent:
     def step(
         self, noise: tf.Tensor, state: list[Any], condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
-        """Return the next values [batch, n] on the scale of networks, and the state after them.
+        """Return the next values [batch, n] on the scale that networks read, and the next state.
 
-        Law: over parts of the noise, the values are those of `draw`, up to rounding; n is static.
+        Over consecutive parts of the noise, the values are those of `draw` up to rounding; n is
+        static.
         """
         flowed, after = self.advance(noise, state, condition)
         return flowed.output, after
@@ -163,14 +165,14 @@ class FlowStudent:
         *,
         temperature: float = 1.0,
     ) -> np.ndarray:
-        """Return `num` sequences [num, length] of elements, each a function of seed and row.
+        """Return sequences of elements [num, length], each determined by the seed and the row.
 
         Args:
           num: number of sequences.
-          length: number of elements of each.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: [num, length, channels], or None for a student that reads none.
-          temperature: factor on the noise; 1 samples the student.
+          length: number of elements of each sequence.
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: [num, length, channels], or None for a student without a condition.
+          temperature: factor of the noise; 1 samples the student's distribution.
 
         Raises:
           ValueError: an argument is invalid.
@@ -190,19 +192,19 @@ class FlowStudent:
         chunk: int = 2000,
         temperature: float = 1.0,
     ) -> Iterator[np.ndarray]:
-        """Yield the elements of `sample` in parts [num, chunk]; the last may be shorter.
+        """Yield the elements of `sample` in parts [num, chunk]; the last part may be shorter.
 
         Args:
           length: number of elements of each sequence.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: [num, length, channels], or None for a student that reads none.
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: [num, length, channels], or None for a student without a condition.
           num: number of sequences.
           chunk: number of elements of a part.
-          temperature: factor on the noise; 1 samples the student.
+          temperature: factor of the noise; 1 samples the student's distribution.
 
         Raises:
           ValueError: an argument is invalid.
-          NotCausalError, UnsupportedNetworkError: a network has no step.
+          NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
@@ -219,14 +221,14 @@ class FlowStudent:
         return parts(state)
 
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
-        """Return the log-density of what `sample` draws at temperature 1, float32 [num, length].
+        """Return the log density of the elements that `sample` draws at temperature 1.
 
-        It is in nats per unit of the scale on which networks read elements.
+        The result is float32 [num, length], in nats per unit of the scale that networks read.
 
         Args:
           num: number of sequences.
-          length: number of elements of each.
-          seed: the noise's seed, an integer in [0, 2^64).
+          length: number of elements of each sequence.
+          seed: seed of the noise, an integer in [0, 2^64).
           condition: the condition of the sequences, or None.
         """
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
@@ -255,7 +257,7 @@ class FlowStudent:
 
         Raises:
           ValueError: the model's levels or condition differ from the student's.
-          NotCausalError, UnsupportedNetworkError: a network of the student has no step.
+          NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
         if self.codec.levels != model.codec.levels:
             raise ValueError(
@@ -270,7 +272,7 @@ class FlowStudent:
         return FlowDraft(self, self.codec, "model" if self.condition_channels else "nothing")
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
-        """Return the trainable variables that the networks read in a call on the examples."""
+        """Return the trainable variables that the networks read when called on the examples."""
         return self.weights_read(elements, *condition).trained
 
     def weights_read(self, elements: tf.Tensor, *condition: tf.Tensor) -> Weights:

@@ -2,13 +2,13 @@
 
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
-(van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) mu
-and s come from a WaveNet without skip connections that reads z shifted by one sample. Several flows
-form one of the same kind, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
+(van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) A
+WaveNet without skip connections, which reads z shifted by one sample, computes mu and s. Several
+flows compose into one, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
 
-With bunches of B samples the layers run once per bunch, on the samples before it, and a small gated
-head reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): 1/B of the work for
-the same depth, B times the field of view, and every sample still depends on all before it.
+With bunches of B samples, the layers run once per bunch, on the samples before it, and a small
+gated head also reads the newest samples (as in bunched LPCNet, arXiv 2008.04574): 1/B of the work
+at the same depth and B times the receptive field; every sample still depends on all before it.
 """
 
 import math
@@ -26,7 +26,7 @@ Past = list[tf.Tensor]
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection, without state of its own.
+    """One gated, dilated layer with its residual projection; the caller keeps its past inputs.
 
     Args:
       config: the student's sizes.
@@ -68,7 +68,7 @@ class FlowLayer(tf.Module):
         Args:
           hidden: the layer's input, [batch, time, residual].
           condition: [batch, time, channels] in the compute dtype, or None.
-          past: the last `past_samples` inputs before these, [batch, past_samples, residual].
+          past: the preceding inputs, [batch, past_samples, residual].
         """
         dtype = hidden.dtype
         later = _joined(past, hidden)[1]
@@ -133,12 +133,12 @@ class Flow(tf.Module):
     def __call__(
         self, noise: tf.Tensor, condition: tf.Tensor | None, past: Past
     ) -> tuple[FlowOutput, Past]:
-        """Return the flow's output, and the past inputs for the next call in time.
+        """Return the flow's output, and the past inputs for the next call.
 
         Args:
           noise: float32 [batch, time].
           condition: [batch, bunches, channels] in the compute dtype, or None.
-          past: the past inputs from `empty_past`, or from the call for the time before.
+          past: the past inputs from `empty_past` or from the preceding call.
         """
         bunch, dtype = self.config.bunch_samples, self.outer_dtype
         time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]
@@ -146,7 +146,7 @@ class Flow(tf.Module):
         whole = tf.pad(noise, [[0, 0], [0, -time % bunch]]) if bunch > 1 else noise
         joined, front = _joined(past[0], whole)
         kernel = tf.cast(self.front_kernel, dtype)[:, None, :]
-        # The samples at the time itself are left out: only z_<t is read.
+        # The sample at time t is left out: only z_<t is read.
         hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, bunch, "VALID")
         hidden = tf.cast(hidden + tf.cast(self.front_bias, dtype), self.dtype)
         pasts = [front]
@@ -158,16 +158,16 @@ class Flow(tf.Module):
         return FlowOutput(output, location, log_scale), pasts
 
     def forward(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
-        """Return the flow's output for whole sounds of noise, [batch, time]."""
+        """Return the flow's output for whole sounds, from noise [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
     @property
     def outer_dtype(self) -> tf.DType:
-        """The dtype of noise, location and scale: float32, or float64 where `compute_dtype` is."""
+        """The dtype of noise, location and scale: at least float32, whatever the compute dtype."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden: tf.Tensor, joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return location and log-scale of every sample, [batch, time], from layers and noise."""
+        """Return the location and log scale of every sample, [batch, time]."""
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)
@@ -180,21 +180,21 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
     def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Return what the layers add to every sample's gates, [batch, time, 2 units]."""
+        """Return the layers' contribution to every sample's gates, [batch, time, 2 * units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        """Return what the newest samples add to each sample's gates, [batch, time, 2 units]."""
+        """Return the newest samples' contribution to the gates, [batch, time, 2 * units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
 def _joined(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the past joined with the present, and the past for the next call."""
+    """Return past and present inputs concatenated in time, and the past for the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]
     return joined, joined[:, tf.shape(joined)[1] - length :]

@@ -1,8 +1,8 @@
-"""Sound from a student: whole, in a batch, or in chunks with carried state.
+"""Sound from a student, in one array or in chunks with carried state.
 
 Seed and row determine a sound, as with a teacher: the noise is the same in any batch and any chunk.
-A chunk's condition needs only a few frames on either side of it, so the first sound comes early and
-an hour takes no more memory than a second.
+A chunk's condition needs only a few frames on either side, so the first sound comes early, and an
+hour of sound takes no more memory than a second.
 """
 
 import weakref
@@ -12,35 +12,38 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import noise, recursion
+from distill.cpu import bfloat16, noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from wavenet.sound_network import check_condition
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
-Backend = Literal["auto", "numba", "tensorflow"]
+Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
+NARROW: Literal["numba-bfloat16"] = "numba-bfloat16"
 CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
-WHOLE_SAMPLES = 160_000  # length of a chunk where only the whole is wanted: it bounds memory
-FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes early
+WHOLE_SAMPLES = 160_000  # length of a chunk if the sound is returned in one array, to bound memory
+FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound comes early
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, a graph that reads the variables it was made from, and their values then."""
+    """A cached engine with the weights that it was built from, and a graph that reads them."""
 
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
     engine: FlowEngine
 
 
-_ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.WeakKeyDictionary()
+# By the student, and whether the engine's products are of bfloat16 numbers.
+_ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, dict[bool, _MadeEngine]]
+_ENGINES = weakref.WeakKeyDictionary()
 
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
     """Return the requested sounds, float32 [batch, num_samples] in [-1, 1]."""
-    # Nobody waits for a first chunk here, so the first one is as long as the others.
+    # No caller waits for the first chunk here, so it is as long as the others.
     chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
 
@@ -52,14 +55,15 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     first_samples: int = FIRST_SAMPLES,
 ) -> Iterator[np.ndarray]:
-    """Yield the same sounds in chunks float32 [batch, about chunk_samples], as they are made.
+    """Yield the sounds of `generate` in chunks, float32 [batch, about chunk_samples].
 
     Args:
       student: the network, with its current weights.
       request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
+        "numba-bfloat16" multiplies in bfloat16 instead, on processors with AVX512-BF16;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
-        the engine unless there is an accelerator or `compute_dtype` is not float32.
+        "numba" unless there is an accelerator or `compute_dtype` is not float32.
       chunk_samples: length of a chunk, rounded up to whole frames.
       first_samples: length of the first chunk, rounded up to whole frames.
     """
@@ -76,13 +80,13 @@ def stream(
 def condition_between(
     student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles: tf.Tensor
 ) -> tuple[Condition, tf.Tensor | None]:
-    """Return the `Condition` of the samples from first to last, and the phase after them.
+    """Return the `Condition` of the samples in [first, last), and the phase after them.
 
     Args:
       student: the network that the condition is for.
       request: the sounds, with their frames and speakers.
-      first: number of the first sample, a multiple of the hop.
-      last: number of the sample after the last.
+      first: index of the first sample, a multiple of the hop length.
+      last: index after the last sample.
       phase_cycles: the source's phase before the first sample, float64 [batch].
     """
     speaker, count = request.speaker, last - first
@@ -110,35 +114,49 @@ def _chunk_bounds(
 
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
-    """Return a function from the next noise and condition to sound; it keeps the state."""
-    if backend not in get_args(Backend):
-        known = ", ".join(get_args(Backend))
-        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
+    """Return a function from the next noise and condition to sound, which keeps the state."""
+    check_backend(backend)
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))
         backend = "numba" if plain and not accelerated else "tensorflow"
-    return _cpu_runner(student, batch) if backend == "numba" else _tensorflow_runner(student, batch)
+    if backend == "tensorflow":
+        return _tensorflow_runner(student, batch)
+    return _cpu_runner(student, batch, narrow=backend == NARROW)
 
 
-def _engine(student: ParallelWaveNet) -> FlowEngine:
-    """Return the engine with the student's current weights, rebuilt only if they changed."""
-    made = _ENGINES.get(student)
+def check_backend(backend: str) -> None:
+    """Raise UserError if `backend` is unknown, or if this processor lacks its instructions."""
+    if backend not in get_args(Backend):
+        known = ", ".join(get_args(Backend))
+        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
+    if backend == NARROW and not bfloat16.IS_AVAILABLE:
+        raise UserError(
+            f"`backend` {NARROW} needs a processor with AVX512-BF16, which this one lacks; numba "
+            "runs here."
+        )
+
+
+def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
+    """Return an engine with the student's current weights, rebuilt only if they changed."""
+    engines = _ENGINES.setdefault(student, {})
+    made = engines.get(narrow)
     read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
     weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
         copies = [each.copy() for each in weights]  # training writes into the memory of `weights`
-        made = _ENGINES[student] = _MadeEngine(read, copies, FlowEngine(student.flows))
+        made = _MadeEngine(read, copies, FlowEngine(student.flows, narrow=narrow))
+        engines[narrow] = made
     return made.engine
 
 
 def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
-    """Return a graph that reads all variables at once: ten times as fast as one by one."""
+    """Return a graph that reads all variables at once, ten times as fast as one by one."""
     return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 
-def _cpu_runner(student: ParallelWaveNet, batch: int) -> Runner:
-    engine = _engine(student)
+def _cpu_runner(student: ParallelWaveNet, batch: int, narrow: bool) -> Runner:
+    engine = _engine(student, narrow)
     state, row_samples = engine.initial_state(batch), student.config.row_samples
 
     tail = np.zeros([batch, student.config.prediction_order], np.float32)

@@ -1,4 +1,4 @@
-"""A trained student with everything that its use needs: weights, features, level, speakers."""
+"""A trained student with everything needed to use it: weights, features, level, speakers."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -36,22 +36,22 @@ from wavenet.features.frames_in_pieces import FramesInPieces, MappedFrames
 from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
-from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import TrainedSpeechModel, spec_of_speech
 
 # Settings that the config.json of a version 0.2 run lacks, and removed settings that it has.
 OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
 Frames = np.ndarray | FramesInPieces
-OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
+OF_THE_TEACHER = ("teacher", "teacher_weights")  # entries of config.json about the teacher
 
 
 @dataclasses.dataclass(frozen=True)
 class StudentModel(TrainedSpeechModel):
-    """A student ready to synthesise.
+    """A student that is ready to synthesise.
 
     Attributes:
       network: the flows.
-      config: the configuration of its distillation.
-      data: the data configuration of its teacher's training.
+      config: the configuration of the distillation.
+      data: the data configuration of the teacher's training.
       gain_db: gain in dB that is applied to recordings before anything else.
       speakers: names of the speakers, in the order of their numbers.
       spec: the content of model.json.
@@ -65,18 +65,19 @@ class StudentModel(TrainedSpeechModel):
     spec: dict[str, Any]
 
     backends: ClassVar = get_args(Backend)
-    primable: ClassVar = False  # the noise of a recording is not known
+    primable: ClassVar = False  # the noise of a recording is unknown
     refinable: ClassVar = True
     takes_pieces: ClassVar = True
+    drafts: ClassVar = True
 
     def generate(
         self, condition: np.ndarray | FramesInPieces | None = None, **options: Any
     ) -> np.ndarray:
-        """Return the sounds of `stream` as a whole, float32 [num, samples] in [-1, 1].
+        """Return the sounds of `stream` in one array, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: as for `stream`.
-          **options: the keyword arguments of `stream`, without `chunk_samples`.
+          condition: the condition, as for `stream`.
+          **options: the keyword arguments of `stream`, except the lengths of chunks.
         """
         options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
         return np.concatenate(list(self.stream(condition, **options)), axis=1)
@@ -95,28 +96,28 @@ class StudentModel(TrainedSpeechModel):
         refine: int | None = None,
         first_samples: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield sounds in chunks float32 [num, about chunk_samples], as they are made.
+        """Yield sounds in chunks, float32 [num, about chunk_samples], as they are computed.
 
         Each pass of `refine` delays them by a window of the mel.
 
         Args:
-          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
-            sound is at that recording's level; from others, at the model's.
-          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for an unconditional model. The sound of
+            frames from `frames(...)` has the recording's level, other sound the model's.
+          seed: seed of the noise, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
-          num_samples: length; by default that of the condition.
-          speaker: a name, for models with speakers.
-          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
-          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
-            device; "auto" takes the first unless there is an accelerator or another
-            `compute_dtype`.
+          num_samples: length of the sounds; None: the length of the condition.
+          speaker: name of the speaker, for models with speakers.
+          temperature: factor of the noise; 1 samples the model. None: the value in `spec`, or 1.
+          backend: "numba" computes on this processor, in float32; "numba-bfloat16" multiplies in
+            bfloat16, if the processor has AVX512-BF16; "tensorflow" computes on TensorFlow's
+            device; "auto" chooses "numba" if there is no accelerator and `compute_dtype` is
+            float32.
           chunk_samples: length of a chunk, rounded up to whole frames.
-          refine: number of passes that bring the sound's magnitudes to the mel
-            (`distill.refinement`). None: the number in `spec`, or 0, for the frames of a recording,
-            which `frames(...)` returned, and for those of a text that `speech.text_frames` drew; 0
-            for others, whose blur the passes would keep.
-          first_samples: length of the first chunk; None: short, with what its refinement looks
-            ahead to.
+          refine: number of passes that fit the sound's magnitudes to the mel
+            (`distill.refinement`). None: the number in `spec`, or 0, for frames of recordings, from
+            `frames(...)`, and for frames that `speech.text_frames` drew; 0 for other frames, whose
+            blur the passes would keep.
+          first_samples: length of the first chunk; None: a short chunk plus its look-ahead.
 
         Raises:
           UserError: the frames do not fit this model, or `backend` is unknown.
@@ -139,15 +140,15 @@ class StudentModel(TrainedSpeechModel):
         *,
         speaker: str | None = None,
     ) -> np.ndarray:
-        """Return the log-density of what `sample` draws, nats per unit, float32 [num, length].
+        """Return the log density of the sounds that `sample` draws at temperature 1.
 
-        The sounds are those at temperature 1, without refinement, at the model's level.
+        It is float32 [num, length], in nats per unit, for unrefined sounds at the model's level.
 
         Args:
           num: number of sounds.
-          length: number of samples of each.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for a model that reads none.
+          length: number of samples of each sound.
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for an unconditional model.
           speaker: name of the speaker, for models with speakers.
         """
         frames, network = None if condition is None else self._checked(condition), self.network
@@ -161,7 +162,7 @@ class StudentModel(TrainedSpeechModel):
         """Return the student as a draft for a WaveNet's `sample(method="speculative")`.
 
         Raises:
-          UserError: the model's rate, frames or speakers differ, or it has no density.
+          UserError: the model has a different sample rate, frames or speakers, or no density.
         """
         return sound_draft(self, model)
 
@@ -206,7 +207,7 @@ class StudentModel(TrainedSpeechModel):
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))
             raise UserError(
-                f"It reads frames of {channels} channels, [frames, {channels}], got {shape}."
+                f"The model reads frames of {channels} channels, [frames, {channels}], got {shape}."
             )
         if not len(frames):
             raise UserError("The mel is empty: it has no frames.")
@@ -219,10 +220,10 @@ class StudentModel(TrainedSpeechModel):
 
 
 def load(path: Path) -> SpeechModel | StudentModel:
-    """Load the model of a run directory or a model folder: a student, or a WaveNet.
+    """Load the model of a run directory or a model folder: a student or a WaveNet.
 
-    The names in `shipped.FOLDERS` load the students that come with the package, unless folders of
-    these names exist; `wavenet.model.load` knows the names of the shipped teachers.
+    The names in `shipped.FOLDERS` load the students that come with the package, unless there are
+    folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:
@@ -234,7 +235,7 @@ def load_student(path: Path) -> StudentModel:
     """Load the student of a run directory or a model folder.
 
     Raises:
-      UserError: the folder holds a model of a different kind.
+      UserError: the folder has a model of a different kind.
     """
     model: Any = load(path)
     if model.kind != KIND:
@@ -244,7 +245,7 @@ def load_student(path: Path) -> StudentModel:
 
 
 def load_speculative(path: Path, draft: Path) -> SpeechModel:
-    """Load the teacher in one folder, with the student in another one as its draft."""
+    """Load the teacher at `path`, with the student at `draft` as its draft."""
     return load_teacher(path).drafted_by(load_student(draft), "rejection")
 
 
@@ -261,14 +262,14 @@ def teacher_of(model: StudentModel) -> Path:
 
 
 def untrained(model: StudentModel) -> StudentModel:
-    """Return the same student as before training, without its teacher's conditioner."""
+    """Return an untrained student of the same configuration, without its teacher's conditioner."""
     mel = model.data.mel(model.hop_samples)
     network = ParallelWaveNet(model.config.student, model.config.seed, mel)
     return dataclasses.replace(model, network=network)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Return the model.json of a run's student, given the run's config.json."""
+    """Return the model.json of a run's student, from the run's config.json."""
     config, data = _config(stored, path)
     spec = spec_of_speech(KIND, stored, data, config.student)
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}

@@ -1,4 +1,4 @@
-"""Files of users' models: an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
+"""Storing and loading of users' models, each an `Autoregressive` or a `FlowStudent`."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
-from foundation.model_spec import kind_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
@@ -27,7 +26,8 @@ def _flow_student() -> ModuleType:
     return flow_storage
 
 
-# For each kind, a function that imports the module with its `save` and `load`, and TensorFlow.
+# For each kind, a function that imports the module with its `save` and `load`, which needs
+# TensorFlow.
 STORES = {"autoregressive": _autoregressive, "flow-student": _flow_student}
 
 
@@ -42,36 +42,29 @@ def save(
     Args:
       model: the model, which is stored with its current weights.
       folder: created if missing; an existing model is replaced.
-      sample_rate_hz: the sample rate of a sound model, whose samples are then written and served as
-        sound; None: the one that the model was stored with before, if any.
+      sample_rate_hz: sample rate of a sound model, whose samples are then written and served as
+        sound; None: the rate that the model was loaded with, if any.
 
     Returns:
-      The folder, which `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`
-      take.
+      The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
-      ValueError: models of this kind cannot be stored, or the sample rate is below 1 or given for a
-        model of images.
+      ValueError: models of this kind cannot be stored, or the sample rate is below 1 or is given
+        for a model of images.
     """
     return _store(getattr(model, "kind", None), type(model).__name__).save(
         model, folder, sample_rate_hz=sample_rate_hz
     )
 
 
-def is_bundle_of_user(path: Path) -> bool:
-    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a user's model."""
-    versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any(kind_of(folder) in STORES for folder in (path, *versions))
-
-
-def load(folder: Path) -> Any:
-    """Return the model that `save` wrote.
+def load_stored(folder: Path) -> Any:
+    """Load a model that `save` wrote.
 
     Its program runs with the rights of this process; `onepass.load` scans it first.
 
     Raises:
-      UserError: the folder holds no such model, or the model cannot be read.
+      UserError: the folder has no stored model, or the model cannot be read.
     """
     try:
         kind = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8")).get("kind")

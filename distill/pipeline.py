@@ -1,4 +1,4 @@
-"""A student as stages of a pipeline: its flows, with the condition first and the loss last."""
+"""A student as pipeline stages, one per flow; the last stage also computes the loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,14 +26,14 @@ def flow_stages(
 ) -> list[Stage]:
     """Return one stage per flow, for `export_stages`, of a student whose flows make the wave.
 
-    The first one reads `noise` float32 [batch, time] and the student's conditions: `frames` [batch,
-    frames, channels], `speaker` int32 [batch]. Each passes on the current sound, its location and
-    log-scale, [batch, time] each, and the condition [batch, time, channels]. The last computes the
-    loss.
+    The first stage reads `noise` float32 [batch, time] and the student's conditions, `frames`
+    [batch, frames, channels] and `speaker` int32 [batch]. Each stage passes on the current sound,
+    its location and log scale, each [batch, time], and the condition [batch, time, channels]. The
+    last stage computes the loss.
 
     Args:
       student: a student of the wave.
-      loss: function from the student's output and a batch to the loss, [].
+      loss: function from the student's output and a batch to the loss, a scalar.
       loss_batch: names of the entries of a batch that the loss reads.
       frozen: variables that the loss reads and training does not change, by name.
 
@@ -58,16 +58,16 @@ def flow_stages(
 
 
 def condition_inputs(config: StudentConfig) -> tuple[str, ...]:
-    """Return the entries of a batch that the first stage reads."""
+    """Return the names of the entries of a batch that the first stage reads."""
     frames = ("frames",) if config.feature_channels else ()
     return ("noise", *frames, *(("speaker",) if config.speakers else ()))
 
 
 def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
-    """Return KL(P_S || P_T) as a loss, nats per element.
+    """Return KL(P_S || P_T), in nats per element, as a loss.
 
-    Its batch has `frames` and `speaker` as the teacher needs them, and `draws` [batch, draws,
-    time], standard noise.
+    Its batch has `frames` and `speaker` if the teacher needs them, and `draws` [batch, draws,
+    time], which are standard noise.
     """
 
     def loss(drawn: FlowOutput, batch: Tensors) -> tf.Tensor:
@@ -83,11 +83,11 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
 def planned_stages(
     student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
 ) -> dict[str, Any] | None:
-    """Return the flows as stages of a plan (`planning.pipeline.steps.Stages`), as JSON.
+    """Return the flows as stages for a plan (`planning.pipeline.steps.Stages`), as JSON.
 
-    Work is proportional to a stage's weights, each of which is applied to every sample. The last
-    stage makes only two of the three passes for the teacher, whose weights need no gradient. The
-    result is None for a student of residuals, which cannot be cut.
+    Work is proportional to the number of a stage's weights, as each weight is applied to every
+    sample. For the teacher, whose weights need no gradient, the last stage does only two of the
+    three passes. The result is None for a student of residuals, which cannot be divided.
     """
     if student.residual is not None:
         return None

@@ -1,4 +1,4 @@
-"""Export of a student's sampler for machines with JAX and no TensorFlow."""
+"""Export of a student's sampler for machines with JAX but without TensorFlow."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ def export_sampler(
 ) -> None:
     """Write a function that draws whole sounds in one pass with the student's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (indices of the sounds of
-    that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
-    num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (the number of each sound
+    under the seed), `temperature` [] and, if the student has them, `frames` float32 [batch,
+    num_frames, channels] and `speaker` int32 [batch]. It returns `sound` float32 [batch, samples]
     in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one sample.
 
     Args:
@@ -31,7 +31,7 @@ def export_sampler(
       student: the network, with its current weights.
       batch: number of sounds per call.
       num_frames: number of frames of each sound.
-      name: name of the function in the manifest and of its files.
+      name: name of the function in the manifest, and of its files.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
@@ -56,5 +56,5 @@ def export_sampler(
 
 
 def export_sounds(model: StudentModel, folder: Path, frames: int) -> None:
-    """Write a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
+    """Write a model's sampler for one sound of `frames` frames; 0 means `PORTABLE_FRAMES`."""
     export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)

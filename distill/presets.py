@@ -1,4 +1,4 @@
-"""Presets of students: whole configurations, each with the measure it should reach and its cost."""
+"""Presets of students: whole configurations, each with its expected quality and its cost."""
 
 import dataclasses
 from pathlib import Path
@@ -12,29 +12,29 @@ from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
 
-if TYPE_CHECKING:  # a configuration is read without TensorFlow
+if TYPE_CHECKING:  # configurations are read without TensorFlow
     from wavenet.model import SpeechModel
 
 KIND = "parallel-wavenet"  # in config.json and model.json
 _DISCRIMINATORS = DiscriminatorConfig()
 _DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
-# Settings of version 0.2 that were removed.
+# Settings of version 0.2 that have been removed.
 REMOVED: dict[str, Any] = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The terms of the loss and their weights; 0 switches a term off. Each is logged separately."""
+    """The terms of the loss and their weights; 0 disables a term. Each term is logged."""
 
     kl: float = 1.0
     """Weight of KL(P_S || P_T), in nats per sample."""
     draws: int = 16
-    """Draws per sample for the cross-entropy."""
+    """Number of draws per sample for estimating the cross-entropy."""
     regularisation: float = 4.0
-    """Lambda of the closed-form KL between Gaussians (ClariNet)."""
+    """Lambda, the weight of ClariNet's regularisation of the KL between Gaussians."""
     squared: float = 0.0
-    """Weight of the power loss on |STFT|^2 averaged over time (the paper's)."""
+    """Weight of the power loss on |STFT|^2 averaged over time (Parallel WaveNet's)."""
     magnitude: float = 0.0
     """Weight of the power loss on |STFT|."""
     multi: float = 1.0
@@ -44,25 +44,25 @@ class LossConfig:
     style: float = 0.0
     """Weight of the perceptual loss on the Gram matrices of these features."""
     contrastive: float = 0.0
-    """Gamma, the repulsion of the teacher under another condition; the paper's is 0.3."""
+    """Gamma, the weight of the contrastive term; 0.3 in the paper."""
     adversarial: float = 0.0
     """Weight of the least-squares loss against discriminators of sounds (Yamamoto et al. 2019)."""
     matching: float = 0.0
-    """Weight of the distance between the discriminators' hidden features of sound and recording."""
+    """Weight of the distance between discriminators' hidden features of sound and recording."""
     adversarial_after: int = 0
-    """Updates before the adversarial and matching terms count; the discriminators are trained from
-    the start."""
+    """Number of updates before the adversarial and matching terms count; discriminators are trained
+    from the start."""
     others: tuple[str, ...] = ()
     """Weights of terms that another package registered (`distill.losses.objective.register`), each
     NAME=WEIGHT."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the field, if a weight is below 0 or there is no term."""
+        """Raise ValueError, naming the field, if a weight is negative or there is no term."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
         at_least(self, 0, *names)
         at_least(self, 1, "draws")
         if not any(map(self.weight, ("kl", "adversarial", *SPECTRAL, *dict(self.other_weights)))):
-            raise UserError("`kl` must be above 0 where no other term is.")
+            raise UserError("`kl` must be above 0 if no other term is.")
 
     @property
     def other_weights(self) -> tuple[tuple[str, float], ...]:
@@ -83,7 +83,7 @@ class LossConfig:
         return tuple(found)
 
     def weight(self, term: str) -> float:
-        """Return the weight of a term in the loss; 0: the term is off."""
+        """Return the weight of a term in the loss; 0 if the term is disabled."""
         if term == "contrastive":
             return self.contrastive * self.kl
         if term == "opposition":
@@ -98,24 +98,24 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ClipConfig:
-    """Clips per batch and their length."""
+    """Number and length of the clips in a batch."""
 
     clip_samples: int = 7680
-    """Length of a clip, a multiple of the hop."""
+    """Length of a clip in samples, a multiple of the hop length."""
     left_samples: int = 0
-    """True past in front of each clip that counts in no divergence, for the residual; a multiple of
-    the hop. The clip then includes neighbouring frames on both sides."""
+    """For the residual: number of recorded samples before each clip that the KL does not count, a
+    multiple of the hop length. Clips then include neighbouring frames on both sides."""
     batch_size: int = 4
-    """Clips per batch."""
+    """Number of clips per batch."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the field, if a number is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """A whole distillation: together with the teacher and the data, it determines the result."""
+    """The configuration of a distillation, which determines the result for a teacher and data."""
 
     student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
@@ -125,8 +125,8 @@ class DistillConfig:
     seed: int = 0
     """Seed of the initial weights, the order of clips and the noise."""
     start_from: str | None = None
-    """A trained student of the same network whose weights the run starts from (run directory, model
-    folder, `shipped`); its frames may differ. None: random weights."""
+    """A trained student of the same architecture from whose weights the run starts (run directory,
+    model folder, `shipped`); its frames may differ. None: random weights."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
@@ -137,8 +137,7 @@ class DistillConfig:
           path: the teacher's location, for messages.
 
         Raises:
-          UserError: the inputs were given and differ from the teacher's, or they cannot be combined
-            with the rest.
+          UserError: an input differs from the teacher's, or the inputs do not fit the settings.
         """
         teacher_config = teacher.config.network
         student = _following(self.student, teacher_config, teacher.config.data, path)
@@ -248,7 +247,7 @@ _UNIVERSAL = dataclasses.replace(
 
 PRESETS: dict[str, Preset[DistillConfig]] = {
     "student-smoke": Preset(
-        "Seconds on one core, to see that everything runs; noise.",
+        "Seconds on one core, to check that everything runs; the sound is noise.",
         DistillConfig(
             dataclasses.replace(_CPU, flows=(2, 3), residual_channels=16, gate_channels=16),
             LossConfig(draws=4),

@@ -1,4 +1,4 @@
-"""The protocols of students in time order: of a student that users call, and of its flows."""
+"""Protocols of the students that users call, and of the flows of a student in time order."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -11,37 +11,47 @@ from likelihoods.affine import FlowOutput
 
 @runtime_checkable
 class Student(Protocol):
-    """A student that draws a sequence in one pass."""
+    """A student, which draws sequences or images in one pass or a few.
+
+    Attributes:
+      drafts: whether the student proposes the symbols of a teacher; otherwise `as_draft` raises
+        UserError.
+    """
+
+    drafts: bool
 
     def sample(
-        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return `num` sequences [num, length], each a function of seed and row.
+        """Return `num` sequences [num, length] or images, each determined by the seed and the row.
 
         Args:
           num: number of rows.
-          length: number of elements of each row.
+          length: number of elements of each row, or side of the images.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: further options, such as `temperature`, a factor on the noise.
+          options: further options, such as `temperature`.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; the arguments are those of the teacher's `stream`."""
+        """Yield the same sequences in parts, or the images one after another.
+
+        The arguments are those of the teacher's `stream`.
+        """
 
     def log_density(
-        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return the log-density of what `sample` draws for the same arguments, [num, length].
+        """Return the log-density of the rows that `sample` draws, at temperature 1.
 
-        It is in nats per unit, for each element given the elements before it, at temperature 1, not
-        rounded to levels. There is no such method for other sequences: the noise from which a
-        trained student would make one cannot be found in float32, since the inverse of its flows
-        loses all digits after a few hundred samples.
+        It is in nats: [num, length] for each element given the elements before it, per unit and not
+        rounded to levels; for images [num], of all levels together. There is no such method for
+        other sequences: the noise from which a trained student would make one cannot be found in
+        float32, since the inverse of its flows loses all digits after a few hundred samples.
 
         Args:
           num: number of rows.
-          length: number of elements of each row.
+          length: number of elements of each row, or side of the images.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
           options: further arguments of `sample`, such as a speaker.
@@ -56,7 +66,7 @@ class Flows(Protocol):
 
     @property
     def noise_kind(self) -> str:
-        """The noise that the flows start from: "logistic" or "normal"."""
+        """The distribution of the noise that the flows transform: "logistic" or "normal"."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first element."""

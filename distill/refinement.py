@@ -1,12 +1,12 @@
-"""Mel-held phase reconstruction that starts from a student's own phases.
+"""Phase reconstruction that fits a student's sound to the mel, starting from its own phases.
 
-A student's phases are good, but its magnitudes differ a little from those that the mel implies. A
-pass computes the spectrogram of the sound, fits its magnitudes to the mel of the frames, keeps the
-phases and returns to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as in
-`wavenet.features.mel_inversion`). Each pass looks one window ahead.
+A student's phases are good, but its magnitudes differ slightly from the magnitudes that the mel
+implies. A pass computes the spectrogram of the sound, fits its magnitudes to the mel of the frames,
+keeps the phases and converts back to sound (Griffin and Lim 1984, with the magnitudes refitted to
+the mel as in `wavenet.features.mel_inversion`). Each pass looks one window ahead.
 
-It suits frames with the detail of recordings. If a model predicts the mean of the frames instead of
-drawing them, they are blurred, and the passes keep the blur.
+It suits frames with the detail of recordings. Frames that a model predicts as a mean, instead of
+drawing them, are blurred, and the passes keep the blur.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from wavenet.features.mel import hann_window, mel_filters
 from wavenet.features.mel_inversion import overlap_added
 
 UPDATES = 2  # updates of the magnitudes towards the mel in a pass
-TINY = np.float32(1e-9)  # least magnitude, and least value of a band
+TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands
 
 
 class Refiner:
-    """Passes over sounds whose mel frames are known; there are zeros beyond a sound's ends.
+    """Refinement passes over sounds whose mel frames are known, with zeros beyond both ends.
 
     Args:
-      convention: the convention of the mel frames.
+      convention: the mel settings of the frames.
       passes: number of passes, at least 1.
 
     Raises:
@@ -41,7 +41,7 @@ class Refiner:
         self.convention, self.passes = convention, passes
         self._window = hann_window(convention.window_samples).astype(np.float32)
         filters = mel_filters(convention)
-        heard = np.flatnonzero(filters.any(1))  # all bins between the mel's lowest and highest
+        heard = np.flatnonzero(filters.any(1))  # bins that the mel covers
         self._heard = slice(heard[0], heard[-1] + 1)
         self._filters = scipy.sparse.csr_array(filters[self._heard])
         self._transposed = self._filters.T.tocsr()
@@ -49,12 +49,12 @@ class Refiner:
 
     @property
     def reach_frames(self) -> int:
-        """Number of frames on either side, past and future, that a refined sample depends on."""
+        """Number of past and of future frames that a refined sample depends on."""
         each = -(-self.convention.window_samples // self.convention.hop_samples)
         return self.passes * each
 
     def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
-        """Return the sound [frames * hop] refined to a log-mel [frames, bands], float32."""
+        """Return the sound [frames * hop] refined to log-mel frames [frames, bands], float32."""
         bands = np.exp(mel) if self.convention.log == "natural" else 10.0**mel
         bands = np.maximum(bands.astype(np.float32), TINY)
         for _ in range(self.passes):
@@ -73,7 +73,7 @@ class Refiner:
         return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Return factors [frames, bins within the bands] that bring the bands closer to the mel."""
+        """Return factors [frames, covered bins] that bring the magnitudes closer to the mel."""
         a = np.maximum(magnitudes, TINY)
         nearer = a.copy()
         for _ in range(UPDATES):
@@ -86,12 +86,12 @@ class Refiner:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds [batch, samples] refined, each as soon as its look-ahead is known.
+    """Yield the chunks of sounds [batch, samples] refined, as soon as their look-ahead is known.
 
-    For any chunks, the sounds are those of one call of the refiner on each whole row with this mel.
+    For any division into chunks, the result equals one call of the refiner per whole row.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
-    done, first, held = 0, 0, None  # frames given out; frame and samples that are kept
+    done, first, held = 0, 0, None  # frames yielded; first frame in `held`; kept samples
     for chunk in chunks:
         held = chunk if held is None else np.concatenate([held, chunk], 1)
         ready = first + held.shape[1] // hop - reach
@@ -114,15 +114,15 @@ def _between(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the refined samples of frames start to stop.
+    """Return the refined samples of the frames in [start, stop).
 
     Args:
       held: the sounds starting at frame `first`, float32 [batch, samples].
       mel: the frames of the whole sounds, [frames, bands].
       refiner: the passes to apply.
-      first: number of the first frame in `held`.
-      start: number of the first frame to return.
-      stop: number of the frame after the last one to return.
+      first: index of the first frame in `held`.
+      start: index of the first frame to return.
+      stop: index after the last frame to return.
     """
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop

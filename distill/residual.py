@@ -2,8 +2,8 @@
 
     x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
 
-The coefficients are constant for a row of samples. Within a row the wave is then a triangular
-matrix times the residual plus another matrix times the K samples before the row, so only those K
+The coefficients are constant within a row of samples. A row of the wave is therefore a triangular
+matrix times the residual plus another matrix times the K samples before the row, and only those K
 samples pass from row to row. The map is triangular with diagonal 1: the wave has the density of e.
 """
 
@@ -22,27 +22,27 @@ from wavenet.features import MelConvention
 from wavenet.pitch_reader import REFERENCE_HZ
 from wavenet.upsampling import interpolated
 
-LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
-TOP_SHARE = 0.47  # share of the sample rate above which harmonics are left out
+LEVEL = 3.0  # root mean square of the pulses, which must stand out from the noise's 1.8
+TOP_SHARE = 0.47  # harmonics above this share of the sample rate are left out
 
 
 class Prediction(NamedTuple):
     """Linear prediction by rows of samples: x_t = sum_k a_k x_(t-k) + g e_t."""
 
     coefficients: tf.Tensor
-    """[batch, rows, K]."""
+    """The a_k, [batch, rows, K]."""
     log_gain: tf.Tensor
-    """[batch, rows], the log of g."""
+    """The log of g, [batch, rows]."""
 
 
 class Described(NamedTuple):
-    """The condition that mel frames give a stretch of sound."""
+    """The condition of a span of sound, computed from mel frames."""
 
     held: tf.Tensor
-    """The rows' input of the gates, [batch, rows, channels]."""
+    """The gates' condition for each row, [batch, rows, channels]."""
     prediction: Prediction
     source: tf.Tensor | None
-    """The source of `PulseSource` [batch, samples]; its channels and the phase after it follow."""
+    """The result of `PulseSource`: the source [batch, samples], `channels` and `phase_cycles`."""
     channels: tf.Tensor | None
     phase_cycles: tf.Tensor
 
@@ -50,13 +50,13 @@ class Described(NamedTuple):
 class ResidualDomain(tf.Module):
     """The teacher's conditioner and linear prediction, and a source.
 
-    Given the noise before, e_t is logistic or normal with the flows' location mu and scale s. Then
-    x_t is, too, with location p_t + g mu and scale g s, so density and entropy have closed forms.
+    Given the preceding noise, e_t is logistic or normal with the flows' location mu and scale s.
+    Then x_t is too, with location p_t + g mu and scale g s; density and entropy have closed forms.
 
     Args:
       config: the student's sizes, with linear prediction and a dense conditioner.
       initial: the factory that creates the variables.
-      mel: the convention of the frames.
+      mel: the mel settings of the frames.
       name: the module's name.
 
     Raises:
@@ -86,12 +86,12 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
-        """Return the condition that the frames give the samples asked for.
+        """Return the condition of a span of samples.
 
         Args:
           frames: mel frames [batch, frames, channels].
           phase_cycles: the source's phase before the first sample, float64 [batch].
-          asked: the first sample, and the one after the last.
+          asked: the span: the first sample, and the sample after the last.
         """
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
@@ -110,7 +110,7 @@ class ResidualDomain(tf.Module):
         Args:
           flowed: the flows' output, the residual in units of the gain.
           prediction: the coefficients and gain of each row.
-          tail: the K samples of the wave before, oldest first, [batch, K].
+          tail: the preceding K samples of the wave, oldest first, [batch, K].
         """
         length, dtype = self.config.row_samples, flowed.output.dtype
         time = tf.shape(flowed.output)[1]
@@ -128,10 +128,10 @@ def synthesise(
     """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
     Args:
-      residual: the prediction's errors, [batch, time]; a gradient reaches them.
+      residual: the errors of the prediction, [batch, time]; a gradient reaches them.
       coefficients: the prediction of each row, [batch, rows, K], without a gradient; the last row
         may be shorter.
-      tail: the K samples before, oldest first, [batch, K].
+      tail: the preceding K samples of the wave, oldest first, [batch, K].
       row_samples: number of samples of a row.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
@@ -163,7 +163,7 @@ def row_matrices(coefficients: tf.Tensor, row_samples: int) -> tuple[tf.Tensor, 
 
 
 def _at_lag(by_lag: tf.Tensor, lags: tf.Tensor) -> tf.Tensor:
-    """Return the values at each lag, [..., rows, columns], zero outside 0 .. K."""
+    """Return the values at each lag, [..., rows, columns]; 0 for lags outside [0, K]."""
     known = (lags >= 0) & (lags < by_lag.shape[-1])
     values = tf.gather(by_lag, tf.where(known, lags, 0), axis=-1)
     return tf.where(known, values, tf.zeros_like(values))
@@ -187,18 +187,18 @@ def _tails(within: tf.Tensor, outer: tf.Tensor, tail: tf.Tensor) -> tf.Tensor:
 
 
 class PulseSource:
-    """The source of a residual: pulses at F0 where voiced, nothing elsewhere (arXiv 1810.11946).
+    """The source of a residual: pulses at F0 where voiced, 0 elsewhere (arXiv 1810.11946).
 
-    It is a function of only the frames, so that the density given the frames stays exact. The phase
-    is a running sum, carried from chunk to chunk.
+    It depends only on the frames, so the density given the frames stays exact. The phase is a
+    running sum, carried from chunk to chunk.
 
     Args:
       sample_rate_hz: sample rate of the sound.
-      hop_samples: number of samples per frame.
+      hop_samples: hop length of the frames, in samples.
       bunch_samples: number of samples per bunch.
     """
 
-    side_frames = 2  # on either side of a span of samples
+    side_frames = 2  # on either side of a span
 
     def __init__(self, sample_rate_hz: int, hop_samples: int, bunch_samples: int = 1) -> None:
         self._rate_hz, self._hop, self._bunch = sample_rate_hz, hop_samples, bunch_samples
@@ -209,12 +209,12 @@ class PulseSource:
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
         The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
-        of each bunch, without the factor `LEVEL`, and the voicing.
+        sample of each bunch, without the factor `LEVEL`, and the voicing.
 
         Args:
           pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
-          phase_cycles: the phase before the first sample asked for, float64 [batch].
-          asked: the first sample asked for, and the one after the last.
+          phase_cycles: the phase before the first requested sample, float64 [batch].
+          asked: the requested span: the first sample, and the sample after the last.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -228,12 +228,12 @@ class PulseSource:
 
 
 def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
-    """Return the samples around each `every`-th sample asked for, [batch, count, 2 side + 1].
+    """Return the samples around every `every`-th sample of a span, [batch, count, 2 side + 1].
 
-    There are zeros beyond the ends.
+    They are zero beyond the ends.
     """
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
-    parts = -(-width // every)  # parts of a window, each as long as the step to the next one
+    parts = -(-width // every)  # parts of a window, each as long as a step
     padded = tf.pad(sound, [[0, 0], [side, side + (parts + 1) * every]])
     steps = padded[:, asked.start : asked.start + (count + parts - 1) * every]
     steps = tf.reshape(steps, [tf.shape(sound)[0], -1, every])
@@ -241,7 +241,7 @@ def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
 
 
 def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
-    """Return values [batch, frames] at every sample, linear between the frames' centres."""
+    """Interpolate values [batch, frames] linearly between the frames' centres, at every sample."""
     beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
     return interpolated(beyond[..., None], hop)[..., 0]
 
@@ -249,7 +249,7 @@ def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
 def running_phase(
     f0_hz: tf.Tensor, sample_rate_hz: int, phase_cycles: tf.Tensor, at: int | tf.Tensor
 ) -> tf.Tensor:
-    """Return the phase in cycles, float64 [batch, time].
+    """Return the phase of a frequency in cycles, float64 [batch, time].
 
     Args:
       f0_hz: the fundamental frequency at every sample, [batch, time].
@@ -266,8 +266,8 @@ def running_phase(
 def pulse_train(phase_cycles: tf.Tensor, f0_hz: tf.Tensor, sample_rate_hz: int) -> tf.Tensor:
     """Return sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time].
 
-    This is Dirichlet's kernel, where N is the number of harmonics up to 0.47 of the sample rate;
-    the mean square is 1.
+    This is the Dirichlet kernel, where N is the number of harmonics up to 0.47 of the sample rate;
+    its mean square is 1.
     """
     count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
     x = tf.cast(phase_cycles - tf.round(phase_cycles), tf.float32) * math.pi

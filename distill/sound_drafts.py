@@ -15,14 +15,14 @@ from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from likelihoods.capabilities import with_density
 from likelihoods.codec import Codec
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 # The entries of model.json that must be equal for a model and its draft.
 SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
 
 
 class SoundDraft(FlowDraft):
-    """A student of sound as a draft: its condition comes from the frames that the model reads.
+    """A student of sound as a draft, conditioned on the frames that the model reads.
 
     Args:
       student: flows of sound.
@@ -56,7 +56,7 @@ class SoundDraft(FlowDraft):
 
 
 def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
-    """Return the rows that cover a block, of values with one row every `samples` samples."""
+    """Return the rows that cover a block, from values with one row every `samples` samples."""
     start, count = first // samples, length // samples
     return None if values is None else padded(values[:, start : start + count], count)
 
@@ -65,7 +65,7 @@ def sound_draft(student: Any, model: Any) -> SoundDraft:
     """Return a `StudentModel` as a draft for a `SpeechModel`.
 
     Raises:
-      UserError: the model is not a sound model, has no density, or makes sounds of a different kind
+      UserError: the model is not a WaveNet, has no density, or makes sounds of a different kind
         than the student.
     """
     if getattr(model, "spec", {}).get("kind") != "wavenet":

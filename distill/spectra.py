@@ -1,4 +1,4 @@
-"""Spectra of waveforms, differentiable."""
+"""Differentiable spectra of waveforms."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ import tensorflow as tf
 from wavenet.features import MelConvention, mel_filters, num_frames
 from wavenet.features.mel import hann_window
 
-EPSILON = 1e-16  # under the root: |X| of silence is 1e-8 and its gradient zero, not infinite
+EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 instead of infinite
 
 
 def _checked(waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int) -> None:
@@ -28,14 +28,15 @@ def magnitudes(
     """Return the magnitude spectrum of every whole Hann window, float32 [batch, frames, bins].
 
     It is sqrt(re^2 + im^2 + 1e-16), so that the gradient is finite everywhere and zero in silence.
-    Frame f starts at sample f * hop_samples; frames = 1 + (time - window) // hop, bins = fft_size /
-    2 + 1. A sine of amplitude a in the middle of a bin reaches a * window_samples / 4.
+    Frame f starts at sample f * hop_samples; there are 1 + (time - window_samples) // hop_samples
+    frames and fft_size / 2 + 1 bins. A sine of amplitude a at the centre of a bin has magnitude a *
+    window_samples / 4.
 
     Args:
       waveform: float32 [batch, time], at least a window long.
       window_samples: length of the periodic Hann window, at most fft_size.
-      hop_samples: number of samples from a frame to the next.
-      fft_size: length of the transform in samples; the window is padded with zeros.
+      hop_samples: hop length, in samples.
+      fft_size: length of the FFT in samples; the window is padded with zeros.
     """
     waveform = tf.convert_to_tensor(waveform)
     _checked(waveform, window_samples, hop_samples, fft_size)
@@ -46,7 +47,7 @@ def magnitudes(
 
 
 def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Return the waveform padded on both sides, so that frame 0 is centred on sample hop / 2."""
+    """Return the waveform padded on both sides, so that frame 0 is centred at sample hop / 2."""
     samples, hop_samples = waveform.shape[1], convention.hop_samples
     left = convention.window_samples // 2 - hop_samples // 2
     last = (num_frames(samples, hop_samples) - 1) * hop_samples
@@ -56,9 +57,9 @@ def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
 
 
 def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Return log-mel frames as `wavenet.features.mel_spectrogram` does, [batch, frames, bands].
+    """Return log-mel frames as `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
 
-    They are float32. Where a band is below the convention's floor, its gradient is zero.
+    Where a band is below the convention's floor, its gradient is zero.
 
     Args:
       waveform: float32 [batch, time] in [-1, 1]; time is static and, for the padding "reflect",

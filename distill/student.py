@@ -1,4 +1,4 @@
-"""The student: a Parallel WaveNet, which draws a whole sound in one pass and gives its density."""
+"""The student: a Parallel WaveNet, which draws a whole sound in one pass, with its density."""
 
 import functools
 import math
@@ -27,12 +27,13 @@ class Condition(NamedTuple):
     """The condition of the flows.
 
     Attributes:
-      channels: [batch, bunches, channels], at the first sample of each bunch, or None.
+      channels: [batch, bunches, channels], the gates' condition at each bunch's first sample, or
+        None.
       source: float32 [batch, time], which is added to the noise's location, or None.
-      prediction: the linear prediction that turns a residual, the flows' output, into a wave; None
+      prediction: the linear prediction that turns the flows' output, a residual, into a wave; None
         for flows that make the wave.
-      held: the first channels of the gates' condition, [batch, rows, channels], which are constant
-        for a row of `row_samples` samples, or None.
+      held: [batch, rows, channels], the gates' first condition channels, which are constant within
+        a row of `row_samples` samples, or None.
     """
 
     channels: tf.Tensor | None = None
@@ -45,7 +46,7 @@ class Condition(NamedTuple):
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
     def moved(self, flowed: FlowOutput) -> FlowOutput:
-        """Return the flows' output for noise with the source, with the source in the location."""
+        """Return the flows' output for noise plus source, with the source moved to the location."""
         if self.source is None:
             return flowed
         source = tf.cast(self.source, flowed.output.dtype)
@@ -56,15 +57,15 @@ UNCONDITIONAL = Condition()
 
 
 class ParallelWaveNet(tf.Module):
-    """Inverse autoregressive flows, one after another, on one condition.
+    """A sequence of inverse autoregressive flows with a common condition.
 
     van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds only
     variables; `draw` returns sound with its density, and `advance` does so piece by piece.
 
     Args:
       config: the student's sizes.
-      seed: the seed of the initial weights.
-      mel: the convention of the frames; needed for a student of the residual.
+      seed: seed of the initial weights.
+      mel: the mel settings of the frames; required for a student of the residual.
       name: the module's name.
 
     Raises:
@@ -103,13 +104,13 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def conditioner(self) -> Conditioner | None:
-        """The module that standardises the mel if the flows make a residual; else None."""
+        """The module that standardises the mel, if the flows make a residual; else None."""
         return None if self.residual is None else self.residual.conditioner
 
     @functools.cached_property
     def condition_graph(self) -> Any:
-        """`condition` as one graph for all lengths, much faster than its operations one by one."""
-        from distill.cpu.levinson import levinson  # training needs no compiler
+        """`condition` as one graph for all lengths, much faster than eager operations."""
+        from distill.cpu.levinson import levinson  # not needed in training
 
         batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
         batch.append(tf.TensorSpec([None], tf.float64))
@@ -138,7 +139,7 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def noise_kind(self) -> str:
-        """The kind of the noise of `draw`: "logistic" or "normal"."""
+        """The distribution of the noise of `draw`: "logistic" or "normal"."""
         return self.config.noise
 
     def noise(
@@ -151,7 +152,7 @@ class ParallelWaveNet(tf.Module):
         """Return the noise of samples, float32 [rows, length].
 
         Args:
-          seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+          seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
           rows: int32 [rows], the number of each row under its seed.
           start: position of the first sample.
           length: number of samples.
@@ -159,7 +160,7 @@ class ParallelWaveNet(tf.Module):
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
     def noise_of(self, words: np.ndarray | tf.Tensor) -> tf.Tensor:
-        """Return the noise, float32 [rows, length], made of the words of `noise.bits`."""
+        """Convert words from `noise.bits` to noise, float32 [rows, length]."""
         if self.noise_kind == "logistic":
             return counter_noise.logistic_from_bits(words[..., 0])
         return counter_noise.normal_from_bits(words)[..., 0]
@@ -169,7 +170,7 @@ class ParallelWaveNet(tf.Module):
         """Number of frames on either side of a span of samples that its condition depends on."""
         if self.residual is not None:
             return self.residual.side_frames
-        return self.config.frame_width // 2 + 2  # upsampling reads the neighbours
+        return self.config.frame_width // 2 + 2  # 2: for upsampling
 
     def condition(
         self,
@@ -184,10 +185,9 @@ class ParallelWaveNet(tf.Module):
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
           speaker: int32 [batch], or None for a student without speakers.
-          num_samples: length in samples; by default that of the frames.
-          phase_cycles: float64 [batch], the phase before the first sample; by default 0.
-          skipped_frames: number of earlier frames that are not asked for; they, and any beyond the
-            end, count only as neighbours.
+          num_samples: length in samples; None: the length of the frames.
+          phase_cycles: float64 [batch], the phase before the first sample; None: 0.
+          skipped_frames: number of frames before the span; these and any after it are only context.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -221,7 +221,7 @@ class ParallelWaveNet(tf.Module):
 
         Args:
           condition: the condition of the flows.
-          num_samples: number of samples that it is for.
+          num_samples: number of samples.
         """
         if condition.held is None:
             return condition.channels
@@ -231,7 +231,7 @@ class ParallelWaveNet(tf.Module):
         return tf.concat([held, *given], -1)
 
     def draw(self, noise: tf.Tensor, condition: Condition = UNCONDITIONAL) -> FlowOutput:
-        """Return whole sounds [batch, time] and their density: output = noise scale + location.
+        """Return whole sounds [batch, time] and their density: output = noise * scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
         """
@@ -240,7 +240,7 @@ class ParallelWaveNet(tf.Module):
     def advance(
         self, noise: tf.Tensor, pasts: list[Past], condition: Condition = UNCONDITIONAL
     ) -> tuple[FlowOutput, list[Past]]:
-        """Return the output of `draw` for the next noise [batch, n], and the pasts after it."""
+        """Return the output of `draw` for the next noise [batch, n], and the past after it."""
         steps, later, noise = [], [], condition.add_source(noise)
         gates = self.gate_condition(condition, tf.shape(noise)[1])
         for flow, past in zip(self.flows, pasts[: len(self.flows)], strict=True):
@@ -255,7 +255,7 @@ class ParallelWaveNet(tf.Module):
         return wave, [*later, [tail]]
 
     def initial_state(self, batch: int | tf.Tensor) -> list[Past]:
-        """Return every flow's past before the first sample, and for a residual also the wave's."""
+        """Return every flow's past before the first sample and, for a residual, the wave's past."""
         pasts = [flow.empty_past(batch) for flow in self.flows]
         if self.residual is None:
             return pasts
@@ -263,10 +263,10 @@ class ParallelWaveNet(tf.Module):
         return [*pasts, [tail]]
 
     def start_from_conditioner(self, conditioner: Conditioner) -> None:
-        """Copy a teacher's dense conditioner, and its reader of F0.
+        """Copy a teacher's dense conditioner, including its pitch estimator.
 
         Raises:
-          UserError: the conditioner's size is not that of this student's.
+          UserError: the conditioner's size differs from this student's.
         """
         own_variables = self.residual.conditioner.variables if self.residual else ()
         if [v.shape for v in own_variables] != [v.shape for v in conditioner.variables]:
@@ -275,10 +275,10 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def keep_frames_of(self, conditioner: Conditioner) -> None:
-        """Copy the statistics of a teacher's frames, and its reader of F0.
+        """Copy the statistics of a teacher's frames, and its pitch estimator.
 
         Raises:
-          ValueError: the conditioner's size is not that of this student's.
+          ValueError: the conditioner's size differs from this student's.
         """
         if self.residual is None:
             return
@@ -289,11 +289,10 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
-        """Copy a teacher's conditioner into the first channels of this one.
+        """Copy a teacher's upsampler into the first channels of this student's.
 
         Raises:
-          UserError: the teacher's frames or factors differ from the student's, or it has more
-            channels.
+          UserError: the teacher has different frames or factors, or more channels.
         """
         source, target = teacher_upsampler, self.upsampler
         if target is None or not _fits(target, source):
@@ -311,12 +310,12 @@ class ParallelWaveNet(tf.Module):
 
 
 def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
-    """Return whether a conditioner has the frames and factors of another, and room for it."""
+    """Return whether `source` has the frames and factors of `target`, and no more channels."""
     own, given = target.frame_kernel.shape, source.frame_kernel.shape
     return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
 def _copy_first(target: tf.Variable, source: tf.Variable) -> None:
-    """Set a variable's first entries along the last axis to another variable."""
+    """Overwrite a variable's first entries along the last axis with another variable."""
     count = source.shape[-1]
     target.assign(tf.concat([source, target[..., count:]], -1))

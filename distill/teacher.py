@@ -1,4 +1,4 @@
-"""A trained WaveNet as the density that a student is distilled from; its weights are frozen."""
+"""A trained WaveNet as the density that a student is distilled from, with frozen weights."""
 
 import dataclasses
 import hashlib
@@ -19,23 +19,26 @@ Module = TypeVar("Module", bound=tf.Module)
 
 @dataclasses.dataclass(frozen=True)
 class TeacherConditionals:
-    """Conditionals that a likelihood reads from parameters [batch, time, parameters]."""
+    """Conditional distributions given by a likelihood and its parameters.
+
+    The parameters are [batch, time, parameters].
+    """
 
     likelihood: Continuous
     parameters: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values [..., batch, time], float32, in nats per unit."""
+        """Return the log density of values [..., batch, time], float32, in nats per unit."""
         return self.likelihood.log_density(self.parameters, values)
 
     @property
     def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Mean and log-scale [batch, time] if the conditionals are normal, else None."""
+        """Mean and log scale, each [batch, time], if the conditionals are normal; else None."""
         return normal_parameters(self.likelihood, self.parameters)
 
 
 class WaveNetDensity:
-    """The density of a WaveNet over real numbers, and the `ElementDensities` that it gives."""
+    """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`."""
 
     def __init__(self, network: Network) -> None:
         likelihood = with_density(network.likelihood)
@@ -56,7 +59,7 @@ class WaveNetDensity:
           frames: the clips' frames [batch, frames, channels], or None.
           speaker: int32 [batch], or None.
           num_samples: number of samples of each clip.
-          side_frames: number of neighbouring frames on either side of the clips' own.
+          side_frames: number of neighbouring frames on either side of each clip.
         """
         config, network = self.network.config, self.network
         if not config.gate_inputs:
@@ -66,18 +69,18 @@ class WaveNetDensity:
         return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
     def conditionals(self, x: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
-        """Return p(x_t | x_<t, condition) for sounds float32 [batch, time] in one pass.
+        """Return p(x_t | x_<t, condition) for sounds float32 [batch, time], in one pass.
 
-        The sounds are not rounded to levels, which would stop the gradient.
+        The sounds are not rounded to levels, as that would stop the gradient.
         """
         return TeacherConditionals(self.likelihood, self.network.of_rows(x, condition))
 
 
 def load_teacher(path: Path) -> SpeechModel:
-    """Load the WaveNet of a run or model folder, with every variable frozen.
+    """Load the WaveNet of a run directory or model folder, with every variable frozen.
 
     Raises:
-      UserError: the folder does not hold a WaveNet, or its output has no gradient.
+      UserError: the folder has no WaveNet, or the WaveNet's output has no gradient.
     """
     model = load(path)
     if with_density(model.network.likelihood) is None:
@@ -90,16 +93,16 @@ def load_teacher(path: Path) -> SpeechModel:
 
 
 def freeze(network: tf.Module) -> None:
-    """Replace every variable of a network by one that no tape watches."""
+    """Make every variable of a network untrainable, so that no gradient tape watches it."""
     for variable in network.variables:
-        variable._trainable = False  # there is no public way to do so once it is created
+        variable._trainable = False  # there is no public way after creation
 
 
 def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
-    """Return a copy of a network with variables of its own, which no tape watches.
+    """Return a copy of a network with its own variables, which no gradient tape watches.
 
-    `make` returns an untrained network like it. The variables are created at the call; in the scope
-    of a Replicator every device gets them.
+    `make` returns an untrained network of the same kind. The variables are created at the call; in
+    the scope of a Replicator, every device gets them.
     """
 
     def frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -113,7 +116,7 @@ def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
 
 
 def digest(network: tf.Module) -> str:
-    """Return a digest of the weights, 16 hexadecimal digits."""
+    """Return a digest of the weights as 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)
     for variable in network.variables:
         code.update(variable.numpy().tobytes())

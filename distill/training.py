@@ -10,7 +10,13 @@ from distill import shipped
 from distill.evaluation_callback import EvaluationCallback
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
-from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
+from distill.losses.unit_classifier import (
+    UnitClassifier,
+    copied,
+    load_units,
+    save_units,
+    train_units,
+)
 from distill.pipeline import planned_stages
 from distill.presets import KIND, REMOVED, DistillConfig
 from distill.student import ParallelWaveNet
@@ -33,13 +39,13 @@ CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
 UNITS = "units.npz"  # the classifier of the perceptual losses in a run directory
 
 
-# The resolved configuration, the recordings, the classifier of the perceptual loss if it is used,
-# and a student before its first step.
+# The resolved configuration, the recordings, the classifier of the perceptual losses if used, and
+# the student before its first step.
 Prepared = tuple[DistillConfig, Corpus, UnitClassifier | None, ParallelWaveNet]
 
 
 class StudentRecipe(Recipe):
-    """Distillation of a WaveNet into a student."""
+    """Recipe for the distillation of a WaveNet into a student."""
 
     things: ClassVar = "recordings"
     changeable: ClassVar = CHANGEABLE
@@ -71,11 +77,11 @@ class StudentRecipe(Recipe):
         corpus = corpus_for(config, teacher, self.data, run.sharing(FEATURES), run.log)
         run.claim(stored, CHANGEABLE, unsaid)
         classifier = _classifier(run, config, corpus)
-        # Preparing a student does not support replicas, so it happens outside their scope.
+        # A student cannot be prepared in replicas, so this happens outside their scope.
         return config, corpus, classifier, new_student(config, teacher)
 
     def set_up(self, run: TrainingRun, prepared: Prepared) -> Setup:
-        """Return the student and its training."""
+        """Return the student's training state, loss, data and callbacks as a `Setup`."""
         config, corpus, classifier, begun = prepared
         teacher, student = self.teacher, begun
         density = WaveNetDensity(teacher.network)
@@ -102,7 +108,7 @@ class StudentRecipe(Recipe):
             f"student: {state.size:,} weights, flows of "
             f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
             f"({1000 * past / config.student.sample_rate_hz:.0f} ms)",
-            not teacher.config.network.prediction_order,  # whose sums need every bit
+            not teacher.config.network.prediction_order,  # its sums need full precision
             lambda specs: planned_stages(student, density, specs["waveform"].shape[1]),
         )
 
@@ -124,9 +130,8 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as a copy of the teacher's if there is room for it. If
-    `config.start_from` is given, all weights except the statistics of the frames start as that
-    student's.
+    Its conditioner starts as a copy of the teacher's, which must not have more channels. With
+    `config.start_from`, all weights but the statistics of the frames are copied from that student.
     """
     student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
@@ -138,7 +143,7 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     if student.residual is not None and conditioner is not None:
         student.start_from_conditioner(conditioner)
         return student
-    upsampler = teacher.network.upsampler  # None for a vocoder, which has dense layers instead
+    upsampler = teacher.network.upsampler  # None for a vocoder, which has dense layers
     if student.upsampler is not None and upsampler is not None:
         try:
             student.start_from(upsampler)
@@ -164,14 +169,14 @@ def corpus_for(
     workdir: Path | None,
     log: Callable[[str], None],
 ) -> Corpus:
-    """Return the recordings at the teacher's rate and level, with frames of its convention.
+    """Return the recordings at the teacher's sample rate and level, with the frames it reads.
 
     Args:
       config: the configuration of the distillation.
       teacher: the model whose data configuration is used.
       data: folder of recordings.
       workdir: folder in which computed features are kept; None: they are not kept.
-      log: called with a line for each finding about the recordings.
+      log: function called with a line of text for each finding about the recordings.
 
     Raises:
       UserError: the recordings have speakers that the teacher does not know.
@@ -191,7 +196,7 @@ def corpus_for(
 
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> ClipBatches:
-    """Return the batches of training, which depend only on the seed and the step.
+    """Return the batches of training, each determined by the seed and the step.
 
     Args:
       corpus: the recordings.
@@ -209,21 +214,21 @@ def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> Clip
 
 
 def clip_context(config: DistillConfig) -> ClipContext:
-    """Return how much past, and how many neighbouring frames, a clip has."""
+    """Return the number of past samples and of neighbouring frames that a clip includes."""
     if config.student.domain == "wave":
         return ClipContext()
     return ClipContext(config.clips.left_samples, SIDE_FRAMES)
 
 
 def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
-    """Return the run's classifier of speech units, trained if missing; None if unused."""
+    """Return the run's classifier of speech units, trained if missing; None if not used."""
     if not (config.loss.feature or config.loss.style):
         return None
     path = run.kept(UNITS)
     if not path.exists():
         run.log("training a classifier of speech units for the perceptual loss")
         classifier = train_units(corpus, seed=config.seed, log=run.log)
-        if not run.replicator.is_chief:  # and on a disk that the chief does not share
+        if not run.replicator.is_chief:  # its disk may not be shared with the chief
             return classifier
-        save(classifier, path)
-    return load(path)
+        save_units(classifier, path)
+    return load_units(path)

@@ -1,1 +1,1 @@
-"""The base of all packages: run directories, checkpoints, files, errors and progress."""
+"""Foundations of all packages: run directories, checkpoints, files, errors and progress."""

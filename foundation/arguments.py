@@ -1,6 +1,6 @@
-"""Checks of the numbers that a caller passes, before anything is computed from them.
+"""Check the numbers that a caller passes, before anything is computed from them.
 
-Bundles and clients of a server use them too, so this module needs no TensorFlow.
+Bundles and clients of a server use these checks, too, so this module needs no TensorFlow.
 """
 
 import math
@@ -12,12 +12,12 @@ import numpy as np
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return an argument as a Python integer.
+    """Check an argument and return it as a Python integer.
 
     Args:
-      value: an integer of Python, NumPy or TensorFlow, not a boolean, float or text.
+      value: an integer of Python, NumPy or TensorFlow, not a boolean, float or string.
       name: name of the argument, for the error message.
-      least: smallest value that is accepted.
+      least: smallest allowed value.
 
     Raises:
       ValueError: `value` is not an integer, or is below `least`.
@@ -29,10 +29,10 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
 
 
 def checked_seed(seed: Any) -> Any:
-    """Return a seed unchanged.
+    """Check a seed and return it unchanged.
 
     Args:
-      seed: an integer, or a tensor as key, which `likelihoods.noise.as_key` checks further.
+      seed: an integer, or a tensor used as a key, which `likelihoods.noise.as_key` checks further.
 
     Raises:
       ValueError: `seed` is neither an integer in [0, 2^64) nor a tensor.
@@ -45,7 +45,7 @@ def checked_seed(seed: Any) -> Any:
 
 
 def checked_temperature(temperature: Any, tempers: bool = True) -> float:
-    """Return a temperature as a Python number.
+    """Check a temperature and return it as a Python float.
 
     Args:
       temperature: a scalar.
@@ -53,7 +53,7 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
     Raises:
       ValueError: `temperature` is not a finite number of at least 0, or is not 1 although the
-        distribution supports no other.
+        distribution supports only 1.
     """
     try:
         number = math.nan if isinstance(temperature, str) else float(temperature)
@@ -67,15 +67,15 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
 
 def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> Any:
-    """Return a temperature, or an array of one for each row.
+    """Check temperatures; return a single one, or an array with one for each row.
 
     Args:
-      temperature: a scalar, or `num` of them.
+      temperature: a scalar, or an array of `num` scalars.
       num: number of rows.
       tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
-      ValueError: `checked_temperature` refuses one of them, or their number is not `num`.
+      ValueError: a temperature is invalid, or their number is not `num`.
     """
     if isinstance(temperature, str) or np.ndim(temperature) == 0:
         return checked_temperature(temperature, tempers)
@@ -88,7 +88,7 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 
 
 def checked_top_k(top_k: Any) -> int:
-    """Return `top_k`, a number of tokens (0: all), as a Python integer.
+    """Check `top_k`, a number of tokens (0: all), and return it as a Python integer.
 
     Raises:
       ValueError: `top_k` is not an integer of at least 0.
@@ -97,7 +97,7 @@ def checked_top_k(top_k: Any) -> int:
 
 
 def checked_top_p(top_p: Any) -> float:
-    """Return `top_p`, a share of probability, as a Python number.
+    """Check `top_p`, a share of probability, and return it as a Python float.
 
     Raises:
       ValueError: `top_p` is not a number in (0, 1].
@@ -112,14 +112,14 @@ def checked_top_p(top_p: Any) -> float:
 
 
 def checked_length(length: Any, order: str) -> tuple[int, ...]:
-    """Return the shape of a row: (length,), or (height, width, channels).
+    """Check a length and return the shape of a row: (length,), or (height, width, channels).
 
     Args:
-      length: an integer in time order, three in raster order.
+      length: an integer in time order, three integers in raster order.
       order: "time" or "raster".
 
     Raises:
-      ValueError: `length` is not as many integers as `order` needs, or one of them is below 1.
+      ValueError: `length` is not the number of integers that `order` needs, or one is below 1.
     """
     axes = 1 if order == "time" else 3
     given = [length]
@@ -135,13 +135,13 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
 def checked_prefix(
     prefix: Any, num: int, length: int, event: Sequence[int] = ()
 ) -> list[np.ndarray]:
-    """Return the elements that sequences begin with, as one array [n, *event] for each row.
+    """Check a prefix and return it as one array [n, *event] for each row.
 
     Args:
-      prefix: elements [num, n, *event], [n, *event] for all rows, or a list of `num` rows of
-        different lengths.
+      prefix: elements that sequences begin with: [num, n, *event], [n, *event] for all rows, or a
+        list of `num` rows of different lengths.
       num: number of rows.
-      length: number of elements of a whole row, its prefix included.
+      length: number of elements of a whole row, including its prefix.
       event: sizes of the axes after time.
 
     Raises:
@@ -161,7 +161,7 @@ def checked_prefix(
 
 
 def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
-    """Return a prefix as one array for each row that it has."""
+    """Return a list of the rows of a prefix, repeated if there is one for all."""
     given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
     try:
         is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes
@@ -181,7 +181,7 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
 
 
 def checked_stop(stop: Any) -> Any:
-    """Return the element that ends a sequence as a NumPy scalar.
+    """Check the element that ends a sequence and return it as a NumPy scalar.
 
     Raises:
       ValueError: `stop` is not a single number.

@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees the old file or the whole new one."""
+"""Write files atomically: a reader sees either the old file or the complete new one."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from foundation.errors import UserError
 from foundation.temporary_files import beside
 
 Arrays = dict[str, np.ndarray]
-MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compression
+MAX_EXPANSION = 20  # largest ratio of unpacked to packed size; arrays are stored uncompressed
 
 
 @contextlib.contextmanager
@@ -30,10 +30,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
+    """Read the arrays of an npz file, by name; raise UserError if it is missing or damaged.
 
     The sizes in the archive's directory are checked before anything is unpacked; zipfile never
-    reads more than they declare.
+    reads more bytes than they declare.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -48,7 +48,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Return the array of an npy file; raise UserError unless it has at least one axis."""
+    """Read the array of an npy file; raise UserError unless it has at least one axis."""
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
@@ -88,7 +88,7 @@ def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
 
 
 def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
-    # Read whole first, so that zipfile checks its checksum before NumPy reads its header.
+    # Read completely first, so that zipfile verifies the checksum before NumPy reads the header.
     data = io.BytesIO(file.read(name))
     return np.lib.format.read_array(data, allow_pickle=False)
 

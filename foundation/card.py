@@ -19,29 +19,29 @@ from foundation.progress import in_time
 from foundation.provenance import git_revision, machine_name
 from foundation.run_directory import RunDirectory
 
-LOCATIONS = ("data_folder", "teacher", "start_from")  # of config.json; only their names are written
+LOCATIONS = ("data_folder", "teacher", "start_from")  # keys of paths, of which only names are kept
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """Options for writing a model folder: model.json, weights.npz (average weights) and card.md."""
+    """Options for writing a model folder: model.json, weights.npz (averaged) and card.md."""
 
     run: Path
     """Run directory."""
     out: Path
     """Folder to write; created if missing."""
     parts_from: tuple[Path, ...] = ()
-    """Runs, or model folders, that trained other parts of the same multiscale model."""
+    """Runs or model folders with other parts of the same multiscale model."""
     data_licence: str = "unknown"
-    """Licence and owner of the recordings or images, for the card."""
+    """Licence and owner of the training data, for the card."""
     note: str = ""
     """Additional note on the training, for the card."""
     machine: str | None = None
-    """Machine that it was trained on; None: this machine."""
+    """Machine that the model was trained on; None: this machine."""
     temperature: float | None = None
     """Default sampling temperature of an audio model; None: 1."""
     refine: int | None = None
-    """Default passes that bring a student's sound to its mel; None: 0."""
+    """Default number of passes that fit a student's sound to its mel; None: 0."""
     float16: bool = False
     """Round the weights of an image model to half precision, and measure the rounded model."""
 
@@ -51,9 +51,9 @@ def origin(given: ExportArguments, data: Path | str, network: tf.Module, command
 
     Args:
       given: the options of the export.
-      data: location of the training data, whose name is kept.
-      network: the network, whose weights are counted.
-      command: the command that made the run.
+      data: location of the training data, of which only the name is stored.
+      network: the network, for the number of weights.
+      command: the command that created the run.
     """
     seconds = [_seconds(run) for run in (given.run, *given.parts_from)]
     return {
@@ -75,15 +75,15 @@ def _seconds(path: Path) -> float:
 
 
 class Measured(NamedTuple):
-    """A run that was measured on dev.
+    """A run and its measures on the dev set.
 
     Attributes:
       given: the options of the export.
       model: the model, with a `network` and a `spec`.
-      stored: the config.json of its folder.
+      stored: the content of the run's config.json.
       facts: further content of model.json, such as "quality".
       summary: the main result in words.
-      flags: the settings that differ from the preset's, as words of a command line.
+      flags: the settings that differ from the preset's, as command-line options.
       dtype: numpy type of the stored weights.
     """
 
@@ -101,12 +101,12 @@ def write_folder(
     measure: Callable[[ExportArguments, dict], Measured],
     card: Callable[[dict], str],
 ) -> str:
-    """Measure a run on dev, write its model folder with a card, and return the main result.
+    """Measure a run on the dev set, write its model folder and card, and return the main result.
 
     Args:
       given: the options of the export.
-      measure: measures the run, given the options and its config.json.
-      card: makes the card's text from the content of model.json.
+      measure: function from the options and the run's config.json to its measures.
+      card: function from the content of model.json to the text of the card.
     """
     given, model, stored, facts, summary, flags, dtype = measure(
         given, RunDirectory.open(given.run).config()
@@ -123,7 +123,7 @@ def write_folder(
 
 
 def training_lines(spec: dict) -> str:
-    """Return the training time, command and revision of a model as items of a Markdown list."""
+    """Return a model's training time, command and revision as items of a Markdown list."""
     steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return (
         f"- Training: {steps}{in_time(spec['training_seconds'])} on {spec['machine']}.\n"
@@ -135,9 +135,9 @@ def training_lines(spec: dict) -> str:
 def measure_table(
     systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = format_measure
 ) -> str:
-    """Return the measures of several systems as rows of a Markdown table, one column per system.
+    """Return several systems' measures as rows of a Markdown table, one column per system.
 
-    `cell` formats a measure; its text may hold several columns, as `in_two_columns` returns.
+    `cell` formats a measure; its text may span several columns, like that of `in_two_columns`.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(

@@ -16,7 +16,7 @@ LEFTOVER = re.compile(
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev.
+    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set.
 
     The first `save` creates the folder.
     """
@@ -27,7 +27,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:
-        """Return the steps that have a file, in ascending order."""
+        """Return the steps that have a checkpoint file, in ascending order."""
         names = [STEP_FILE.fullmatch(path.name) for path in self.folder.glob("step_*.npz")]
         return sorted(int(name.group(1)) for name in names if name)
 
@@ -38,7 +38,7 @@ class Checkpoints:
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
         """Write the arrays of a step, then delete files beyond the newest `keep` and the best.
 
-        A file that cannot be written raises UserError and leaves existing ones unchanged.
+        If the file cannot be written, raise UserError and leave existing files unchanged.
         """
         make_folder(self.folder)
         write_npz(self.path(step), arrays)
@@ -46,7 +46,7 @@ class Checkpoints:
             self._prune()
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Record the score of a step, lower being better, and return whether it is the best so far.
+        """Record the score of a step (lower is better); return whether it is the best so far.
 
         The file of the best step is never deleted.
         """
@@ -54,14 +54,14 @@ class Checkpoints:
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
             best = {"step": step, "score": score}
-        # Later scores come from the run before its last checkpoints were lost.
+        # Later scores are from before the run lost its last checkpoints.
         history = [pair for pair in self.scores() if pair[0] < step] + [(step, score)]
         stored = [[s, value if math.isfinite(value) else None] for s, value in history]
         self._write_scores({**(best or {}), "scored": step, "scores": stored})
         return better
 
     def scores(self) -> list[tuple[int, float]]:
-        """Return step and score of every evaluation, in order; NaN for one that was not finite."""
+        """Return step and score of every evaluation, in order; NaN if a score was not finite."""
         stored = self._scores()
         if "scores" not in stored and {"step", "score"} <= stored.keys():  # written by version 0.2
             return [(stored["step"], stored["score"])]
@@ -69,7 +69,7 @@ class Checkpoints:
         return [(step, math.nan if score is None else score) for step, score in pairs]
 
     def scores_without_improvement(self, step: int) -> int:
-        """Return the number of evaluations up to a step since the one of the lowest score."""
+        """Return the number of evaluations up to a step since the one with the lowest score."""
         values = [value for scored, value in self.scores() if scored <= step]
         lowest = min((value for value in values if math.isfinite(value)), default=None)
         return len(values) if lowest is None else len(values) - 1 - values.index(lowest)
@@ -77,13 +77,13 @@ class Checkpoints:
     def best(self) -> Arrays | None:
         """Return the arrays of the best step, or None before the first evaluation.
 
-        If its file is damaged, raise UserError.
+        Raise UserError if the file is damaged.
         """
         step = self.best_step()
         return None if step is None else read_npz(self.path(step))
 
     def best_step(self) -> int | None:
-        """Return the step of the best checkpoint on dev, or None before the first evaluation."""
+        """Return the step of the best checkpoint on the dev set, or None before an evaluation."""
         best = self._best()
         return None if best is None else best["step"]
 
@@ -93,7 +93,7 @@ class Checkpoints:
         return None if best is None else best["score"]
 
     def forget_scores(self) -> None:
-        """Delete all scores, which were measured on other data, and keep every checkpoint."""
+        """Delete all scores, because the data has changed, but keep every checkpoint."""
         (self.folder / "best.json").unlink(missing_ok=True)
 
     def scored_step(self) -> int | None:
@@ -101,9 +101,9 @@ class Checkpoints:
         return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return the newest readable arrays, None if there are none, and the damaged newer files.
+        """Return the newest readable arrays (None if there are no files) and damaged newer files.
 
-        If there are files and all of them are damaged, raise UserError.
+        Raise UserError if there are files and all of them are damaged.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):
@@ -125,7 +125,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return a sentence about the stored states before a rejected update, with advice."""
+        """Return a sentence about the states stored before a rejected update, with advice."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
@@ -148,7 +148,7 @@ class Checkpoints:
                 self.path(old).unlink(missing_ok=True)
 
     def _best(self) -> dict | None:
-        """Return step and score of the best checkpoint if its file exists."""
+        """Return step and score of the best checkpoint if its file exists, else None."""
         scores = self._scores()
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None
@@ -166,7 +166,7 @@ class Checkpoints:
 
 
 def _is_whole(stored: dict) -> bool:
-    """Return whether the content of best.json is numbers, and pairs of them in "scores"."""
+    """Return whether the values in best.json are numbers, and "scores" contains pairs of them."""
     pairs = stored.get("scores", [])
     numbers = [value for name, value in stored.items() if name != "scores"]
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):

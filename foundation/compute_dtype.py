@@ -1,4 +1,4 @@
-"""The type of a network's arithmetic, with a warning where the processor has no instructions."""
+"""The dtype of a network's arithmetic, with a warning if the processor does not support it."""
 
 import functools
 import sys
@@ -11,11 +11,11 @@ INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
 def compute_dtype(name: str) -> tf.DType:
-    """Return the type of a network's arithmetic.
+    """Return the dtype of a network's arithmetic.
 
     If it is bfloat16 and this machine has neither an accelerator nor a processor with instructions
-    for it, one line on standard error says so, once: TensorFlow then converts every number to
-    float32 and back, and a training step takes several times as long as in float32.
+    for it, print one line on standard error, once: TensorFlow then converts every number to float32
+    and back, and a training step takes several times as long as in float32.
 
     Args:
       name: "float32", "bfloat16" or "float64".
@@ -39,7 +39,7 @@ def _warn_where_slow() -> None:
 
 
 def has_instructions() -> bool | None:
-    """Return whether the processor multiplies bfloat16; None if the system does not say."""
+    """Return whether the processor has bfloat16 instructions; None if that is unknown."""
     try:
         text = CPU_INFO.read_text()
     except OSError:

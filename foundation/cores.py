@@ -1,4 +1,4 @@
-"""The processor cores of this process, and threads that do not share one."""
+"""Count the processor cores of this process, and put threads on different cores."""
 
 import contextlib
 import ctypes
@@ -16,12 +16,12 @@ _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 @functools.cache
 def _core_of_thread() -> Callable[[], int]:
-    """Return the system library's function that tells which core the calling thread runs on."""
+    """Return the system function that returns the core on which the calling thread runs."""
     return ctypes.CDLL(None).sched_getcpu
 
 
 def cores(threads: int | None = None) -> int:
-    """Return the number of processor cores to use, by default all that this process may run on.
+    """Return the number of cores to use, by default all that this process may run on.
 
     Raises:
       ValueError: `threads` is below 1.
@@ -35,18 +35,18 @@ def cores(threads: int | None = None) -> int:
 
 
 class Apart:
-    """A group of threads that work at the same time, each started on a core of its own.
+    """A group of threads that work at the same time, each started on a different core.
 
-    A thread that is woken often starts on the core of the thread that woke it, and the system moves
-    it to a free core only after milliseconds, which is longer than a short chunk takes. Threads are
-    moved once, as they start, but not bound to a core. Systems that cannot do this ignore it.
+    A woken thread often starts on the core of the thread that woke it, and the system moves it to a
+    free core only after milliseconds, longer than a short chunk takes. Threads are moved once, when
+    they start, but not bound to a core. On systems without this function, nothing is moved.
     """
 
     def __init__(self) -> None:
         self._taken: set[int] = set()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return `function(*arguments)`, computed by this thread on a core that no other took."""
+        """Return `function(*arguments)`, computed in this thread on a core that no other has."""
         if _HAS_AFFINITY:
             self._move()
         return function(*arguments)

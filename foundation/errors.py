@@ -1,4 +1,4 @@
-"""Errors that the command line reports in one line, and exit statuses."""
+"""Errors that the command line reports in one line, and their exit statuses."""
 
 import contextlib
 import errno
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 USAGE, FAILURE = 2, 1  # exit statuses: a user's mistake, and every other error
-# Operating system errors that no other path or option would have avoided.
+# Operating system errors that no other path or option would avoid.
 _FAILURES = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM),
     *(errno.EMFILE, errno.ENFILE, errno.EPIPE),
@@ -37,7 +37,7 @@ def exit_status(error: BaseException) -> int:
 
 @contextlib.contextmanager
 def in_one_line(program: str) -> Iterator[None]:
-    """Print a UserError of the block as one line on standard error and exit with its status."""
+    """Print a UserError raised inside the block in one line on stderr and exit with its status."""
     try:
         yield
     except UserError as error:

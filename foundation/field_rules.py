@@ -1,4 +1,4 @@
-"""Rules for configuration fields; errors give the field, the rule and the value."""
+"""Rules for configuration fields; errors contain the field, the rule and the value."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from foundation.errors import UserError
 
 
 def require(holds: bool, field: str, rule: str, value: Any) -> None:
-    """Raise UserError, with field, rule and value, unless the rule holds.
+    """Raise UserError with field, rule and value unless the rule holds.
 
     Args:
       holds: whether the rule holds.

@@ -1,4 +1,4 @@
-"""Folders and file names: creation, listing, hashing and printing."""
+"""Create and list folders, and print and hash file names."""
 
 import collections
 import hashlib
@@ -10,15 +10,14 @@ from foundation.errors import UserError
 
 NAMES_SHOWN = 5
 _FILE_SUFFIXES = (".flac", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
-TEXTS = ("", ".md", ".tsv")  # endings of files that accompany the data
+TEXTS = ("", ".md", ".tsv")  # suffixes of files that accompany the data
 
 
 def make_folder(folder: Path) -> Path:
     """Return the folder, created with its parents if missing.
 
     Raises:
-      UserError: the folder cannot be created, or is named like a file of sound, an image or an
-        array.
+      UserError: the folder cannot be created, or is named like a sound, image or array file.
     """
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
@@ -31,11 +30,11 @@ def make_folder(folder: Path) -> Path:
 
 
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the paths of all files in a folder and its subfolders, and notes on unreadable ones.
+    """Return the paths of all files in a folder and its subfolders, and notes about ignored ones.
 
     Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
     out; links are followed, and each real folder is visited once. Anything that is not a file, such
-    as a named pipe, at which a reader would wait, or a dangling link, is left out with a note.
+    as a dangling link or a named pipe (which would block a reader), is left out with a note.
     """
     names: list[str] = []
     others: list[str] = []
@@ -60,7 +59,7 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def shown(path: object) -> str:
-    """Return the path as one line of printable text, with other characters replaced by `?`."""
+    """Return a path as one line of printable text, with other characters replaced by `?`."""
     text = str(path).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text)
 
@@ -81,21 +80,21 @@ def counted(count: int, thing: str) -> str:
 
 
 def plural(thing: str) -> str:
-    """Return `images` of `image`, `batches` of `batch`."""
+    """Return the plural of a noun: `images` for `image`, `batches` for `batch`."""
     return f"{thing}es" if thing.endswith("ch") else f"{thing}s"
 
 
 def endings(names: Iterable[str]) -> str:
-    """Return the most frequent endings of file names with their counts: `7 .txt, 1 no ending`."""
+    """Return the most frequent file name suffixes with their counts: `7 .txt, 1 no ending`."""
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
     return shown(found) or "no file at all"
 
 
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a note that counts the files with unknown endings, or an empty list if there are none.
+    """Return a list with a note about files with unknown suffixes; empty if there are none.
 
-    The `known` endings are in lower case.
+    The `known` suffixes are in lower case.
     """
     others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
     return [f"skipped, of an unknown kind: {endings(others)}"] if others else []
@@ -109,6 +108,6 @@ def check_new(paths: Iterable[Path], overwrite: bool) -> None:
 
 
 def hashed(name: str) -> float:
-    """Return a number in [0, 1), spread evenly over names and the same on every machine."""
+    """Return a hash in [0, 1), uniform over names and the same on every machine."""
     data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(data, "big") / 2.0**64

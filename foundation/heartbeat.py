@@ -1,4 +1,4 @@
-"""Status lines of a job that has printed nothing for a while."""
+"""Print status lines of a job that has printed nothing for a while."""
 
 import contextlib
 import sys
@@ -9,10 +9,10 @@ from typing import TextIO
 
 SECONDS = 10.0  # silence before a status line
 
-# Sources of status lines, the innermost last; each returns a line, or None to print nothing.
+# Functions that return a status line, or None to print nothing; the innermost comes last.
 _telling: list[Callable[[], str | None]] = []
 _lock = threading.Lock()
-_spoke = 0.0  # when the last line was printed, on the monotonic clock
+_spoke = 0.0  # monotonic time at which the last line was printed
 
 
 def spoke() -> None:
@@ -23,7 +23,7 @@ def spoke() -> None:
 
 @contextlib.contextmanager
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
-    """Register the source of status lines for the duration of the block.
+    """Register a source of status lines for the duration of the block.
 
     The source returns a status line, or None to print nothing.
     """
@@ -38,7 +38,7 @@ def telling(line: Callable[[], str | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def during(what: str) -> Iterator[None]:
-    """Report the elapsed time of the block in status lines, for work without a count."""
+    """Report the block's elapsed time in status lines, for work whose units are not counted."""
     start = time.monotonic()
     with telling(lambda: f"{what}: {time.monotonic() - start:.0f} s so far"):
         yield
@@ -46,10 +46,10 @@ def during(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
-    """Print a status line during the block whenever nothing was printed for `seconds`.
+    """Print a status line inside the block whenever nothing has been printed for `seconds`.
 
-    The line names `what`, the whole job, while no part of it has a source of its own. If `stream`
-    is None, it is standard error.
+    The line names `what`, the whole job, unless a part of it has registered a source. If `stream`
+    is None, lines go to standard error.
     """
     ended = threading.Event()
 

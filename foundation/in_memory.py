@@ -1,4 +1,4 @@
-"""Training runs in memory: the interface of a run directory without files."""
+"""Training runs in memory, with the interface of a run directory but without files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +9,10 @@ from foundation.run_directory import NO_DEFAULTS, Keys
 
 
 class InMemoryRun:
-    """A `RunDirectory` without a folder, which writes nothing and cannot be resumed.
+    """A substitute for `RunDirectory` that writes nothing and cannot be resumed.
 
     Attributes:
-      identity: the configuration given to `claim`, without the keys that may change.
+      identity: the configuration passed to `claim`, without the keys that may change.
       notes: always empty.
     """
 
@@ -37,10 +37,10 @@ class InMemoryRun:
 
 
 class ScoresInMemory(Checkpoints):
-    """Checkpoints that store only the scores, as the state is in the model's own variables.
+    """Checkpoints that store only scores, since the state is in the model's variables.
 
     Args:
-      best: whether to store the arrays of the best score too, until there is a better one.
+      best: whether to store the arrays of the best score, too.
     """
 
     def __init__(self, best: bool = False) -> None:
@@ -51,14 +51,14 @@ class ScoresInMemory(Checkpoints):
         self._arrays: Arrays | None = None  # arrays of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return no checkpoint and no damaged ones."""
+        """Return (None, []): there are no checkpoints and no damaged files."""
         return None, []
 
     def remove_leftovers(self) -> None:
         """Do nothing: there is no folder."""
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
-        """Store the arrays if they may turn out to be the best; the state itself is in memory."""
+        """Store the arrays if they could turn out to be the best; otherwise do nothing."""
         self._latest = arrays if self._keeps_best else None
 
     def mark_scored(self, step: int, score: float) -> bool:
@@ -96,7 +96,7 @@ class ScoresInMemory(Checkpoints):
 
 
 class NoMetricsLog:
-    """A `MetricsLog` that drops everything."""
+    """A substitute for `MetricsLog` that drops everything."""
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
         """Drop the metrics."""

@@ -1,4 +1,4 @@
-"""Signals as a request that a loop checks after each step, and as Ctrl-C everywhere else."""
+"""Handle signals: as a stop request that loops check, or as an exception like Ctrl-C."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Those that end a process from outside, and can be caught.
+# Signals that end a process from outside and can be caught.
 ENDING = (
     *(signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM),
     *(signal.SIGUSR1, signal.SIGUSR2),
@@ -16,7 +16,7 @@ ENDING = (
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the work as Ctrl-C does.
+    """Raised for a signal that ends the work like Ctrl-C.
 
     Attributes:
       number: number of the signal.
@@ -34,9 +34,9 @@ class Received:
         self.number: int | None = None
 
     def raise_once(self, number: int, frame: Any) -> None:
-        """Raise `Interrupted`, except when the block is ending already.
+        """Raise `Interrupted` unless the block has already been interrupted.
 
-        A shell, a terminal and `timeout` send a signal to a process and to its group.
+        Shells, terminals and `timeout` may send a signal to a process and to its group.
         """
         if self.number is None:
             self.number = number
@@ -47,8 +47,8 @@ class Received:
 def signals_interrupt() -> Iterator[Received]:
     """Raise `Interrupted` in the block for the first of `ENDING` that would end the process.
 
-    A signal that is ignored, such as SIGHUP under nohup, or has another handler is left alone. Only
-    the main thread has handlers.
+    Signals that are ignored, such as SIGHUP under nohup, or have another handler are left alone.
+    Only the main thread can install handlers.
     """
     received, replaced = Received(), []
     if threading.current_thread() is threading.main_thread():

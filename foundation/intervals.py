@@ -1,4 +1,4 @@
-"""Means and proportions with 95% confidence intervals, and their text."""
+"""Means and proportions with 95% confidence intervals, and their formatting."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 CONFIDENCE = 0.95
-FEW = 10  # values below which an interval depends on the assumption of a normal distribution
+FEW = 10  # with fewer values, an interval relies on the assumption of a normal distribution
 EXPLAINED = "95% intervals: Student's t for means, Wilson's for proportions"
 
 
@@ -21,7 +21,7 @@ class Measure:
       mean: the mean or proportion; NaN if there is no value.
       low, high: ends of the interval; None if the values do not determine one.
       n: number of values.
-      undefined: number of NaN and infinite values, which were left out.
+      undefined: number of NaN and infinite values that were left out.
     """
 
     mean: float
@@ -34,14 +34,14 @@ class Measure:
 def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Measure:
     """Return a weighted mean with Student's t interval.
 
-    The variance of the mean is `sum p_i^2 (x_i - mean)^2` for weights p that sum to 1, divided by
-    its expected share of the true one; degrees of freedom are `1 / sum p_i^2 - 1`. With equal
-    weights this is the textbook interval.
+    The variance of the mean is `sum p_i^2 (x_i - mean)^2` for weights p that sum to 1, corrected
+    for its bias; the degrees of freedom are `1 / sum p_i^2 - 1`. With equal weights this is the
+    textbook interval.
 
     Args:
-      values: float [n], independent of each other. A value that is not finite makes the mean not
-        finite too, and leaves the interval undetermined.
-      weights: weights of the values, float [n], not negative; None: equal.
+      values: independent values, float [n]. A value that is not finite makes the mean non-finite
+        and leaves the interval undetermined.
+      weights: non-negative weights of the values, float [n]; None: equal.
 
     Source: Kish 1965, "Survey Sampling", section 8.2, for the effective number of values.
     """
@@ -63,7 +63,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Meas
 
 
 def finite_mean(values: Sequence[float]) -> Measure:
-    """Return the mean of the finite values with its interval, and how many were not finite."""
+    """Return the mean of the finite values with its interval, and the number of other values."""
     given = np.asarray(values, np.float64)
     finite = given[np.isfinite(given)]
     return dataclasses.replace(weighted_mean(finite), undefined=len(given) - len(finite))
@@ -73,7 +73,7 @@ def share_of(found: np.ndarray) -> Measure:
     """Return the share of true values with Wilson's score interval.
 
     Args:
-      found: the values, bool [n], or 0 and 1.
+      found: the values, bool [n], or numbers 0 and 1.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -90,7 +90,7 @@ def share_of(found: np.ndarray) -> Measure:
 def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
     """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
-    `scale` multiplies the numbers. Folders of version 0.2 store no n.
+    `scale` multiplies the numbers. Model folders of version 0.2 have no `n`.
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:
@@ -113,8 +113,8 @@ def format_measure(
 
     Args:
       measured: a `Measure` as a dict.
-      scale: factor on its numbers.
-      digits: digits after the decimal point.
+      scale: factor for the numbers.
+      digits: number of digits after the decimal point.
       unit: text after the mean.
     """
     before = "" if measured["low"] is None else "95%: "

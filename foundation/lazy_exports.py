@@ -1,7 +1,7 @@
-"""Public names of a package that are imported on first access (PEP 562).
+"""Import public names of a package on first access (PEP 562).
 
-Most modules need TensorFlow, which takes seconds to import. A package that imported all of them
-would make every help text wait for it.
+Most modules need TensorFlow, which takes seconds to import. If a package imported all of them,
+every help text would wait for it.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""A plot of the losses of a run, from its metrics."""
+"""Plot the losses of a run from its metrics."""
 
 import math
 from pathlib import Path
@@ -27,12 +27,12 @@ def loss_curves(run: Path) -> dict[str, Curve]:
 
 
 def loss_figure(run: Path, is_same: bool) -> Figure:
-    """Return a plot of the loss of the batches and of the score on held-out data.
+    """Return a plot of the training loss and the score on held-out data.
 
     Args:
       run: the run directory.
-      is_same: whether the score is the loss of held-out data, so that both share one scale;
-        otherwise they have a panel each.
+      is_same: whether the score is the loss on held-out data, so that both share one panel;
+        otherwise they have separate panels.
     """
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")
@@ -51,7 +51,7 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 
 
 def write_loss_plot(run: Path, is_same: bool) -> None:
-    """Write `loss_figure` as RUN/loss.png, complete or not at all.
+    """Write `loss_figure` to RUN/loss.png, atomically.
 
     Raises:
       UserError: the file cannot be written.

@@ -15,14 +15,14 @@ from foundation.atomic_files import write_text
 from foundation.errors import UserError
 from foundation.tensorflow_paths import named_for_tensorflow
 
-LONGEST_STEP_SECONDS = 600.0  # between two reports; a longer gap means that the run was stopped
+LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run was stopped
 
 
 class MetricsLog:
-    """Writer of RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
+    """Writes RUN/metrics.jsonl and RUN/events, after removing records after `first_step`.
 
-    Every method raises UserError, which names the file, if it cannot be written. TensorFlow,
-    however, drops events without an error when the disk is full.
+    Every method raises UserError naming the file if it cannot be written. However, TensorFlow drops
+    events without an error if the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -32,7 +32,7 @@ class MetricsLog:
             self._events.mkdir(parents=True, exist_ok=True)
             name = stack.enter_context(named_for_tensorflow(self._events))
             self._writer = tf.summary.create_file_writer(name)
-            self._name = stack.pop_all()  # the writer looks for its file whenever it writes
+            self._name = stack.pop_all()  # must stay valid while the writer is used
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
         """Append a record of `step`, `time` (seconds since the epoch) and the metrics."""
@@ -51,8 +51,8 @@ class MetricsLog:
         """Write a waveform to TensorBoard.
 
         Args:
-          step: the step of training that it belongs to.
-          name: its name in TensorBoard.
+          step: the training step.
+          name: the waveform's name in TensorBoard.
           waveform: float [samples] in [-1, 1].
           sample_rate_hz: sample rate of the waveform.
         """
@@ -78,7 +78,7 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    """Return the records of RUN/metrics.jsonl, oldest first, without an incomplete last line."""
+    """Return the records in RUN/metrics.jsonl, oldest first, without an incomplete last line."""
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -87,9 +87,9 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def training_seconds(run: Path) -> float:
-    """Return the training time of a run from the times in its metrics, excluding pauses.
+    """Return the training time of a run in seconds, from its metrics, excluding pauses.
 
-    It is 0 if the metrics have fewer than two times, as in a run that another machine trained.
+    It is 0 if there are fewer than two records, as in a run that was trained elsewhere.
     """
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)

@@ -1,4 +1,4 @@
-"""Model folders: model.json describes the model, weights.npz holds its weights by name."""
+"""Model folders: model.json describes the model, weights.npz contains its weights by name."""
 
 import json
 import sys
@@ -15,20 +15,20 @@ from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE
 from foundation.run_directory import RunDirectory
 
-SHARED = "shared_weights"  # in model.json: where a part of the weights is stored
+SHARED = "shared_weights"  # key in model.json for weights stored in another folder
 
 
 def save(
     network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
 ) -> None:
-    """Write a model folder: model.json, with `spec` and the run's config.json, and weights.npz.
+    """Write a model folder: model.json (`spec` and the run's configuration) and weights.npz.
 
     Args:
       network: the network, with its current weights.
       spec: the content of model.json besides the configuration.
       stored: the run's config.json.
       folder: the folder to write, created if missing.
-      dtype: numpy type of the stored weights; `assign_weights` converts them to the network's.
+      dtype: NumPy dtype of the stored weights; `assign_weights` converts them to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,10 +42,10 @@ def save(
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
-    """Return the arrays of a run's best checkpoint on dev, or of its newest one.
+    """Return the arrays of a run's best checkpoint on the dev set, or else of its newest one.
 
-    Standard error names each damaged checkpoint that is skipped, and a newer one that was never
-    evaluated.
+    Messages on standard error name damaged checkpoints that are skipped, and a newer one that was
+    not evaluated.
     """
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
@@ -72,13 +72,13 @@ def _log(line: str) -> None:
 
 
 def averages(arrays: Arrays) -> Arrays:
-    """Return the Polyak averages in a checkpoint by the names of the network's variables."""
+    """Return the Polyak averages in a checkpoint, by name of the network's variables."""
     slot = "average/"
     return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the model.json of a folder, and its weights; raise UserError if one is damaged."""
+    """Read model.json and the weights of a folder; raise UserError if a file is damaged."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -91,7 +91,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
-    """Return the weights in a folder, and those that it shares with the folder next to it.
+    """Return the weights in a folder, and the weights that it shares with a neighbouring folder.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
     weights whose names begin with b/ are stored only in ../a.
@@ -119,8 +119,8 @@ def stored_model(
 ) -> tuple[dict, Arrays, dict[str, Any]]:
     """Return the configuration, weights and model.json of a model folder or a run directory.
 
-    The weights of a run are the averages of its best checkpoint; its model.json is what `spec_of`
-    returns for its config.json, with the checkpoint's step.
+    The weights of a run are the averages in its best checkpoint; the substitute for its model.json
+    is the result of `spec_of` for its config.json, with the checkpoint's step.
     """
     if (path / SPEC_FILE).exists():
         spec, weights = read_folder(path)
@@ -140,9 +140,9 @@ def stored_weights(path: Path) -> Arrays:
 
 
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
-    """Assign a network's variables by name.
+    """Assign weights to a network's variables by name.
 
-    A variable without weights of its shape raises UserError; the message names `path`.
+    Raise UserError, with a message that names `path`, if weights are missing or do not fit.
     """
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):

@@ -1,4 +1,4 @@
-"""File names and kind of a model folder, read without TensorFlow."""
+"""File names and kind of a model folder; needs no TensorFlow."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def kind_of(path: Path) -> str | None:
     for name in (SPEC_FILE, "config.json"):
         file = Path(path) / name
         try:
-            if not file.is_file():  # a pipe would block its reader
+            if not file.is_file():  # a pipe would block the reader
                 continue
             stored = json.loads(file.read_text())
         except (OSError, RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""Progress: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
+"""Show progress: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
 
 import contextlib
 import math
@@ -12,24 +12,24 @@ from tqdm import tqdm
 from foundation.folders import plural
 from foundation.heartbeat import SECONDS, spoke, telling
 
-COLUMNS = 80  # assumed for a terminal of unknown width
+COLUMNS = 80  # if the width of the terminal is unknown
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
 
 
 class Progress:
-    """The progress of a long job; `with Progress(total, "training", "step") as progress`.
+    """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal it prints a line every `line_seconds`, and no line for a shorter job; within
-    a `heartbeat` it also prints one when no unit was completed for that long.
+    Without a terminal, it prints a line every `line_seconds`, and none for a shorter job; inside a
+    `heartbeat`, it also prints a line if no unit was completed for that long.
 
     Args:
       total: number of units.
-      title: a word for the work, such as "training".
+      title: name of the work, such as "training".
       unit: singular name of a unit.
-      done: number of units that were completed earlier.
+      done: number of units completed earlier.
       line_seconds: seconds between lines without a terminal.
       stream: text stream to write to; None: standard error.
-      until: latest end of the job on the monotonic clock; None: unlimited.
+      until: monotonic time by which the job ends at the latest; None: no limit.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Progress:
         self.total, self.title, self.unit, self.done = total, title, unit, done
         self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
         self._until, self._start = until, time.monotonic()
-        # Units and time of the first count; the compilation before it is left out of the rate.
+        # Units and time at the first count; the rate excludes the compilation before it.
         self._first: tuple[int, float] | None = None
         self._figures: dict[str, float] = {}
         self._stack = contextlib.ExitStack()
@@ -69,7 +69,7 @@ class Progress:
         return bar
 
     def __enter__(self) -> "Progress":
-        """Start answering the heartbeat, and return this object."""
+        """Register with the heartbeat, and return this object."""
         self._stack.enter_context(telling(self._sign_of_life))
         return self
 
@@ -80,7 +80,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, count: int = 1, **figures: float) -> None:
-        """Add `count` completed units, and show the values next to the count."""
+        """Add `count` completed units, and show the given values next to the count."""
         self.done += count
         self._figures = figures
         if self._bar is not None and self._first is None:
@@ -96,7 +96,7 @@ class Progress:
             spoke()
 
     def say(self, text: str) -> None:
-        """Print a line, above the bar if there is one."""
+        """Print a line of text, above the bar if there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self.stream)
         else:
@@ -105,7 +105,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units per second since the first count; 0 before the second one."""
+        """Units per second since the first count; 0 before the second count."""
         if self._first is None:
             return 0.0
         done, start = self._first
@@ -120,7 +120,7 @@ class Progress:
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """Return a line for the heartbeat; None if a bar is shown or the stream is not stderr."""
+        """Return a status line for the heartbeat; None if there is a bar or another stream."""
         if self._bar is not None:
             self._bar.refresh()
         if self._bar is not None or self.stream is not sys.stderr:
@@ -138,7 +138,7 @@ class Progress:
 
 
 class _Bar(tqdm):
-    """A bar that shows the remaining time of its `Progress`."""
+    """A bar that shows the remaining time computed by its `Progress`."""
 
     progress: Progress | None = None
 
@@ -150,7 +150,7 @@ class _Bar(tqdm):
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
+    """Format seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
     if seconds == float("inf"):
         return "unknown time"
     minutes, rest = divmod(round(seconds), 60)
@@ -160,5 +160,5 @@ def duration(seconds: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """Return seconds as ` in 3 min 20 s`; "" for 0, a time that was not measured."""
+    """Format seconds as ` in 3 min 20 s`; "" for 0, which means not measured."""
     return f" in {duration(seconds)}" if round(seconds) else ""

@@ -5,13 +5,13 @@ import platform
 import subprocess
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def git_revision() -> str:
-    """Return the git revision of this checkout; `unknown` without a checkout or without git.
+    """Return the git revision of this checkout; `unknown` without a checkout or git.
 
-    A repository that merely contains the folder of an installed package does not count.
+    A repository that merely contains an installed package does not count.
     """
     try:
         done = subprocess.run(
@@ -29,7 +29,7 @@ def git_revision() -> str:
 
 
 def processor() -> str:
-    """Return the processor's name."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -39,5 +39,5 @@ def processor() -> str:
 
 
 def machine_name() -> str:
-    """Return a phrase such as `2 cores of AMD EPYC`."""
+    """Return a description of this machine, such as `2 cores of AMD EPYC`."""
     return f"{os.cpu_count()} cores of {processor()}"

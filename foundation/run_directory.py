@@ -25,11 +25,11 @@ SHOWN_DIFFERENCES = 4  # differences named in one line
 
 
 class RunDirectory:
-    """A folder that belongs to one configuration and, while training, to one process.
+    """A folder that belongs to one configuration and, during training, to one process.
 
     Attributes:
-      identity: the configuration given to `claim`, without the keys that may change.
-      notes: messages of `claim` for the user.
+      identity: the configuration passed to `claim`, without the keys that may change.
+      notes: messages from `claim` to the user.
     """
 
     def __init__(self, path: Path):
@@ -48,17 +48,17 @@ class RunDirectory:
         is_chief: bool = True,
         defaults: Mapping = NO_DEFAULTS,
     ) -> "RunDirectory":
-        """Return a new or resumed directory, locked for this process: `locked`, then `claim`.
+        """Return a new or resumed directory, locked for this process and claimed.
 
         Args:
           path: the directory, created if missing.
           config: the run's configuration, as JSON values.
-          changeable: keys that may differ from those of a stored run.
+          changeable: keys whose values may differ from the stored ones.
           is_chief: whether this process writes the run.
-          defaults: values of settings that a stored configuration does not have.
+          defaults: values for settings that a stored configuration lacks.
 
         Raises:
-          UserError: another process uses the run, or its configuration differs.
+          UserError: another process is using the run, or its configuration differs.
         """
         run = cls.locked(path, is_chief)
         try:
@@ -89,7 +89,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """Return an existing run directory, for reading; raise UserError if there is none."""
+        """Return an existing run directory for reading; raise UserError if there is none."""
         run = cls(path)
         if not run.path.is_dir():
             raise UserError(f"There is no run directory {path}.")
@@ -110,7 +110,7 @@ class RunDirectory:
         return stored
 
     def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
-        """Return the run's checkpoints; they keep the arrays of the best one even if not `best`."""
+        """Return the run's checkpoints; the best one is kept whether or not `best` is True."""
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
@@ -124,9 +124,9 @@ class RunDirectory:
         return make_folder(self.path / name)
 
     def lock(self) -> None:
-        """Lock the run for this process; the operating system unlocks it when the process ends.
+        """Lock the run for this process; the operating system releases the lock when it ends.
 
-        If another process holds the lock, or the lock file cannot be written, raise UserError.
+        Raise UserError if another process holds the lock, or the lock file cannot be written.
         """
         try:
             file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
@@ -139,7 +139,7 @@ class RunDirectory:
         except OSError as error:
             with file:
                 raise UserError(_lock_error_text(self.path, file, error)) from error
-        with contextlib.suppress(OSError):  # the disk is full: the lock works without the id in it
+        with contextlib.suppress(OSError):  # if the disk is full, the lock works without the id
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -156,7 +156,7 @@ class RunDirectory:
         """Raise UserError if config.json differs from the given keys of the configuration.
 
         The top-level keys in `changeable` may differ. `defaults`, a result of
-        `stored_config.defaults`, completes the settings of a run of an earlier version.
+        `stored_config.defaults`, completes the settings of a run from an earlier version.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -166,13 +166,12 @@ class RunDirectory:
             raise UserError(f"{self.path} holds checkpoints but no config.json.")
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json; for a resumed run, check first that the configuration is the same.
+        """Write config.json; for a resumed run, first check that the configuration is the same.
 
-        A run that is resumed on other data drops the score of its best checkpoint, which was
-        measured on the previous data: "data_folder" is the location of the data, and "dev_digest"
-        identifies the data that the run is evaluated on. The top-level keys in `changeable` may
-        differ, and their new values are written; `defaults` completes the settings of a run of an
-        earlier version.
+        A run that is resumed on other data drops its scores, which were measured on the previous
+        data: "data_folder" is the location of the data, and "dev_digest" identifies the evaluation
+        data. The top-level keys in `changeable` may differ, and their new values are written;
+        `defaults` completes the settings of a run from an earlier version.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
@@ -216,7 +215,7 @@ class RunDirectory:
 
 
 def _on_other_data(stored: dict, given: dict) -> bool:
-    """Return whether the evaluation data changed, by its digest or else by its location."""
+    """Return whether the evaluation data has changed, by digest or else by location."""
     for key in ("dev_digest", "data_folder"):
         if key in stored and key in given:
             return stored[key] != given[key]

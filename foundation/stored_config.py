@@ -1,4 +1,4 @@
-"""Configurations as JSON values and as flags: writing, comparing and reading dataclasses."""
+"""Convert configuration dataclasses to and from JSON values and flags, and compare them."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ Section = TypeVar("Section", bound="DataclassInstance")
 
 
 def differences(stored: Any, given: Any, path: str) -> list[str]:
-    """Return a phrase for each leaf in which two nested JSON values differ."""
+    """Return a phrase for each leaf at which two nested JSON values differ."""
     if isinstance(stored, dict) and isinstance(given, dict):
         return [
             phrase
@@ -33,7 +33,7 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def defaults(config: Any) -> dict[str, Any]:
-    """Return the default of every setting that has one, nested like the result of `to_json`."""
+    """Return the defaults of all settings that have one, nested like the result of `to_json`."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -46,12 +46,12 @@ def defaults(config: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """A mark, among the defaults of `completed`, for a setting that only earlier versions had.
+    """A marker, among the defaults for `completed`, of a setting that only earlier versions had.
 
     Attributes:
-      unused: the only value of the setting with which this version still reads a configuration;
+      unused: the only value of the setting with which this version can still read a configuration;
         None: any value.
-      reason: the end of the error message for any other value.
+      reason: end of the error message for any other value.
     """
 
     unused: Any = None
@@ -59,10 +59,10 @@ class Removed:
 
 
 def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
-    """Return stored settings with defaults for missing ones, and without removed ones.
+    """Return stored settings, with defaults for missing settings and without removed ones.
 
     Raises:
-      UserError: a `Removed` setting is in use.
+      UserError: a `Removed` setting has a value that is no longer supported.
     """
     if isinstance(given_defaults, Removed):
         if given_defaults.unused not in (None, stored):
@@ -81,10 +81,10 @@ def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
 
 
 def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
-    """Return a dataclass `kind`, with nested dataclasses, from the content of a config.json.
+    """Create a dataclass `kind`, with nested dataclasses, from the content of a config.json.
 
-    A missing setting, in a file of an earlier version, takes its default; a section with a factory
-    must be present. A configuration that does not fit raises UserError.
+    Settings missing from files of earlier versions get their defaults; sections with a default
+    factory must be present. Raise UserError if the configuration does not fit.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -103,18 +103,18 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """Return the result of `read` for the config.json of a run or model.
+    """Check the config.json of a run or model, and return the result of `read` for it.
 
     Args:
       stored: the content of config.json, of any type.
       path: location of the run or model, for messages.
-      kinds: kinds that are expected.
+      kinds: expected kinds.
       needed: keys that must be present.
       read: function from the content to the configuration.
 
     Raises:
-      UserError: the kind is not one of `kinds`, a key is missing, or `read` raised it; the message
-        names the path.
+      UserError: the kind is not one of `kinds`, a key is missing, or `read` raises UserError; the
+        message names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
@@ -130,9 +130,9 @@ def checked_config(
 
 
 def dataclass_from(kind: type[Section], values: dict[str, Any]) -> Section:
-    """Return a dataclass of JSON values, with lists as tuples.
+    """Create a dataclass from JSON values, with lists converted to tuples.
 
-    An unknown or missing setting raises TypeError, an invalid value ValueError.
+    Raise TypeError for an unknown or missing setting, and ValueError for an invalid value.
     """
     kinds = {field.name: field.type for field in dataclasses.fields(kind)}
     return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
@@ -145,7 +145,7 @@ def _from_json(kind: Any, value: Any) -> Any:
 
 
 def changed_flags(preset: Any, given: Any) -> str:
-    """Return ` --section.field value` for every setting that differs from a preset's."""
+    """Return ` --section.field value` for every setting that differs from the preset's."""
     return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
 
 

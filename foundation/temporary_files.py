@@ -1,6 +1,6 @@
-"""Hidden files and folders that replace a neighbour once complete, and their removal if left over.
+"""Create hidden files and folders next to the target that they will replace.
 
-A process holds a lock on each of its own. If a signal that cannot be caught ends the process, the
+A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
 file is left without a lock, and the next process that writes into the folder removes it.
 """
 
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
-    """Yield a new empty file or folder beside `target`, and remove it when the block ends.
+    """Yield a new empty file or folder next to `target`, and remove it when the block ends.
 
     Raises:
       OSError: the file or folder cannot be created.
@@ -36,7 +36,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the files and folders that ended processes left in a folder, and return them."""
+    """Remove files and folders that ended processes have left in a folder, and return them."""
     removed = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):
@@ -47,7 +47,7 @@ def sweep(folder: Path) -> list[Path]:
 
 
 def _sweep_once(folder: Path) -> None:
-    """Sweep a folder unless this process has done so: there may be thousands of files in it."""
+    """Sweep a folder once per process, because it may contain thousands of files."""
     with _lock:
         known = os.path.realpath(folder) in _swept
         _swept.add(os.path.realpath(folder))
@@ -56,7 +56,7 @@ def _sweep_once(folder: Path) -> None:
 
 
 def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
-    """Return a new file or folder, and a descriptor of it that holds its lock."""
+    """Create a file or folder; return its path and a descriptor that holds its lock."""
     while True:
         suffix = "" if is_folder else target.suffix
         path = target.with_name(f".onepass-{secrets.token_hex(8)}{suffix}")
@@ -65,15 +65,15 @@ def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with contextlib.suppress(OSError):  # without locks, `_is_left` takes nothing for left
+        with contextlib.suppress(OSError):  # without locks, nothing is ever swept
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists():
             return path, descriptor
-        os.close(descriptor)  # swept away before it was locked
+        os.close(descriptor)  # it was swept before it was locked
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether no process holds the lock; False on systems without locks."""
+    """Return whether no process holds the lock of a file; False on systems without locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

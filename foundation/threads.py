@@ -1,4 +1,4 @@
-"""A function applied to many items in threads, with progress."""
+"""Apply a function to many items in threads, with progress."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ def in_threads(
     unit: str,
     workers: int | None = None,
 ) -> list[Result]:
-    """Return [function(item) for item in items], computed in threads, with progress.
+    """Return [function(item) for item in items], computed in threads, and show progress.
 
-    The first error is raised, and items that no thread has started by then are skipped.
+    The first error is raised; items that no thread has started by then are skipped.
 
     Args:
       function: the function to apply.
-      items: the items, each the argument of one call.
-      what: name of the work, for the progress.
+      items: the items.
+      what: name of the work, for the progress display.
       unit: singular name of an item.
       workers: number of threads; None: one per core.
     """

@@ -1,4 +1,4 @@
-"""Distributions over symbols, read from a network's output, and codecs of elements.
+"""Distributions over symbols, parametrised by a network's output, and codecs for elements.
 
 A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A codec follows
 `Codec`: `encode`, `decode`, `scale`. The names below are imported on first access: a configuration

@@ -1,4 +1,4 @@
-"""Affine transformations of noise, element by element, as in autoregressive flows."""
+"""Element-wise affine transformations of noise, as in autoregressive flows."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class FlowOutput(NamedTuple):
-    """The output of a flow, float32 [batch, elements...] each: output = noise scale + location."""
+    """Tensors float32 [batch, elements...] with output = noise * exp(log_scale) + location."""
 
     output: tf.Tensor
     location: tf.Tensor
@@ -14,7 +14,7 @@ class FlowOutput(NamedTuple):
 
 
 def compose(steps: list[FlowOutput]) -> FlowOutput:
-    """Return consecutive flows as one flow.
+    """Compose consecutive flows into one flow.
 
     mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i: van den Oord et al. 2017,
     "Parallel WaveNet" (arXiv 1711.10433), section 3.2.

@@ -10,7 +10,7 @@ class Bernoulli(Tabulated):
     """A distribution over two levels, with one parameter: the logit log p(1) - log p(0).
 
     It suits networks with one sigmoid output, such as a PixelCNN of black and white images or a
-    network of events that happen or not. The parameter is the network's output before its sigmoid,
+    network of binary events. The parameter is the network's output before its sigmoid,
     so a last layer `Dense(1, activation="sigmoid")` becomes `Dense(1)`.
     """
 

@@ -1,6 +1,6 @@
-"""Optional features of a distribution in addition to `Distribution`, all checked here.
+"""Checks for the optional features of a distribution, beyond the protocol `Distribution`.
 
-A user's distribution declares nothing: its optional methods and attributes are found by name.
+Optional methods and attributes are found by name, so a user's distribution declares nothing.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def pixel_channels(distribution: Distribution) -> int | None:
 
 def with_density(distribution: Distribution) -> Continuous | None:
     """Return the distribution if it has a density over the reals, else None."""
-    # A class that supports the method only for certain settings says so by `has_density`.
+    # A class that supports the method only for certain settings defines `has_density`.
     has_density = getattr(distribution, "has_density", True)
     return distribution if isinstance(distribution, Continuous) and has_density else None
 
@@ -28,13 +28,13 @@ def with_scales(distribution: Distribution) -> LocationScale | None:
 
 
 def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
-    """Return the function of `Cumulative` if the distribution has it, else None."""
+    """Return the distribution's method `cumulative` if it has one, else None."""
     cumulative: Callable[..., Any] | None = getattr(distribution, "cumulative", None)
     return cumulative
 
 
 def table_of(distribution: Distribution) -> Callable[..., Any] | None:
-    """Return the function from parameters to the log-probability of every level, else None.
+    """Return the distribution's method `table` (log-probability of every level), else None.
 
     `Categorical` and every `Tabulated` distribution have it.
     """
@@ -43,7 +43,7 @@ def table_of(distribution: Distribution) -> Callable[..., Any] | None:
 
 
 def is_of_tokens(distribution: Distribution) -> bool:
-    """Return whether the symbols are tokens, whose numbers have no order or scale: integers."""
+    """Return whether the symbols are tokens: integers that have no order or scale."""
     return bool(getattr(distribution, "of_tokens", False))
 
 

@@ -8,7 +8,7 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import MAX_TOKENS, check_levels
 
-COLDEST = 1e-6  # least temperature above 0
+COLDEST = 1e-6  # smallest temperature above 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Categorical:
     """
 
     levels: int = 256
-    form = "softmax"  # of `compression.forms`
+    form = "softmax"  # key of `compression.forms.FORMS`
     of_tokens = True
 
     def __post_init__(self) -> None:
@@ -86,13 +86,12 @@ def sample_categorical(
 ) -> tf.Tensor:
     """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
 
-    c[-1] is 1 up to rounding: if the sum falls short of 1, the last choice must not get the
-    difference.
+    c[-1] is 1 only up to rounding; multiplying by it keeps the last choice from getting the rest.
 
     Args:
       logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
-      temperature: T, at least 0, a scalar or [...]; 0 takes the largest logit.
+      temperature: T, at least 0, a scalar or [...]; 0 chooses the largest logit.
 
     Returns:
       int32 [...].

@@ -1,7 +1,7 @@
-"""Codecs: from the elements of an array to the symbols of a distribution, and back.
+"""Codecs convert the elements of an array to the symbols of a distribution, and back.
 
-The symbols of a distribution are integers or plain real numbers; a codec defines what they stand
-for, such as the amplitude of a sound, the grey of a pixel or a temperature in degrees.
+Symbols are integers or real numbers without a unit; a codec defines what they stand for, such as
+the amplitude of a sound, the grey level of a pixel or a temperature in degrees.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from typing import Protocol, runtime_checkable
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
+from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """The relation between elements [...] and symbols [...], element by element.
+    """An element-wise mapping between elements [...] and symbols [...].
 
     `decode(encode(x))` is within half a step of `x`, and `encode(decode(s))` is `s`.
     """
@@ -27,9 +27,9 @@ class Codec(Protocol):
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit of real symbols, in units of the elements; 0 for integers.
+        """Log of the number of element units in one unit of a real symbol; 0 for integers.
 
-        A density of symbols minus this is the density of the elements, in nats.
+        Subtract it from a log-density of symbols to get the log-density of elements, in nats.
         """
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
@@ -43,7 +43,22 @@ class Codec(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class _Grid:
+    """Codecs whose levels are equally spaced in the input of a network."""
+
+    levels: int
+    log_unit, most_levels = 0.0, MAX_LEVELS
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels, self.most_levels)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
+        return level_grid.value_of(symbols, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(_Grid):
     """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit sound.
 
     Raises:
@@ -51,26 +66,18 @@ class Linear:
     """
 
     levels: int = 65536
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the nearest levels int32 [...]; for elements outside [-1, 1], the outer levels."""
+        """Return the nearest levels int32 [...]; elements outside [-1, 1] get the outer levels."""
         return level_grid.nearest(elements, self.levels)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
-        return level_grid.value_of(symbols, self.levels)
-
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1]; the same as `decode`."""
-        return level_grid.value_of(symbols, self.levels)
+        return self.scale(symbols)
 
 
 @dataclasses.dataclass(frozen=True)
-class Integers:
+class Integers(_Grid):
     """Integers [0, levels), used directly as symbols: for tokens, and grey images of 8 to 16 bits.
 
     Raises:
@@ -78,10 +85,6 @@ class Integers:
     """
 
     levels: int = 256
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return int32 [...], the elements themselves.
@@ -98,27 +101,20 @@ class Integers:
         """Return int32 [...], the symbols themselves."""
         return tf.cast(symbols, tf.int32)
 
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
-        return level_grid.value_of(symbols, self.levels)
-
 
 @dataclasses.dataclass(frozen=True)
-class MuLaw:
+class MuLaw(_Grid):
     """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
 
-    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer to each other near
-    silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
+    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer together near silence.
+    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
       ValueError: there are fewer than 2 levels, or more than 2^16.
     """
 
     levels: int = 256
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels, MAX_COMPANDED_LEVELS)
+    most_levels = MAX_COMPANDED_LEVELS
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return mu-law levels int32 [...]; elements outside [-1, 1] are clipped."""
@@ -134,14 +130,10 @@ class MuLaw:
         x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
         return tf.clip_by_value(x, -1.0, 1.0)
 
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1]: the companded value `y`, not the element."""
-        return level_grid.value_of(symbols, self.levels)
-
 
 @dataclasses.dataclass(frozen=True)
 class Reals:
-    """Real numbers, measured from `centre` in units of `unit`: symbols are about -1 to 1.
+    """Real numbers, scaled to symbols `(x - centre) / unit` of about -1 to 1.
 
     Raises:
       ValueError: `unit` is not above 0.
@@ -157,7 +149,7 @@ class Reals:
 
     @property
     def log_unit(self) -> float:
-        """Log of the unit."""
+        """Log of `unit`."""
         return math.log(self.unit)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:

@@ -15,10 +15,10 @@ from likelihoods.categorical import sample_categorical
 
 @runtime_checkable
 class Distribution(Protocol):
-    """A distribution over symbols, read from `num_parameters` channels of a network's output.
+    """A distribution over symbols, parametrised by channels of a network's output.
 
-    Every method is a pure function of its arguments that treats every location independently, so
-    batch, chunk and order change nothing; it compiles under XLA.
+    Every method is a pure function that treats every location independently, so results do not
+    depend on batch size, chunking or order; it compiles under XLA.
     `tests/likelihoods/test_distributions.py` checks the laws: probabilities sum to 1, frequencies
     of samples match `log_prob`, `sample` never decreases when its last noise channel increases,
     `mode` has the largest probability.
@@ -47,7 +47,7 @@ class Distribution(Protocol):
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return symbols [...], a function of only the parameters and the noise.
+        """Return symbols [...], which depend only on the arguments.
 
         Args:
           parameters: [..., num_parameters].
@@ -64,12 +64,12 @@ class Distribution(Protocol):
     ) -> tf.Tensor:
         """Return noise [rows, length, noise_channels] for `sample`: float32, or random words.
 
-        The kind of noise is an implementation detail of the distribution: a caller of `sample` gets
-        the noise here and passes it on.
+        The kind of noise is an implementation detail of the distribution: a caller gets the noise
+        here and passes it to `sample`.
 
         Args:
           seed: an integer in [0, 2^64) or a key uint32 [2] for all rows, or keys [rows, 2].
-          rows: int32 [rows], the number of each row under its seed, in any order.
+          rows: row numbers int32 [rows], in any order; each has a random stream of its own.
           start: position of the first symbol, an integer, an int32 scalar or int32 [rows].
           length: number of positions.
         """
@@ -77,7 +77,7 @@ class Distribution(Protocol):
 
 @runtime_checkable
 class Continuous(Distribution, Protocol):
-    """A distribution that is also a density over the reals, differentiable in its values."""
+    """A distribution that also has a density over the reals, differentiable in its values."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the log-density float32 [...], nats per unit, of real `values` [...].
@@ -90,8 +90,8 @@ class Continuous(Distribution, Protocol):
 class LocationScale(Distribution, Protocol):
     """A distribution whose parameters are logits, means and log-scales, in this order.
 
-    Shifting and scaling its symbols shifts and scales its means, adds to its log-scales and leaves
-    its logits: a network may express its parameters in other units.
+    Shifting and scaling the symbols shifts and scales the means, adds to the log-scales and leaves
+    the logits unchanged, so a network may express the parameters in other units.
     """
 
     @property
@@ -116,7 +116,7 @@ class Normal(Distribution, Protocol):
 
 @runtime_checkable
 class HasEntropy(Distribution, Protocol):
-    """A distribution whose entropy is known in closed form."""
+    """A distribution with a closed-form entropy."""
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy float32 [...], nats."""
@@ -124,7 +124,7 @@ class HasEntropy(Distribution, Protocol):
 
 @runtime_checkable
 class Cumulative(Distribution, Protocol):
-    """A distribution over levels whose cumulative probabilities are known, for compression."""
+    """A distribution over levels with computable cumulative probabilities, for compression."""
 
     def cumulative(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the probability of the levels below `levels`, float32 [...] in [0, 1].
@@ -138,8 +138,8 @@ class Cumulative(Distribution, Protocol):
 class Tabulated:
     """Base class for distributions over few levels that define only `log_prob`.
 
-    A subclass has `levels`, `num_parameters` and `log_prob`; everything else is computed from the
-    table of all levels, which takes memory for `levels` numbers per symbol.
+    A subclass defines `levels`, `num_parameters` and `log_prob`; everything else is computed from
+    the log-probabilities of all levels, which take memory for `levels` numbers per symbol.
     """
 
     levels: int

@@ -25,7 +25,7 @@ _QUADRATURE = (
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """Normal density, integrated over the bins of the level grid.
+    """A normal distribution, integrated over the bins of the level grid.
 
     The parameters [..., 2] are [mean, log_scale] in units in which the grid spans [-1, 1]. The
     log-scale is clamped to at least `min_log_scale`. Source: the density is the single Gaussian of
@@ -33,7 +33,7 @@ class Gaussian:
 
     Args:
       levels: number of levels; None: symbols are real numbers.
-      min_log_scale: least log-scale; smaller ones are raised to it.
+      min_log_scale: lower bound; smaller log-scales are raised to it.
 
     Raises:
       ValueError: there are fewer than 2 levels or more than 2^22.
@@ -41,7 +41,7 @@ class Gaussian:
 
     levels: int | None = 65536
     min_log_scale: float = -16.0
-    form = "normal"  # of `compression.forms`
+    form = "normal"  # key of `compression.forms.FORMS`
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -83,7 +83,8 @@ class Gaussian:
           parameters: [..., 2].
           values: real [...].
         """
-        return log_normal(*self.split(parameters), values)
+        mean, log_scale = self.split(parameters)
+        return log_normal(mean, log_scale, tf.cast(values, mean.dtype))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy of the density (even for integer symbols), float32 [...], nats."""
@@ -107,9 +108,9 @@ class Gaussian:
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the symbol of the mean, [...].
+        """Return the symbol at the mean, [...].
 
-        No inner level is more probable; an outer one, which holds a whole tail, may be.
+        No inner level is more probable, but an outer level, whose bin is a whole tail, may be.
         """
         return level_grid.symbol_of(self.split(parameters)[0], self.levels)
 
@@ -138,7 +139,7 @@ def log_normal(mean: tf.Tensor, log_scale: tf.Tensor, values: tf.Tensor) -> tf.T
 def log_mass(
     mean: tf.Tensor, log_scale: tf.Tensor, levels: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """Return the log of a normal's mass in a level's bin, float32 [...]; outer bins are infinite.
+    """Return the log-probability of a level's bin, float32 [...]; outer bins are infinite.
 
     Args:
       mean: the normal's mean, [...], in units in which the grid spans [-1, 1].
@@ -211,7 +212,7 @@ def _log_narrow(distance: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor) -> 
 
 
 def _log_around(near: tf.Tensor, far: tf.Tensor) -> tf.Tensor:
-    """Return `log(1 - Q(-near) - Q(far))` for near < 0 < far and a bin of over half a deviation."""
+    """Return `log(1 - Q(-near) - Q(far))` for near < 0 < far and bins wider than 1/2."""
     # When this formula is used, far is above a third: the tails never sum to 1.
     left, right = tf.maximum(-near, 0.0), tf.maximum(far, 0.25)
     tails = tf.exp(log_upper_tail(left)) + tf.exp(log_upper_tail(right))
@@ -224,7 +225,7 @@ def _log_beyond(
     """Return `log Q(near) + log(1 - Q(far) / Q(near))` for 0 <= near < far."""
     near, far = tf.maximum(near, 0.0), tf.maximum(far, 0.0)
     near_ratio = _log_tail_ratio(near)
-    # (far^2 - near^2) / 2 = distance width, without the subtraction of two large squares.
+    # (far^2 - near^2) / 2 = distance * width, which avoids subtracting two large squares.
     drop = distance * width + near_ratio - _log_tail_ratio(far)
-    drop = tf.maximum(drop, 0.25)  # it is above a half whenever this formula is used
+    drop = tf.maximum(drop, 0.25)  # it exceeds 1/2 whenever this formula is used
     return near_ratio - 0.5 * tf.square(near) + tf.math.log(-tf.math.expm1(-drop))

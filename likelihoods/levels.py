@@ -1,7 +1,7 @@
-"""Levels: the integer symbols of a likelihood, and the numbers in [-1, 1] that they stand for.
+"""Levels, the integer symbols of a likelihood, and the numbers in [-1, 1] that they stand for.
 
-Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; it owns a bin of half width
-`1 / (num_levels - 1)` around that value, and the two outermost bins reach to infinity.
+Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; its bin has half width
+`1 / (num_levels - 1)` around that value, and the two outermost bins extend to infinity.
 """
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
 
 def value_of(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     """Return the value in [-1, 1] of each level, `2 l / (num_levels - 1) - 1`, float32."""
-    # A product, because compilers turn a division into one and would change the last bit.
+    # A product, because compilers turn a division into a product, which changes the last bit.
     return centred(levels, num_levels) * (1.0 / (num_levels - 1))
 
 
@@ -24,15 +24,15 @@ def real(parameters: tf.Tensor) -> tf.Tensor:
 
 
 def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """Return how far bin edges are above means, `edge - mean (num_levels - 1)`, in half bins.
+    """Return how far bin edges lie above means, `edge - mean * (num_levels - 1)`, in half bins.
 
     A direct product would lose precision that narrow scales need: for a mean near 1 and 2^16 levels
-    it is off by 1/500. The coarse part of the mean, a multiple of a power of two, is exact; the
-    rest is small.
+    its error is 1/500. Here the coarse part of the mean, a multiple of a power of two, is exact,
+    and the rest is small.
 
     Args:
       edges: the edges in whole half bins from zero, `centred` +- 1, exact in float32.
-      means: the means, in units in which the grid spans [-1, 1]; only these get gradients.
+      means: the means, in units in which the grid spans [-1, 1]; gradients flow only to them.
       num_levels: number of levels of the grid.
     """
     half_bins = num_levels - 1.0
@@ -68,10 +68,10 @@ def symbol_of(values: tf.Tensor, num_levels: int | None) -> tf.Tensor:
 
 
 def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """Return the level int32 whose bin holds each value; outside [-1, 1], an outer level.
+    """Return the level int32 whose bin contains each value; outside [-1, 1], an outer level.
 
-    On the border between two bins it is the upper one. The number of levels below the middle is
-    added last, in integers: added to 2^15, a float32 could not distinguish quiet 16-bit samples.
+    On the border between two bins, the upper one is chosen. The number of levels below the middle
+    is added last, to integers: float32 numbers near 2^15 cannot distinguish quiet 16-bit samples.
     """
     middle, rest = divmod(num_levels, 2)
     position = real(tf.convert_to_tensor(values)) * (0.5 * (num_levels - 1)) + 0.5 * rest

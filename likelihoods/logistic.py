@@ -15,15 +15,15 @@ _SMALLEST_WIDTH = 1e-30
 
 @dataclasses.dataclass(frozen=True)
 class LogisticMixture(Mixture):
-    """Mixture of logistic densities, each integrated over the bins of the level grid.
+    """A mixture of logistic distributions, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors are those of `Mixture`.
+    `Mixture` documents the parameters, arguments and errors.
 
     Source: Salimans et al. 2017, arXiv:1701.05517, section 2.1; with 10 components over 16-bit
     sound in van den Oord et al. 2017, arXiv:1711.10433.
     """
 
-    form = "logistic"  # of `compression.forms`
+    form = "logistic"  # key of `compression.forms.FORMS`
 
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
@@ -34,7 +34,7 @@ class LogisticMixture(Mixture):
         that nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1). At the
         value of an inner level it is that level's probability divided by the width. Between levels
         it interpolates: it is smoother than the logistic, and its integral over a bin is not quite
-        the bin's mass (at 256 levels and log-scale -7, in the middle of a bin, 0.839 for 0.973).
+        the bin's mass (0.839 instead of 0.973 at 256 levels, log-scale -7, a mean in mid-bin).
         """
         if self.levels is None:
             noise = (values - means) * tf.exp(-log_scales)
@@ -42,20 +42,20 @@ class LogisticMixture(Mixture):
         inside = self.log_mass_around(means, log_scales, values)
         return inside - math.log(2.0 / (self.levels - 1))
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
-        """Return a uniform and a standard logistic for each symbol, float32 [rows, length, 2]."""
-        words = counter_noise.bits(seed, rows, start, length)
-        uniform = counter_noise.uniform_from_bits(words[..., 0])
-        return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
+    def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the mass of the standard logistic below z."""
+        return tf.sigmoid(z)
+
+    def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
+        """Return standard logistics, float32 [...]."""
+        return counter_noise.logistic_from_bits(words)
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return log(sigmoid(b) - sigmoid(a)), for the bin's edges a and b, divided by the scale.
+        """Return log(sigmoid(b) - sigmoid(a)) for the standardised edges a and b of a level's bin.
 
-        The outer bins reach to infinity.
+        The outer bins extend to infinity.
         """
-        # By edges, so that adjacent bins share one exactly.
+        # Computed from edges, so that adjacent bins share an edge exactly.
         num_levels = self._num_levels
         centre = level_grid.centred(levels, num_levels)
         upper, lower = (
@@ -64,7 +64,7 @@ class LogisticMixture(Mixture):
         return self._select(centre, *self._log_parts(upper, lower, log_scales))
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-mass of bins around real `values`; those of outer levels are infinite."""
+        """Return the log-mass of bins around real `values`; outer levels' bins are infinite."""
         distance = (values - means) * self._half_bins
         parts = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
         return self._select(values * self._half_bins, *parts)
@@ -101,15 +101,3 @@ class LogisticMixture(Mixture):
         above = -tf.nn.softplus(lower * half_bins_per_scale)
         width = tf.maximum(2.0 * half_bins_per_scale, _SMALLEST_WIDTH)
         return below, above, below + above + tf.math.log(-tf.math.expm1(-width))
-
-    @property
-    def _num_levels(self) -> int:
-        """The number of levels; ValueError if symbols are real."""
-        if self.levels is None:
-            raise ValueError("`levels` must be given for the probability of a level, got None.")
-        return self.levels
-
-    @property
-    def _half_bins(self) -> float:
-        """Number of half bins in half the span of the grid."""
-        return self._num_levels - 1.0

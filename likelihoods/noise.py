@@ -1,7 +1,7 @@
 """Counter-based random numbers: each depends only on its seed, row and position.
 
-Every word is the Threefry-2x32 cipher (20 rounds) of its own address, so the same number is
-returned in any batch, any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
+Every word is the Threefry-2x32 cipher (20 rounds) of its address, so it is the same in any batch,
+any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
 same bits everywhere but not the same floats; here the conversion to floats is fixed as well.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -41,7 +41,7 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
       seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
 
     Raises:
-      ValueError: the integer does not fit, or the tensor does not end in an axis of 2.
+      ValueError: the seed is out of range, or does not have one of these types and shapes.
     """
     if isinstance(seed, int | np.integer):
         if not 0 <= seed < 2**64:
@@ -59,7 +59,7 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
 
 
 def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
-    """Return a seed uint32 [2], unrelated to `seed` and to the seeds of all other numbers.
+    """Derive a seed uint32 [2] that is unrelated to `seed` and to those for other numbers.
 
     Args:
       seed: the seed, an integer in [0, 2^64) or a key uint32 [2].
@@ -80,10 +80,10 @@ def bits(
 
     Args:
       seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or keys [rows, 2].
-      rows: int32 [rows], the number of each row (a sound, say) under its seed, in any order.
+      rows: row numbers int32 [rows], in any order; each has a random stream of its own.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
-      lane: integer in [0, 2^32 - 1); every lane has two further words for each position.
+      lane: integer in [0, 2^32 - 1); each lane provides two more words per position.
 
     Raises:
       ValueError: the lane or the length is out of range.
@@ -105,15 +105,15 @@ def words(
 ) -> tf.Tensor:
     """Return `count` words for every position, starting at lane 0, uint32 [rows, length, count].
 
-    The first words are the same whatever the count; the other arguments are those of `bits`.
+    The first words do not depend on `count`; the other arguments are as in `bits`.
     """
     lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
     return tf.concat(lanes, axis=-1)[..., :count]
 
 
 def uniform_from_bits(words: tf.Tensor) -> tf.Tensor:
-    """Return `(word >> 9 + 1/2) 2^-23`, float32 [...] in (0, 1): exact, ends excluded."""
-    # 23 bits: with 24, adding the half would be lost above 1/2, and the last value rounded to 1.
+    """Return exactly `((word >> 9) + 1/2) 2^-23`, float32 [...] in the open interval (0, 1)."""
+    # 23 bits: with 24, the added half would be lost above 1/2, and the last value rounded to 1.
     top = tf.bitcast(tf.bitwise.right_shift(words, tf.constant(9, tf.uint32)), tf.int32)
     return (tf.cast(top, tf.float32) + 0.5) * 2.0**-23
 
@@ -123,7 +123,7 @@ def logistic_from_bits(words: tf.Tensor) -> tf.Tensor:
 
     All 32 bits of the word are used, in float64, and the result is rounded once.
     """
-    return tf.cast(2.0 * tf.atanh(2.0 * _uniform64(words) - 1.0), tf.float32)
+    return tf.cast(2.0 * tf.atanh(2.0 * uniform64_from_bits(words) - 1.0), tf.float32)
 
 
 def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
@@ -131,10 +131,10 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 
     Box-Muller: `sqrt(-2 log u) (cos(2 pi v), sin(2 pi v))`, in float64, rounded once.
     """
-    u, v = tf.unstack(_uniform64(words), axis=-1)
+    u, v = tf.unstack(uniform64_from_bits(words), axis=-1)
     radius = tf.sqrt(-2.0 * tf.math.log(u))
     half_turn = v - 0.5
-    # Both angles are reduced to a quarter turn around zero while they are still exact.
+    # Both angles are reduced to within a quarter turn of zero while they are still exact.
     cosine = tf.sin(2.0 * math.pi * (tf.abs(half_turn) - 0.25))
     folded = tf.minimum(tf.abs(half_turn), 0.5 - tf.abs(half_turn))
     sine = -tf.sign(half_turn) * tf.sin(2.0 * math.pi * folded)
@@ -180,7 +180,7 @@ def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 def _bits_at_once(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int
 ) -> np.ndarray:
-    """Return what `bits` returns, by NumPy: TensorFlow's operations would dominate a short call."""
+    """Compute `bits` with NumPy, because TensorFlow's overhead would dominate a short call."""
     words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
     rows, start = (word.numpy() for word in words)
     key = _cipher_at_once(as_key(seed).numpy(), _addressed_at_once(rows, FOLD_LANE))
@@ -189,7 +189,7 @@ def _bits_at_once(
 
 
 def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
-    """Return the words of `_cipher` for arrays: a call of a graph would take milliseconds."""
+    """Compute `_cipher` with NumPy, because calling its graph would take milliseconds."""
     first, second = np.atleast_1d(key[..., 0], key[..., 1])
     keys = first, second, first ^ second ^ np.uint32(KEY_PARITY)
     left, right = counter[..., 0] + first, counter[..., 1] + second
@@ -218,7 +218,7 @@ def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _addressed(first: tf.Tensor, second: int) -> tf.Tensor:
-    """Return words [..., 2], all with the same second one."""
+    """Return counters [..., 2] that combine each first word with the same second word."""
     return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
 
 
@@ -226,5 +226,6 @@ def _addressed_at_once(first: np.ndarray, second: int) -> np.ndarray:
     return np.stack([first, np.full_like(first, second)], axis=-1)
 
 
-def _uniform64(words: tf.Tensor) -> tf.Tensor:
+def uniform64_from_bits(words: tf.Tensor) -> tf.Tensor:
+    """Return `(word + 1/2) 2^-32`, float64 [...] in (0, 1)."""
     return (tf.cast(words, tf.float64) + 0.5) * 2.0**-32

@@ -1,7 +1,8 @@
-"""A discretised mixture of logistics over the whole colour of a pixel."""
+"""A discretised mixture over the whole colour of a pixel."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -9,13 +10,14 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.logistic import LogisticMixture
+from likelihoods.mixture import Mixture
 
 PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that shifts its mean)
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelMixture:
-    """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
+    """A mixture, by default of logistics, over a pixel's channels in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel depends linearly on
     the channels before it:
@@ -25,15 +27,23 @@ class PixelMixture:
     The parameters [..., num_parameters] are [logits | means | log-scales | coefficients], channel
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
+    Args:
+      levels: number of levels of a channel.
+      channels: number of channels, 1 or 3.
+      components: number of densities in the mixture.
+      min_log_scale: least log-scale; smaller ones are raised to it.
+      make_mixture: subclass of `Mixture`, which defines the densities.
+
     Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22, no component, or a number of
-        channels other than 1 or 3.
+      ValueError: there are fewer than 2 levels or more than 2^22, there is no component, or the
+        number of channels is neither 1 nor 3.
     """
 
     levels: int = 256
     channels: int = 3
     components: int = 10
     min_log_scale: float = -7.0
+    make_mixture: Callable[..., Mixture] = LogisticMixture
 
     def __post_init__(self) -> None:
         if self.channels not in PAIRS:
@@ -41,18 +51,18 @@ class PixelMixture:
         self.mixture  # noqa: B018 - checks levels and components
 
     @property
-    def mixture(self) -> LogisticMixture:
-        """The same mixture over one channel."""
-        return LogisticMixture(self.levels, self.components, self.min_log_scale)
+    def mixture(self) -> Mixture:
+        """The mixture over a single channel."""
+        return self.make_mixture(self.levels, self.components, self.min_log_scale)
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters: for each component a logit, and the numbers of each channel."""
+        """Number of parameters: a logit, means, log-scales and coefficients per component."""
         return self.components * (1 + 2 * self.channels + len(PAIRS[self.channels]))
 
     @property
     def noise_channels(self) -> int:
-        """Number of random numbers per pixel: a uniform, and a logistic for each channel."""
+        """Number of random numbers per pixel: a uniform, and a draw for each channel."""
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -85,9 +95,9 @@ class PixelMixture:
     ) -> tf.Tensor:
         """Return the log-density of a real value of each channel, float32 [..., channels], nats.
 
-        The density, per unit in which the grid spans [-1, 1], is the mean over a bin around the
-        value, as in `LogisticMixture.log_density`, of the numbers that are rounded to levels: it
-        extends beyond [-1, 1].
+        It is the density of the numbers before rounding to levels, averaged over a bin around the
+        value as in `LogisticMixture.log_density`, in units in which the grid spans [-1, 1]. Values
+        may lie outside [-1, 1].
 
         Args:
           parameters: [..., num_parameters].
@@ -114,14 +124,14 @@ class PixelMixture:
           before: the levels int32 [...] of the channels before it; empty for the first one.
 
         Returns:
-          float32 [..., levels], for sampling: differences of one cumulative distribution, exact to
-          about 1e-7 of the whole. `level_log_probs` is exact in the tails, too, but takes several
-          times as long.
+          float32 [..., levels], for sampling: differences of a cumulative distribution, with an
+          absolute error of about 1e-7. `level_log_probs` is precise in the tails, too, but takes
+          several times as long.
         """
         logits, mean, log_scale = self._given(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
         edges = (2.0 * tf.range(1.0, self.levels) - self.levels) / (self.levels - 1.0)
-        below = tf.sigmoid((edges[:, tf.newaxis] - mean) / width)
+        below = self.mixture.cumulative_share((edges[:, tf.newaxis] - mean) / width)
         cumulative = tf.linalg.matvec(below, tf.nn.softmax(logits))
         ends = [[0, 0]] * (cumulative.shape.rank - 1)
         upper = tf.pad(cumulative, [*ends, [0, 1]], constant_values=1.0)
@@ -141,7 +151,7 @@ class PixelMixture:
           temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
-          float32 [..., levels], nats, each precise in both tails, with gradients, for training.
+          float32 [..., levels], nats, precise in both tails and differentiable, for training.
         """
         logits, mean, log_scale = self._given(parameters, before, temperature)
         every = tf.range(self.levels)[:, tf.newaxis]
@@ -167,12 +177,12 @@ class PixelMixture:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return a pixel, a function of its noise, int32 [..., channels].
+        """Return the pixels that the noise selects, int32 [..., channels].
 
         Args:
           parameters: [..., num_parameters].
-          noise: [..., 1 + channels], a uniform and a standard logistic for each channel.
-          temperature: multiplies the logistics and divides the logits.
+          noise: [..., 1 + channels], a uniform and a standard draw for each channel.
+          temperature: multiplies the draws and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         # One component is drawn for the whole pixel, which correlates its channels.
@@ -185,9 +195,9 @@ class PixelMixture:
         for c in range(self.channels):
             values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in drawn]
             mean = self._mean(c, means[..., tf.newaxis], coefficients[..., tf.newaxis], values)
-            logistic = temperature * noise[..., 1 + c]
+            draw = temperature * noise[..., 1 + c]
             drawn.append(
-                level_grid.sample_level(mean[..., 0], log_scales[..., c], logistic, self.levels)
+                level_grid.sample_level(mean[..., 0], log_scales[..., c], draw, self.levels)
             )
         return tf.stack(drawn, axis=-1)
 
@@ -205,13 +215,13 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a logistic per channel, float32 [rows, length, 1 + channels]."""
+        """Return a uniform and a draw per channel, float32 [rows, length, 1 + channels]."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:
         """Return noise float32 [..., 1 + channels] from random words uint32 [..., 1 + channels]."""
         uniform = counter_noise.uniform_from_bits(words[..., :1])
-        return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
+        return tf.concat([uniform, self.mixture.draw_from_bits(words[..., 1:])], -1)
 
     def _mean(
         self, channel: int, means: tf.Tensor, coefficients: tf.Tensor, values: list[tf.Tensor]
@@ -224,7 +234,7 @@ class PixelMixture:
         return mean
 
     def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
+        """Return logits [..., K], means and log-scales [..., channels, K], and coefficients."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(
             parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)

@@ -12,21 +12,21 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import check_levels
 
-# How many parameters probabilities are summed for, their largest standard deviation, and how far
-# from 1 rounding may leave the sum of 65,536 differences of cumulative probabilities.
+# Number of parameter vectors for which probabilities are summed, their largest standard deviation,
+# and the rounding error allowed in a sum of 65,536 differences of cumulative probabilities.
 PROBES, WIDEST, SLACK = 9, 4.0, 0.02
 TOKENS = ("Bernoulli", "Categorical")  # distributions of TensorFlow Probability over tokens
-SMALLEST = 2.0**-24  # of a uniform, which float32 can also keep below 1
+SMALLEST = 2.0**-24  # smallest uniform; 1 - 2^-24 is still below 1 in float32
 
 
 @dataclasses.dataclass(frozen=True)
 class FromTFP:
-    """A distribution over real numbers, or over integers, made from parameters by a function.
+    """A distribution over real numbers or integers that a function makes from parameters.
 
         FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
 
-    A symbol is the quantile of one uniform number; for a distribution without quantiles, it is a
-    draw by `sample` with a seed of its own. So batch, chunk and method change nothing.
+    A symbol is the quantile of one uniform number; if the distribution has no `quantile`, it is
+    drawn by `sample` with a separate seed. So symbols do not depend on batch, chunk or method.
 
     Args:
       make: function from parameters [..., num_parameters] to a scalar distribution of batch shape
@@ -36,8 +36,8 @@ class FromTFP:
       levels: number of integers; None: symbols are real numbers.
 
     Raises:
-      ValueError: the probabilities of the levels do not sum to 1, as those of a distribution over
-        real numbers do not.
+      ValueError: the probabilities of the levels do not sum to 1, for example because the
+        distribution is over real numbers.
     """
 
     make: Callable[[tf.Tensor], Any]
@@ -51,17 +51,17 @@ class FromTFP:
 
     @functools.cached_property
     def has_quantile(self) -> bool:
-        """True if the distribution implements `quantile`, which is traced to find out."""
+        """True if the distribution implements `quantile`, found by tracing a call."""
         return self._implements("quantile", 0.5)
 
     @functools.cached_property
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
-        """`Cumulative.cumulative` by the distribution's `cdf`; None for reals or without one."""
+        """`Cumulative.cumulative` from the distribution's `cdf`; None for reals or without it."""
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
 
     @functools.cached_property
     def of_tokens(self) -> bool:
-        """True if the integers are tokens without an order, as those of `tfd.Categorical`."""
+        """True if the integers are tokens without an order, as for `tfd.Categorical`."""
         if self.levels is None:
             return False
         with tf.init_scope():
@@ -101,12 +101,12 @@ class FromTFP:
         Args:
           parameters: [..., num_parameters].
           noise: [..., noise_channels], from `noise`.
-          temperature: up to 1 moves the uniform towards 1/2, so that 0 gives the median; above 1
-            it is a factor on the uniform's log-odds, which leaves it between 0 and 1. Without a
-            quantile it must be 1.
+          temperature: a value up to 1 moves the uniform towards 1/2, so that 0 gives the median;
+            a value above 1 multiplies the uniform's log-odds, which keeps it in (0, 1). For a
+            distribution without `quantile` it must be 1.
 
         Raises:
-          ValueError: the temperature is not 1 for a distribution without quantile.
+          ValueError: the temperature is not 1, and the distribution has no `quantile`.
         """
         if self.has_quantile:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
@@ -126,7 +126,7 @@ class FromTFP:
         return self._symbols(tf.reshape(each, shape))
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the mode that the distribution itself computes, as symbols [...]."""
+        """Return the distribution's own mode as symbols [...]."""
         return self._symbols(self._made(parameters).mode())
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -148,7 +148,7 @@ class FromTFP:
 
         Args:
           seed: integer in [0, 2^64), or a key uint32 [2] or [rows, 2].
-          rows: int32 [rows], the number of each row under its seed.
+          rows: row numbers int32 [rows]; each has a random stream of its own.
           start: position of the first symbol.
           length: number of symbols.
         """
@@ -162,7 +162,7 @@ class FromTFP:
         return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
 
     def _implements(self, name: str, argument: float) -> bool:
-        """Return whether the distribution implements a method, found by tracing a call of it."""
+        """Return whether the distribution implements a method, found by tracing a call."""
 
         def call(parameters: tf.Tensor) -> tf.Tensor:
             method = getattr(self._made(parameters), name, None)
@@ -179,10 +179,10 @@ class FromTFP:
         return True
 
     def _check_sums(self) -> None:
-        """Raise ValueError unless probabilities sum to 1 for some parameters.
+        """Raise ValueError unless probabilities sum to 1 for a few test parameters.
 
-        The first parameters are zeros. For others the sum may be below 1, as for counts that exceed
-        the levels, but not above 1. Parameters that `make` cannot take (NaN) are skipped.
+        The first parameters are zeros. For the others the sum may be below 1 (counts can exceed the
+        levels), but not above 1. Parameters for which the sum is NaN are skipped.
         """
         generator = np.random.default_rng(0)
         size = [PROBES, self.num_parameters]

@@ -10,7 +10,7 @@ from likelihoods.capabilities import table_of
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.distribution import Distribution
 
-# The bits of a float32 below the sign: numbers in [0, 1] as integers of the same order.
+# The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
 
 
@@ -18,10 +18,10 @@ class Choice(NamedTuple):
     """Settings of a draw from a distribution over tokens.
 
     Attributes:
-      temperature: divides the logits first, at least 0; a scalar or [...].
+      temperature: at least 0, a scalar or [...]; divides the logits before truncation.
       top_k: number of the most probable symbols that may be drawn; 0: all.
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
-        If both are given, it is a share of the total probability of the `top_k` symbols.
+        With `top_k`, it is a share of the total probability of the `top_k` symbols.
     """
 
     temperature: tf.Tensor
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 class Truncated:
     """A distribution over levels from which only the most probable ones are drawn.
 
-    Ties with the least probable symbol that is kept are kept, too. Sources: Fan et al. 2018,
+    Symbols that tie with the least probable one kept are kept, too. Sources: Fan et al. 2018,
     arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
     (top-p).
 
@@ -55,7 +55,7 @@ class Truncated:
 
     @property
     def levels(self) -> int | None:
-        """Number of symbols."""
+        """Number of levels."""
         return self.distribution.levels
 
     @property
@@ -71,7 +71,7 @@ class Truncated:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return the distribution's noise [rows, length, noise_channels]."""
+        """Return the wrapped distribution's noise [rows, length, noise_channels]."""
         return self.distribution.noise(seed, rows, start, length)
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
@@ -80,7 +80,7 @@ class Truncated:
         Args:
           parameters: [..., num_parameters].
           noise: [..., 1], uniform in (0, 1).
-          temperature: temperature, and the symbols that may be drawn.
+          temperature: temperature and truncation of the draw.
         """
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         kept = truncated(table(parameters), temperature)
@@ -88,13 +88,13 @@ class Truncated:
 
 
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
-    """Return logits in which the symbols that may not be drawn have -inf.
+    """Return the logits, with -inf for symbols that may not be drawn.
 
     Args:
       logits: float32 or float64 [..., levels].
-      choice: temperature, and the symbols that may be drawn.
+      choice: temperature and truncation of the draw.
     """
-    # A small temperature would make large logits infinite; the largest is 0 here.
+    # A small temperature would make large logits infinite, so the largest is shifted to 0.
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
@@ -111,16 +111,16 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
 
 def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Return the largest threshold [..., 1] such that the odds above it suffice; 0 if none does.
+    """Return the largest threshold [..., 1] whose odds at or above it suffice; 0 if there is none.
 
     It is found bit by bit, which is exact and needs no sorting.
 
     Args:
       odds: float32 [..., levels] in [0, 1].
-      suffices: function from a mask [..., levels] of the odds that are kept to bool [...], whether
-        those are enough.
+      suffices: function from a mask [..., levels] of the kept odds to bool [...], whether they are
+        enough.
     """
-    # Floats of at least 0 have the order of their bits, read as integers.
+    # Non-negative floats have the same order as their bits, read as integers.
     bits = tf.bitcast(odds, tf.int32)
 
     def body(place: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

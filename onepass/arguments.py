@@ -1,4 +1,4 @@
-"""Command-line words read into dataclasses, with every mistake reported in one line."""
+"""Parse command-line arguments into dataclasses, reporting every mistake in one line."""
 
 import contextlib
 import difflib
@@ -27,7 +27,7 @@ UNKNOWN = re.compile(r"Unrecognized options: --([\w.-]+)")
 
 
 class UsageError(UserError):
-    """An error of a command line that cannot be parsed; its message is one line."""
+    """An error in the command-line arguments; its message is one line."""
 
 
 def parse(
@@ -37,17 +37,17 @@ def parse(
     default: Any = None,
     description: str | None = None,
 ) -> Any:
-    """Return the dataclass `kind` read from arguments.
+    """Parse command-line arguments into an instance of a dataclass.
 
     Args:
-      kind: a dataclass.
-      arguments: words of the command line.
+      kind: the dataclass, whose fields are the options.
+      arguments: the command-line arguments.
       program: name of the command, for messages.
       default: an instance of `kind` with the default values.
       description: first paragraph of the help text; None: the dataclass's docstring.
 
     Raises:
-      UsageError: the arguments do not fit.
+      UsageError: the arguments are invalid.
     """
     import tyro
 
@@ -76,9 +76,9 @@ def chosen(arguments: list[str], known: Collection[str], what: str, program: str
     """Return the first argument, which must be one of the known words.
 
     Args:
-      arguments: words of the command line.
-      known: words to choose from.
-      what: kind of word, for messages.
+      arguments: the command-line arguments.
+      known: the allowed words.
+      what: what the word names, such as "preset", for messages.
       program: name of the command, for messages.
 
     Raises:
@@ -124,7 +124,7 @@ def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
 
 
 def _meant(word: str, options: Collection[str]) -> str | None:
-    """Return the option whose name is `word` apart from its group and `num`, or None.
+    """Return the option whose name matches `word` apart from group and "num-" prefixes, or None.
 
     `steps` and `loop.steps` mean `--loop.num-steps`.
     """
@@ -140,7 +140,7 @@ def _meant(word: str, options: Collection[str]) -> str | None:
 
 
 def _sections(boxed: str) -> list[list[str]]:
-    """Return the lines of each part of a box, drawn with lines or in ASCII, without its frame."""
+    """Return the lines of each section of an error box, without its Unicode or ASCII frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     sections: list[list[str]] = [[]]
     for line in text.splitlines()[1:]:  # the first one is the title
@@ -152,5 +152,5 @@ def _sections(boxed: str) -> list[list[str]]:
 
 
 def _options(section: list[str]) -> list[str]:
-    """Return the options that a section lists, such as `--data PATH`, without their help."""
+    """Return the options that a section lists, such as `--data PATH`, without their help texts."""
     return [line.strip() for line in section if re.match(r" {4}\S", line)]

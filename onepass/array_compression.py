@@ -1,4 +1,4 @@
-"""Lossless compression by the exact conditionals of any model."""
+"""Lossless compression with the exact conditional distributions of any model."""
 
 from typing import Any
 
@@ -18,22 +18,22 @@ def compress(
     tolerance: float = files.TOLERANCE,
     verify: bool | None = None,
 ) -> bytes:
-    """Compress elements losslessly, by the exact conditionals of a model.
+    """Compress elements losslessly with a model's exact conditional distributions.
 
-    The file takes little more than the bits of `log_prob`. Integers are stored exactly, real
-    elements as the nearest of the model's levels.
+    The file is little larger than the negative `log_prob` in bits. Integers are stored exactly,
+    real elements as the nearest of the model's levels.
 
     Args:
       model: an `Autoregressive` with at most 65,536 levels; or a shipped or trained model with its
         own `compress`, which is then called. A distribution that has neither a closed form nor
-        `cumulative` takes a table of all levels per element.
+        `cumulative` needs a table of all levels per element.
       elements: [num, time] or [num, height, width, channels].
-      condition: what the model reads besides the elements, as its `log_prob` takes it; it is not
-        stored in the file, and `decompress` needs it.
-      tolerance: relative difference of the network's outputs that is allowed on the decoding
-        processor. Within it, decoding is exact; beyond it, decoding fails with an error.
-      verify: decode the file again, with outputs off by half the tolerance, and refuse to
-        return one that does not give the elements back; None: if it is cheap, for images of a model
+      condition: the model's condition, as its `log_prob` takes it; it is not stored in the file,
+        and `decompress` needs it.
+      tolerance: relative difference allowed between the network's outputs in encoding and in
+        decoding. Within it, decoding is exact; beyond it, decoding fails with an error.
+      verify: whether to decode the file, with outputs perturbed by half the tolerance, and raise an
+        error unless the elements are restored; None: only if that is cheap, for images of a model
         with its own `compress`, and for up to 20,000 steps of a network in time order.
 
     Returns:
@@ -48,15 +48,15 @@ def compress(
 
 
 def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
-    """Decompress the elements in a file of `compress`.
+    """Decompress the elements in a file that `compress` made.
 
     Args:
       model: the model that compressed the file, in memory or loaded.
-      data: the file.
-      condition: the condition that it was compressed with.
+      data: the bytes of the file.
+      condition: the condition that was passed to `compress`.
 
     Returns:
-      [num, time] or [num, height, width, channels].
+      The elements, [num, time] or [num, height, width, channels].
 
     Raises:
       UserError: the file is damaged, truncated, or was made by a different model.
@@ -65,7 +65,7 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
 
 
 def kind_of(model: Any, name: str = "`model`") -> files.Kind:
-    """Return what compressed files of a model hold.
+    """Return the kind of elements that a model compresses.
 
     Raises:
       UserError: the model cannot compress; the message calls it `name`.

@@ -1,6 +1,6 @@
-"""The verb `evaluate` for models of users: bits per element of data.
+"""The verb `evaluate` for a user's own model: bits per element of a data set.
 
-What it computes with is imported once its options are read.
+The modules that compute are imported only after the options are parsed.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ class EvaluateArguments:
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Folder of the model, or a bundle NAME/VERSION."""
     data: Path
-    """npy file [num, time] or [num, height, width, channels]; or a folder of WAV or FLAC files, for
-    a model of sound, or of PNG or TIFF files of one size, for a model of images."""
+    """npy file [num, time] or [num, height, width, channels]; or a folder of WAV or FLAC files (for
+    a sound model), or of PNG or TIFF files of one size (for an image model)."""
     condition: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """FILE.npy [num, ...], or NUMBER for all rows, for a model with a condition; with several,
-    NAME=FILE.npy or NAME=NUMBER for each, the option repeated."""
+    """Condition of the rows: FILE.npy [num, ...], or NUMBER for all rows. For several conditions,
+    repeat the option with NAME=FILE.npy or NAME=NUMBER."""
     batch: int = 16
-    """Rows computed together."""
+    """Number of rows per batch."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """Print the figures as JSON."""
+    """Print the results as JSON."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
 
 
 def run_evaluate(arguments: list[str], parse: Callable) -> int:
-    """Parse the rest of `onepass evaluate MODEL ...`, print the results, return the exit status."""
+    """Run `onepass evaluate MODEL ...`, print the results, and return the exit status."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     from foundation.intervals import format_measure
     from onepass.array_files import rows_of

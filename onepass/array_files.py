@@ -1,4 +1,4 @@
-"""Elements of models in files: npy files, sounds and images."""
+"""Read and write the elements of models: npy, sound and image files."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -20,15 +20,14 @@ SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
 
 
 class ElementFiles(NamedTuple):
-    """How files of one kind of elements are read and written, without conversion.
+    """Functions that read and write files of one kind of elements, without conversion.
 
     Attributes:
-      read: returns the elements of a file for a model.
-      together: returns what `compress` takes, from the elements of all files.
-      write: writes the elements of one file to a path.
-      suffixes: the suffixes of files that are written; a name with a different suffix gets the
-        last one.
-      most: largest number of files and of conditions in a compressed file; None: any number.
+      read: function of a path and a model that returns the file's elements.
+      together: function that combines the elements of all files into the argument of `compress`.
+      write: function of a path, the elements of one file, and a model that writes the file.
+      suffixes: suffixes that a written file may have; a name with a different suffix gets the last.
+      most: largest number of files and of conditions per compressed file; None: no limit.
     """
 
     read: Callable[[Path, Any], np.ndarray]
@@ -39,12 +38,12 @@ class ElementFiles(NamedTuple):
 
 
 def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
-    """Yield the rows of data, [time] or [height, width, channels].
+    """Yield the rows of a data set, [time] or [height, width, channels].
 
     Args:
-      path: npy file, or a folder of sounds or images, which are read in the order of their names.
-      model: the model that reads them; its `sample_rate_hz`, if any, is the rate of the sounds, and
-        without one the files are images.
+      path: npy file, or a folder of sounds or images, which are read in order of name.
+      model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
+        read at that rate, otherwise its images are read.
 
     Raises:
       UserError: the data has no rows, or a file cannot be read.
@@ -63,10 +62,11 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
 
 
 def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
-    """Return the stored levels [height, width, channels] of an image file.
+    """Read an image file without conversion.
 
     Returns:
-      The levels, the mode, the number of frames, and whether the colours are not sRGB.
+      The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
+      colours are not sRGB.
     """
     try:
         with Image.open(path) as opened:
@@ -80,10 +80,10 @@ def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
 
 
 def _image(path: Path, model: Any) -> np.ndarray:
-    """Return the pixels of a file, uint8 [size, size, channels].
+    """Return the pixels of an image file, uint8 [size, size, channels].
 
     Raises:
-      UserError: the file cannot be read, or its size or mode is not the model's.
+      UserError: the file cannot be read, has several frames, or does not fit the model.
     """
     pixels, mode, frames, others = _opened(path)
     wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
@@ -100,7 +100,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
 
 
 def _recording(path: Path, model: Any) -> np.ndarray:
-    """Return the samples of a file, int16 [samples].
+    """Return the samples of a sound file, int16 [samples].
 
     Raises:
       UserError: the file cannot be read, or its format does not fit the model.
@@ -129,7 +129,7 @@ def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
     audio.write(path, sound, model.sample_rate_hz)
 
 
-# By the name of the `compression.files.Kind`.
+# Keyed by `compression.files.Kind.name`.
 FILES = {
     "images": ElementFiles(_image, np.stack, lambda path, x, _: write_png(path, x), (".png",)),
     "sound": ElementFiles(_recording, list, _write_sound, (".wav", ".flac"), (None, 1)),

@@ -1,7 +1,7 @@
 """The command `onepass VERB ...`; each verb is implemented in the folder that does its work.
 
-Help texts and errors in the arguments need no TensorFlow: options are in modules that import
-without it, and TensorFlow is imported after they are parsed.
+Help texts and argument errors need no TensorFlow: options are defined in modules that import
+without it, and TensorFlow is imported after the arguments are parsed.
 """
 
 import os
@@ -104,7 +104,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
-    """Return the result of `parse` after importing TensorFlow for the caller."""
+    """Parse command-line arguments, then import TensorFlow for the caller."""
     parsed = parse(*given, **named)
     _import_tensorflow_quietly()
     return parsed
@@ -143,7 +143,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
-    """Train a model of the family that the preset belongs to; return the exit status."""
+    """Run the training verb for the preset named in `rest`, and return the exit status."""
     from distill.families import of_presets
     from replicator.training.family import run_training
 
@@ -242,37 +242,22 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 
 def _kind_of_model(words: list[str]) -> str:
-    """Return the output of the first model that the words name; "sound" if they name none."""
-    kinds = map(_model_kind, [*_positional(words), *words])
+    """Return what the first model named in `words` makes; "sound" if no word names a model."""
+    from onepass.models import makes_of
+
+    kinds = map(makes_of, [*_positional(words), *words])
     return next(filter(None, kinds), "sound")
 
 
 def _positional(words: list[str]) -> list[str]:
-    """Return the words that are neither options nor possible values of options."""
+    """Return the arguments that are neither options nor possible values of options."""
     before = ["", *words]
     pairs = zip(words, before, strict=False)
     return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
 
 
-def _model_kind(word: str) -> str | None:
-    """Return what the model that a word names makes, "sound", "images" or "arrays"; or None."""
-    from distill.families import of_model
-    from distill.model_store import is_bundle_of_user
-    from foundation.model_spec import kind_of
-    from serving.bundles.folder_kind import folder_kind
-
-    path = Path(word)
-    if path.exists() and (folder_kind(path) == "saved" or is_bundle_of_user(path)):
-        return "arrays"
-    family = of_model(path)
-    if family is not None:
-        return family.makes
-    is_some = kind_of(path) if path.exists() else word.startswith("shipped")
-    return "sound" if is_some else None  # the loader of sound models explains what is wrong
-
-
 def _bench(rest: list[str]) -> int:
-    """Run `python -m benchmarks` of the checkout that this package is imported from."""
+    """Run `python -m benchmarks` in the checkout that this package is imported from."""
     checkout = Path(__file__).resolve().parent.parent
     program = checkout / "benchmarks" / "__main__.py"
     if not program.is_file():

@@ -1,7 +1,7 @@
-"""Shell completion, by tyro's own mechanism: `onepass --tyro-print-completion bash|zsh|tcsh`.
+"""Shell completion scripts from tyro: `onepass --tyro-print-completion bash|zsh|tcsh`.
 
-The command chooses a verb, and a verb a preset, before tyro reads the options; for the script they
-are combined into one tree of sub-commands.
+Normally the verb and the preset are chosen before tyro parses the options; for the script, all of
+them are combined into one tree of subcommands.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> None:
 
 
 def tree() -> Any:
-    """Return the type of the whole command line, a union of sub-commands."""
+    """Return the type of the whole command line, a union of subcommands."""
     from planning.arguments import PlanArguments
     from replicator.launch.arguments import LaunchArguments
     from serving.bundles.export_arguments import ExportArguments
@@ -45,7 +45,7 @@ def tree() -> Any:
 
 
 def _union(kinds: dict[str, Any]) -> Any:
-    """Return the union of the sub-commands, each a type that tyro reads under its name."""
+    """Return the union of the option classes of subcommands, given by name."""
     named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 
@@ -63,5 +63,5 @@ def _of_models(arguments_of: Callable[[str], Any]) -> Any:
 
 
 def _evaluations() -> dict[str, type]:
-    """Return the options of `evaluate` by what a model makes."""
+    """Return the option class of `evaluate` for models of "sound" and of "images"."""
     return {family.makes: family.evaluation for family in FAMILIES}

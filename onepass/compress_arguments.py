@@ -9,33 +9,32 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class CompressArguments:
-    """Compress images or recordings losslessly, by a model's exact conditionals.
+    """Compress images or recordings losslessly, with a model's exact conditional distributions.
 
     Pixels and samples are stored, not the files that contained them.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or a shipped model of images; or a folder of `onepass.save`."""
+    """Run directory, model folder, shipped model, or folder written by `onepass.save`."""
     files: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILES")]
     """Images of the model's size with 8 bits per channel; or 16-bit mono recordings at its sample
-    rate; or one npy file, for a folder of `onepass.save`."""
+    rate; or one npy file, for a folder written by `onepass.save`."""
     out: Path
     """File to write, such as images.onepass."""
     overwrite: bool = False
     """Replace an existing file of that name."""
     condition: tuple[str, ...] = ()
-    """Class or caption of the images, one for all or one per image; or the speaker. Stored in the
-    file."""
+    """Class or caption, one for all images or one per image; or the speaker of the recordings. It
+    is stored in the file."""
     batch: int = 256
     """Number of images that are decoded together."""
     tolerance: float = 1e-5
-    """Relative difference of the network's outputs that is allowed on the decoding processor."""
+    """Relative difference allowed between the network's outputs in encoding and in decoding."""
     verify: Literal["cheap", "always", "never"] = "cheap"
-    """Decode once more before the file is written, and refuse one that does not give the images,
-    recordings or array back: where it is cheap (images, and up to 20,000 samples), always, or
-    never."""
+    """Whether to decode the file before writing it, and refuse it if the result differs from the
+    input: cheap (only for images and up to 20,000 samples), always, or never."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,4 +50,4 @@ class DecompressArguments:
     overwrite: bool = False
     """Replace existing files of the same names."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""

@@ -1,4 +1,4 @@
-"""The verbs `compress` and `decompress`: files of images, sounds or an array, and one file."""
+"""The verbs `compress` and `decompress`, for image, sound and array files."""
 
 import time
 from pathlib import Path, PurePosixPath
@@ -73,7 +73,7 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
-    """Return the path of every element's file, named after the compressed file.
+    """Return the output path of every element, by the names stored in the compressed file.
 
     Elements with the same name get different files.
     """
@@ -93,9 +93,9 @@ def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
 
 
 def _name(name: Any) -> str:
-    """Return the last part of a name in a compressed file, which is untrusted.
+    """Return a safe file name for a name stored in a compressed file, which is untrusted.
 
-    Control characters are removed, and a name too long for a file system is cut.
+    Folders and control characters are removed; a name too long for a file system is cut.
     """
     last = PurePosixPath(str(name).replace("\\", "/")).name
     clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())

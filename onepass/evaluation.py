@@ -1,4 +1,4 @@
-"""`evaluate`: nats and bits per dimension of data, with a 95% interval over examples."""
+"""Measure nats and bits per dimension of data, with a 95% interval over examples."""
 
 import dataclasses
 import math
@@ -16,9 +16,9 @@ class Evaluation:
     """The results of evaluating a model on data.
 
     Attributes:
-      nats: mean negative log-likelihood of an element (`mean`), its 95% interval over examples by
+      nats: mean negative log-likelihood per element (`mean`), its 95% interval over examples by
         Student's t (`low`, `high`; None for a single example), and the number of examples (`n`).
-      bits: this number in bits; for integers it is the number of bits per dimension.
+      bits: the same values in bits; for integer elements these are bits per dimension.
       elements: number of elements.
     """
 
@@ -35,10 +35,10 @@ def evaluate(
     Args:
       model: a model with `log_prob`: an `Autoregressive`, a bundle or a served model.
       data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
-        first axis, also of different lengths, each of which counts the same.
+        first axis, which may differ in length. All examples have equal weight.
       condition: [num, ...], for a model with a condition, or a dict of conditions by name; a
         single number is the condition of all rows.
-      batch_size: examples computed together.
+      batch_size: number of examples per batch.
 
     Returns:
       The log-likelihood with its interval.
@@ -87,7 +87,7 @@ def _check_rows(given: dict[str, Any], count: int) -> None:
 
 
 def _batches(rows: Iterable, size: int) -> Iterator[np.ndarray]:
-    """Yield consecutive rows of one shape, at most `size`."""
+    """Yield batches of at most `size` consecutive rows of equal shape."""
     together: list[np.ndarray] = []
     for row in map(np.asarray, rows):
         if together and (row.shape != together[0].shape or len(together) == size):

@@ -1,14 +1,17 @@
-"""Any model by one call: shipped, a run, a model folder, a bundle, or a served model."""
+"""Load any model with one call: a shipped model, run, model folder, bundle or served model."""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill.command import STUDENT
+from distill.families import of_kind, of_model
+from distill.model_store import STORES
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, kind_of
-from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
-from serving.bundles.folder_kind import folder_kind
+from onepass.shipped import SHIPPED, folder
+from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.settings import is_url
 
 if TYPE_CHECKING:
@@ -33,12 +36,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """A shipped model, described before it is loaded.
+    """Description of a shipped model, available without loading it.
 
     Attributes:
       name: the argument of `load`.
       makes: "sound" or "images".
-      kind: the architecture, as model.json names it, such as "parallel-wavenet".
+      kind: name of the architecture in model.json, such as "parallel-wavenet".
       card: path of card.md: training data, licence and measured quality.
     """
 
@@ -52,7 +55,7 @@ def list_models() -> list[ModelInfo]:
     """Return the models that come with the package.
 
     Returns:
-      One `ModelInfo` per model: models of sound first, then models of images.
+      One `ModelInfo` per model: sound models first, then image models.
     """
     found = []
     for name, makes in SHIPPED.items():
@@ -68,57 +71,63 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       location: the name of a shipped model, one of `list_models`; a run directory or model folder;
         a folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
-      trust: run the program in a folder written by `save` without the scan, with the rights of this
-        process; other models do not need it. False: operations that do more than compute are
-        refused.
+      trust: whether to run the program in a folder written by `save` without scanning it, with the
+        rights of this process. If False, a program that does more than compute is refused. It has
+        no effect on other models.
 
     Returns:
       A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
-      uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
-      sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
-      exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
-      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; other
-      bundles and served models only generate.
+      uint8 [num, size, size, channels]. Sound models also have `stream`, which yields the same
+      sound in chunks. Image models and autoregressive sound models have `log_prob`, the exact
+      log-probability in nats. A folder written by `save` is returned as an `Autoregressive` or a
+      `FlowStudent`. Bundles and served models of a user's network have `sample` and `log_prob`;
+      other bundles and served models can only generate.
 
     Raises:
-      UserError: the model does not exist, cannot be read, or has a program that does more than
-        compute; or the folder has the files of two kinds of models.
+      UserError: the model does not exist, cannot be read, or contains a program that does more than
+        compute; or the folder contains files of two kinds of models.
     """
     if is_url(location):
         from onepass.remote_model import RemoteModel
 
         return RemoteModel(str(location))
     path = Path(location)
-    makes = (SHIPPED | SOURCE_ONLY).get(str(location))
-    if makes is not None and not path.exists():
-        return load_trained(makes, path)
-    if not path.exists():
+    if not path.exists() and of_model(path) is None:
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from serving.bundles.stored_models import load as load_saved
+        from serving.bundles.stored_models import load_saved
 
         return load_saved(path, trust)
     if kind == "bundle":
         from serving.bundles.loading import load as load_bundle
 
         return load_bundle(path)
-    return load_trained(makes_of(path), path)
+    return load_trained(path)
 
 
-def makes_of(path: Path) -> str:
-    """Return the output of the model in a run directory or model folder, "sound" or "images"."""
-    from pixelcnn.config import KINDS
+def load_trained(path: Path) -> Any:
+    """Load the model of a family: a shipped one, or a run, model folder or bundle's folder."""
+    family = of_model(path) or STUDENT  # whose loader says what is wrong
+    return family.parts.load(path)
 
-    return "images" if kind_of(path) in KINDS else "sound"
 
+def makes_of(location: str | Path) -> str | None:
+    """Return what a model makes: "sound", "images", or "arrays" of a user's; None: no model.
 
-def load_trained(makes: str, path: Path) -> Any:
-    """Load a model of "sound" or "images": a shipped one, or a run, model folder or bundle."""
-    if makes == "images":
-        from pixelcnn.model import load as load_images
+    Args:
+      location: a shipped name, a run, a model folder, a folder of `save`, or a bundle.
 
-        return load_images(path)
-    from distill.model import load as load_sounds
-
-    return load_sounds(path)
+    Raises:
+      UserError: the folder has files of two kinds of models.
+    """
+    path = Path(location)
+    if not path.exists():
+        family = of_model(path)
+        unknown = "sound" if str(location).startswith("shipped") else None
+        return unknown if family is None else family.makes
+    kinds = [kind for folder in (path, *versions_of(path)) if (kind := kind_of(folder))]
+    if folder_kind(path) == "saved" or not STORES.keys().isdisjoint(kinds):
+        return "arrays"
+    known = (family.makes for family in map(of_kind, kinds) if family is not None)
+    return next(known, "sound" if kinds else None)

@@ -1,4 +1,4 @@
-"""`onepass plan`: the model that a word names, and its training step for batches of any size."""
+"""The verb `plan`: find the model to plan, and its training step for batches of any size."""
 
 import tempfile
 from collections.abc import Callable
@@ -22,9 +22,9 @@ def run_plan(
     """Run `onepass plan` and return the exit status.
 
     Args:
-      rest: words after the verb.
-      parse: reads the options from the words, `onepass.arguments.parse`.
-      import_tensorflow: called before TensorFlow is needed.
+      rest: command-line arguments after the verb.
+      parse: function that parses them, `onepass.arguments.parse`.
+      import_tensorflow: function that imports TensorFlow, called before it is needed.
     """
     given = parse(PlanArguments, rest, "onepass plan")
     check(given)
@@ -41,7 +41,7 @@ def _family(model: str) -> ModelFamily | None:
     """Return the family of a run or a preset; None for an exported folder.
 
     Raises:
-      UserError: the word does not name a run, a preset or a folder that can be planned.
+      UserError: `model` is not a run, a preset or a folder that can be planned.
     """
     if (Path(model) / "manifest.json").exists():
         return None

@@ -37,7 +37,7 @@ MEASURED = (
 
 @dataclasses.dataclass(frozen=True)
 class Spoken:
-    """A sound, float32 [samples], and the time to generate it, without compilation."""
+    """A generated sound, float32 [samples], and the seconds that it took, without compilation."""
 
     sound: np.ndarray
     seconds: float
@@ -60,7 +60,8 @@ def run(given: QuickstartArguments) -> int:
     report = [_speech(teacher, student, recording, given)]
     print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)
-    report.append(_quality(evaluate_student(student, teacher, corpus, given.spoken, given.seed)))
+    figures = evaluate_student(student, teacher, corpus, copies=given.spoken, seed=given.seed)
+    report.append(_quality(figures))
     print("3. Drawing images, pixel by pixel and scale by scale")
     report.append(draw_images(given.out, given.seed))
     if given.train:
@@ -75,7 +76,7 @@ def run(given: QuickstartArguments) -> int:
 def _speech(
     teacher: SpeechModel, student: StudentModel, recording: Path, given: QuickstartArguments
 ) -> str:
-    """Generate speech with both models, write it, and return the section of the report."""
+    """Generate speech with both models, write it, and return a section of the report."""
     rate_hz = student.sample_rate_hz
     waveform = audio.read(recording, rate_hz)
     frames, short = student.frames(waveform), int(given.seconds * rate_hz)
@@ -134,13 +135,13 @@ the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
 
 
 def _extra_line() -> str:
-    """Return a line about the measures that an extra would add; "" if it would add none."""
+    """Return a line about the measures that the extra `quality` would add; "" if there are none."""
     added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 
 
 def _trained(given: QuickstartArguments, data: Path) -> str:
-    """Train a small WaveNet, and return the report's section."""
+    """Train a small WaveNet, and return a section of the report."""
     config = PRESETS[PRESET].config
     # The number of steps was chosen on a fast machine.
     loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)

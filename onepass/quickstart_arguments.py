@@ -9,10 +9,10 @@ from foundation.field_rules import at_least, require
 
 @dataclasses.dataclass(frozen=True)
 class QuickstartArguments:
-    """Run a demonstration with shipped models: speech, measures, images and a short training.
+    """Run a demonstration with shipped models: speech, quality measures, images and training.
 
-    A held-out sentence is spoken sample by sample and in one pass, and measured; images
-    are drawn pixel by pixel and scale by scale; a small WaveNet is trained; all is reported.
+    It speaks a held-out sentence sample by sample and in one pass, and measures the results; draws
+    images pixel by pixel and scale by scale; trains a small WaveNet; and writes a report.
     """
 
     out: Path = Path("onepass-quickstart")

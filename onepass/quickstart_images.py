@@ -24,11 +24,11 @@ def image_files() -> list[str]:
 
 
 def draw_images(out: Path, seed: int) -> str:
-    """Draw sheets of each shipped set with both models, and return the report's section.
+    """Draw contact sheets of each image set with both models; return a section of the report.
 
     Args:
       out: folder for the PNG and GIF files.
-      seed: the noise's seed, an integer in [0, 2^64).
+      seed: seed of the noise, an integer in [0, 2^64).
     """
     rows = []
     for name, models in SETS.items():
@@ -53,7 +53,7 @@ Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pix
 
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
-    """Return images with their scales, and the seconds per image without the first, to compile."""
+    """Return the scales of each image, and the median seconds per image after the first."""
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:

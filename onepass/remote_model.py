@@ -1,4 +1,4 @@
-"""A served model with the methods of a local one, without TensorFlow or its weights."""
+"""A served model with the methods of a local one; needs neither TensorFlow nor the weights."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ class RemoteModel(Sampling):
       spec: the server's description of the model.
 
     Args:
-      url: http://HOST:PORT/NAME, https or grpc. The token is in ONEPASS_TOKEN.
+      url: http://HOST:PORT/NAME, or https:// or grpc://. The token is read from ONEPASS_TOKEN.
       options: further arguments of `serving.Client`, such as `timeout_seconds`.
     """
 
@@ -57,8 +57,8 @@ class RemoteModel(Sampling):
         """Return sounds, float32 [num, samples], or images, uint8 [num, size, size, channels].
 
         Args:
-          condition: frames float [frames, channels] to speak; or a class, a caption or a map.
-          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames to speak, float [frames, channels]; or a class, a caption or a map.
+          seed: seed of the noise, an integer in [0, 2^64).
           num: number of outputs; output n of a seed does not depend on `num`.
           given: further arguments of `Client.speak` (text, recording, seconds, temperature, ...)
             or of `Client.draw` (temperature, ...).
@@ -77,10 +77,10 @@ class RemoteModel(Sampling):
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
         """Return one sound, or one sequence of a user's model, in chunks [samples].
 
-        For frames from a local model's `frames(...)`, it has the recording's level. For a
-        user's model of sequences, or of sound with conditions other than frames, `length` is
-        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are as in
-        `Autoregressive.stream`.
+        If the condition comes from a local model's `frames(...)`, the sound has the recording's
+        level. For a user's model of sequences, or of sound with conditions other than frames,
+        `length` is required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` work
+        as in `Autoregressive.stream`.
         """
         if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
             length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
@@ -104,17 +104,17 @@ class RemoteModel(Sampling):
     def progressions(
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
     ) -> Iterator[list[np.ndarray]]:
-        """Yield all scales of each image, the smallest first, as the server generates them.
+        """Yield the scales of each image, smallest first, as the server generates them.
 
         Args:
-          condition: a class, a caption or a map; a list has one for each image.
+          condition: a class, a caption or a map; or a list of one for each image.
           seed: seed of the noise.
           num: number of images.
           **given: further arguments of `Client.draw`.
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
-          UserError: the number of conditions is not `num`.
+          UserError: a list of conditions does not have `num` entries.
         """
         if isinstance(condition, list):
             if len(condition) != num:
@@ -130,7 +130,7 @@ class RemoteModel(Sampling):
     def _images_of(
         self, conditions: list, seed: int, temperature: Any = 1.0, guidance: float = 0.0
     ) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of the image of each condition, by requests for several at a time."""
+        """Yield the scales of one image per condition, requesting several images at a time."""
         signature = fastest(self._signatures)
         inputs = self._inputs_of(signature)
         for start in range(0, len(conditions), ROWS):
@@ -142,7 +142,7 @@ class RemoteModel(Sampling):
             yield from (scales_of(outputs, row) for row in range(len(part)))
 
     def _codes(self, conditions: list) -> Arrays:
-        """Return the input of the classes or the captions of a batch."""
+        """Return the model input for a batch of classes or captions."""
         name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
         classes = [str(each) for each in self.spec.get("classes") or ()]
         return condition_rows(name, conditions, classes, problem=UserError)
@@ -166,7 +166,7 @@ class RemoteModel(Sampling):
         self._client.close()
 
     def _condition(self, condition: Any) -> dict[str, Any]:
-        """Return a condition as an argument of `Client.draw`; an array is a map."""
+        """Return a condition as a keyword argument of `Client.draw`; an array is taken as a map."""
         if condition is None:
             return {}
         if self.spec.get("condition") in CAPTIONS:

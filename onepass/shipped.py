@@ -1,33 +1,27 @@
-"""The models that are part of the package, by name, read without TensorFlow."""
+"""Names and folders of the models that are part of the package; needs no TensorFlow."""
 
 from pathlib import Path
 
-SHIPPED = {
-    "shipped": "sound",
-    "shipped-small": "sound",
-    "shipped-kathleen": "sound",
-    "shipped-teacher": "sound",
-    "shipped-two-voices": "sound",
-    "shipped-universal-teacher": "sound",
-    "shipped-digits": "images",
-    "shipped-digits-teacher": "images",
-    "shipped-digits-flow": "images",
-    "shipped-digits-64": "images",
-    "shipped-digits-64-teacher": "images",
-    "shipped-emoji": "images",
-    "shipped-upsample": "images",
-}
-"""The output of each model."""
+from distill import shipped as students
+from distill.families import FAMILIES
+from pixelcnn import shipped as images
+from wavenet import shipped as teachers
 
-SOURCE_ONLY = {"shipped-objects": "images", "shipped-objects-teacher": "images"}
-"""The output of the models that only the source has: what was measured with them can be measured
-again. They are loaded by name, and no list shows them."""
+SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
+"""Models that only a checkout of the source contains, so that measurements can be repeated. They
+can be loaded by name, but are not listed."""
+
+SHIPPED = {
+    name: family.makes
+    for makes in ("sound", "images")
+    for family in sorted(FAMILIES, key=lambda family: family.verb)
+    if family.makes == makes
+    for name in family.shipped
+    if name not in SOURCE_ONLY
+}
+"""What each model makes, by name: sound first, students before their teachers."""
 
 
 def folder(name: str) -> Path:
     """Return the model folder of a shipped model, with model.json and card.md."""
-    from distill import shipped as students
-    from pixelcnn import shipped as images
-    from wavenet import shipped as teachers
-
     return next(kind.folder(name) for kind in (students, teachers, images) if name in kind.FOLDERS)

@@ -1,4 +1,4 @@
-"""Standard input, output and error that may be closed, full, or without a reader."""
+"""Handle standard input, output and error that are closed, full, or have no reader."""
 
 import contextlib
 import errno
@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 
 class Output:
-    """Standard output that stores the error of a line that could not be written.
+    """Standard output that remembers the first error in writing to it.
 
     Attributes:
-      lost: the error of the first line that could not be written; None if there is none.
+      lost: the error of the first failed write; None if every write succeeded.
     """
 
     def __init__(self, stream: TextIO | None):
@@ -24,7 +24,7 @@ class Output:
     def write(self, text: str) -> int:
         """Write to the stream; if it is closed, drop the text without stopping the work.
 
-        What the locale cannot encode, such as a name that is not valid text, is written escaped.
+        Characters that the locale cannot encode are written as backslash escapes.
         """
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -51,13 +51,13 @@ class Output:
             raise
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the stream."""
+        """Return an attribute of the wrapped stream."""
         return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
 def watched_output() -> Iterator[Output]:
-    """Replace standard output by an `Output` during the block, and flush it at the end."""
+    """Replace standard output with an `Output` inside the block, and flush it at the end."""
     _open_closed()
     before, output = sys.stdout, Output(sys.stdout)
     sys.stdout = output
@@ -72,7 +72,7 @@ def watched_output() -> Iterator[Output]:
 
 
 def say_error(line: str) -> None:
-    """Print a line to standard error if that is writable."""
+    """Print a line to standard error if it is writable."""
     try:
         print(f"onepass: {line}", file=sys.stderr, flush=True)
     except OSError:
@@ -82,7 +82,7 @@ def say_error(line: str) -> None:
 def _open_closed() -> None:
     """Open closed standard descriptors on the null device, so that no file takes their numbers.
 
-    Python has None for such a stream; standard output stays None, which `Output` handles.
+    Python sets such a stream to None; standard output stays None, which `Output` handles.
     """
     for number in range(3):
         try:

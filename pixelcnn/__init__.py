@@ -1,1 +1,1 @@
-"""Image models: PixelCNN, the multiscale model of O(log N) passes, their training and sampling."""
+"""Image models: PixelCNN and a multiscale model with O(log N) passes; training and sampling."""

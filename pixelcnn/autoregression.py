@@ -1,4 +1,4 @@
-"""A PixelCNN as a network of symbols, for the samplers and densities of `autoregressive`."""
+"""Adapter of PixelCNNs to `autoregressive`, which samples and evaluates networks of symbols."""
 
 import functools
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import sample
 
-ACTIVE_ROWS = 16  # of a pass by fixed point: with more, passes are fewer and each takes longer
-# What the next pass will give: of the network, its parameters for some levels, these, the newer
-# ones that the pass has sampled, and the condition.
+ACTIVE_ROWS = 16  # rows per fixed-point pass; more rows need fewer passes, which take longer
+# Predicts the parameters that the next pass will compute, from the network, the parameters for the
+# old levels, the old levels, the newly sampled levels, and the condition.
 Forecast = Callable[[PixelCNN, tf.Tensor, tf.Tensor, tf.Tensor, Condition], tf.Tensor]
 
 
 def autoregressive(density: ImageDensity) -> Autoregressive:
     """Return a PixelCNN as a model of images int32 [batch, height, width, channels].
 
-    Its condition is a dict of what the conditioner reads, such as {"label": int32 [batch]}.
+    The condition is a dict of the conditioner's inputs, such as {"label": int32 [batch]}.
 
     Raises:
-      UserError: the density belongs to a multiscale model, which draws groups of pixels at once.
+      UserError: If the density is a multiscale model, which draws groups of pixels at once.
     """
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
@@ -54,21 +54,21 @@ def linear_forecast(
     newer: tf.Tensor,
     condition: Condition,
 ) -> tf.Tensor:
-    """Return the parameters with the linear prediction of newer pixels, their units unchanged.
+    """Return the parameters after recomputing only the linear prediction, from the newer pixels.
 
-    The prediction carries most of a pixel's dependence on its neighbours and costs next to nothing.
+    The prediction accounts for most of a pixel's dependence on its neighbours at almost no cost.
     """
     units = parameters[..., : -levels.shape[-1]]
     return tf.concat([units, network.prediction(newer, condition)], -1)
 
 
 class PixelSymbols:
-    """A PixelCNN over levels in raster order; its parameters are its hidden states.
+    """A PixelCNN as a network of pixels in raster order, whose parameters are hidden states.
 
     Args:
-      network: the PixelCNN.
-      conditioner: encodes conditions that come by name; None: they come encoded.
-      forecast: function to the next guess of a sampler by fixed point; None: the sampled values.
+      conditioner: encodes conditions given by name; None: conditions are already encoded.
+      forecast: predicts the parameters of the next fixed-point pass; None: only the newly sampled
+        values are used.
     """
 
     condition = None
@@ -90,50 +90,47 @@ class PixelSymbols:
         self.forecast = forecast and functools.partial(forecast, network)
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return [batch, height, width, num_parameters], of each pixel from those before it."""
+        """Return each pixel's parameters given earlier pixels, [batch, height, width, ...]."""
         hidden = self.network.hidden(symbols, self.given(condition, symbols))
         return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
     def given(self, condition: Any, like: tf.Tensor) -> Condition:
-        """Return a condition as the layers read it, with places as in `like`."""
-        if isinstance(condition, Condition):  # as it was returned here
+        """Return the encoded condition, with coordinates for images with the shape of `like`."""
+        if isinstance(condition, Condition):  # an earlier result of this method
             return condition
         return self.network.placed(self.encoded(condition), like)
 
     def encoded(self, condition: Any) -> Condition:
-        """Return what the conditioner makes of conditions by name, without places."""
+        """Return the encoding of conditions given by name, without coordinates."""
         named = {} if condition is None else condition.fixed
         return NONE if self._conditioner is None else self._conditioner(named)
 
     def rows_of(self, condition: Condition, at: tf.Tensor) -> Condition:
-        """Return the condition of the rows of images at int32 [images, rows, 2]."""
+        """Return the condition of the image rows at `at`, (image, row) int32 [images, rows, 2]."""
         vector, map_ = condition
         return Condition(
             None if vector is None else tf.gather(vector, at[:, 0, 0]),
-            # The map of the coordinates alone is one for all images.
+            # A map of only coordinates is shared by all images.
             None if map_ is None else tf.gather_nd(map_, at * [int(map_.shape[0] != 1), 1]),
         )
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
+        """Return the position of each pixel in raster order, int32 [1, height, width, 1]."""
         return raster_positions(symbols)
 
 
 def context_rows(network: PixelCNN) -> int:
-    """Return the number of rows above a pixel that its distribution depends on."""
+    """Return the number of rows above a pixel in its receptive field."""
     return FRONT_ROWS + sum(network.config.layer_dilations)
 
 
 class PixelDistribution:
-    """The distribution of a pixel that an output layer reads from a hidden state.
-
-    Its noise consists of the random words themselves.
+    """The distribution of a pixel, as a function of the network's hidden state.
 
     Args:
-      output: the output layer.
-      config: the levels and channels of a pixel.
-      guidance: weight away from the null condition, for a batch whose second half are twins under
-        that condition; None: no guidance.
+      config: the `OutputConfig`, with the numbers of levels and channels.
+      guidance: guidance weight, for a batch whose second half repeats the first half under the null
+        condition; None: no guidance.
     """
 
     def __init__(self, output: Output, config: Any, guidance: Any = None) -> None:
@@ -143,17 +140,17 @@ class PixelDistribution:
         self.num_parameters = output.hidden_units + config.channels
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability float32 [...], nats, of pixels int32 [..., channels]."""
+        """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
         return self._output.log_prob(self._hidden(parameters), symbols)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return pixels int32 [..., channels], a function of the parameters and the words."""
+        """Draw pixels int32 [..., channels], a pure function of parameters and `noise`."""
         return self._output.sample(self._hidden(parameters), noise, temperature, self._guidance)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level of each channel given those before it."""
+        """Return the most probable level of each channel, given the channels before it."""
         hidden, drawn = self._hidden(parameters), list[tf.Tensor]()
         for _ in range(self.channels):
             table = self._output.level_log_probs(hidden, drawn)
@@ -163,7 +160,7 @@ class PixelDistribution:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return the noise of every pixel, random words uint32 [rows, length, noise_channels]."""
+        """Return the random words of every pixel, uint32 [rows, length, noise_channels]."""
         return noise.words(seed, rows, start, length, self.noise_channels)
 
     def _hidden(self, parameters: tf.Tensor) -> Hidden:
@@ -173,7 +170,7 @@ class PixelDistribution:
 
 @register(PixelCNN, object, method="cached")
 def cached_rows(network: PixelCNN, distribution: Any) -> Any:
-    """Return the sampler that caches the rows of every layer, as one program for each shape."""
+    """Return the cached sampler, compiled once for each shape."""
 
     @tf.function(jit_compile=True, autograph=False)
     def program(words: tf.Tensor, condition: Condition, temperature: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The measurements of a run of an image model, and its model card."""
+"""Measurements of a trained image model, and its model card."""
 
 import dataclasses
 from pathlib import Path
@@ -19,12 +19,12 @@ from pixelcnn.joining import joined
 from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 from pixelcnn.model import folder_of, load
 
-OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says about it
-FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
+OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # entries of config.json about a teacher
+FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # loss terms in "targets"
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
-    """Measure a run's model on dev, given its config.json."""
+    """Evaluate a run's model on the dev split; `stored` is the content of its config.json."""
     model = load(given.run)
     if given.parts_from:
         others = tuple(folder_of(path) for path in given.parts_from)
@@ -33,7 +33,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     if "teacher" in stored:
         stored["teacher"] = Path(stored["teacher"]).name
     dtype = np.float16 if given.float16 else np.float32
-    for variable in model.network.trainable_variables:  # so that the stored precision is measured
+    for variable in model.network.trainable_variables:  # evaluate at the stored precision
         variable.assign(variable.numpy().astype(dtype).astype(np.float32))
     data = stored["data_folder"]
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
@@ -50,7 +50,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _teacher_line(spec: dict) -> str:
-    """Return a line about a distilled model's teacher; "" for a model trained only on images."""
+    """Return a line of text about a distilled model's teacher, or ""."""
     if "teacher" not in spec:
         return ""
     first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
@@ -73,21 +73,21 @@ def _flow_targets(targets: dict) -> str:
 
 
 def _captions_line(spec: dict) -> str:
-    """Return a line about the captions of the data; "" for a model that does not read any."""
+    """Return a line of text with example captions; "" for a model without captions."""
     if not spec.get("captions"):
         return ""
     return f"- Captions such as: {'; '.join(spec['captions'])}\n"
 
 
 def _precision(spec: dict) -> str:
-    """Return the precision of the stored weights; half for older folders, which do not state it."""
+    """Describe the precision of the stored weights, which is float16 in older model folders."""
     if spec.get("stored_dtype", "float16") == "float16":
         return "half precision (float16), rounded: images differ from those of the run"
     return "single precision (float32): images are those of the run"
 
 
 def card(spec: dict) -> str:
-    """Return the model card, Markdown, of a model.json."""
+    """Return the model card, as Markdown; `spec` is the content of model.json."""
     quality = spec["quality"]
     seconds = quality["seconds_per_picture"]
     timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"

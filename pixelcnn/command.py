@@ -1,4 +1,4 @@
-"""The options of the verbs of image models, and their family."""
+"""Command-line options for image models, and their `ModelFamily`."""
 
 import contextlib
 import dataclasses
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNArguments(TrainingOptions):
-    """Train a PixelCNN on images; resumes where it stopped."""
+    """Train a PixelCNN on images; an interrupted run resumes where it stopped."""
 
     data: str
-    """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
-    with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
-    or tfds:NAME."""
+    """Folder of images of any format and size (classes are given by sub-folders, or by a table
+    pictures.tsv with columns file, class, caption); or an npz file; or a folder with *_train.npz
+    and *_dev.npz; or tfds:NAME."""
     config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleArguments(TrainingOptions):
-    """Train a multiscale PixelCNN on images; resumes where it stopped."""
+    """Train a multiscale PixelCNN on images; an interrupted run resumes where it stopped."""
 
     data: str
-    """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
-    with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
-    or tfds:NAME; for video a folder with episodes, a *_train.npz and a *_dev.npz."""
+    """Folder of images of any format and size (classes are given by sub-folders, or by a table
+    pictures.tsv with columns file, class, caption); or an npz file; or a folder with *_train.npz
+    and *_dev.npz, which contain episodes for a video model; or tfds:NAME."""
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
 
 
@@ -45,12 +45,12 @@ ARGUMENTS: dict[str, Any] = {"pixelcnn": PixelCNNArguments, "multiscale": Multis
 
 
 def arguments_of(preset: str) -> Any:
-    """Return the type of the options of a preset."""
+    """Return the dataclass of a preset's command-line options."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
 def _detected(config: Any, arguments: list[str]) -> list[str]:
-    """Return and print the options that the images require; none for a help text."""
+    """Return and print the options that the images require; return none if help is requested."""
     if {"-h", "--help"} & set(arguments):
         return []
     from pixelcnn.data.detection import detected
@@ -65,10 +65,9 @@ def _detected(config: Any, arguments: list[str]) -> list[str]:
 class EvaluateArguments:
     """Evaluate an image model on dev images.
 
-    It measures bits per dimension, in all and scale by scale, compared with lossless WebP and JPEG
-    XL on the same files; the worth of its condition; and speed. Models of classes or captions also
-    get measures of their samples, by a classifier trained on real images alone when it is first
-    needed.
+    Reports bits per dimension (in total and per scale, compared with lossless WebP and JPEG XL),
+    how many bits the condition saves, and speed. Samples of class- or caption-conditional models
+    are also judged by a classifier, which is trained on the real images when first needed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
@@ -76,22 +75,22 @@ class EvaluateArguments:
     shipped-digits-flow, shipped-digits-64, shipped-digits-64-teacher, shipped-upsample,
     shipped-emoji."""
     data: str | None = None
-    """Images, as for `train`, whose dev split is used; None: those of its training."""
+    """Images, as for `train`, whose dev split is used; None: the model's training data."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False
-    """Use the images of all splits, including those for training."""
+    """Evaluate on the images of all splits, including training images."""
     samples: int = 200
-    """Number of images to draw and measure; 0: none."""
+    """Number of images to sample and judge; 0: none."""
     guidance: float = 0.0
-    """Guidance of these samples, see `onepass sample`."""
+    """Guidance weight of the samples, as in `onepass sample`."""
     temperature: tuple[float, ...] = (1.0,)
-    """Temperature of these samples; one number, or one per scale, base first."""
+    """Temperature of the samples: one number, or one per scale, base first."""
     seed: int = 0
-    """Seed of the intervals and the samples."""
+    """Random seed of the samples."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
     def check(self) -> None:
-        """Raise UserError for a negative number of samples."""
+        """Raise a UserError for a negative number of samples."""
         if self.samples < 0:
             raise UserError(f"`--samples` must be 0 or more, got {self.samples}.")
 
@@ -107,7 +106,7 @@ def _evaluated(given: EvaluateArguments, model: "ImageModel", data: str) -> dict
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
-    """Return measures of samples as "samples"; {} if the model has neither classes nor captions."""
+    """Return {"samples": measures of samples}; {} if the samples cannot be judged."""
     if not dataset.classes or not model.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
@@ -124,7 +123,11 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
 
 
 def training_data(path: Path) -> str:
-    """Return the location of a run's images; the shipped dev images for a shipped model."""
+    """Return the images that a run was trained on, or the dev images of a shipped model.
+
+    Raises:
+      UserError: If the images are unknown or no longer exist.
+    """
     if str(path) in shipped.FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():

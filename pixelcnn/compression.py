@@ -1,7 +1,7 @@
-"""Compressed files of images, by a density's exact conditionals, decoded in few passes.
+"""Lossless compression of images with the conditional distributions of an image model.
 
-A PixelCNN is decoded pixel by pixel, with the caches of its cached sampler. In a multiscale model
-only the base is decoded so, and each doubling then takes three network passes: O(log N) per image.
+A PixelCNN decodes pixel by pixel, with caches as in sampling. In a multiscale model only the base
+is decoded pixel by pixel, and each doubling then takes three network passes, O(log N) per image.
 All images of a batch are decoded together.
 """
 
@@ -27,25 +27,26 @@ from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.pixel_distributions import PIXELS, Pixels
+from pixelcnn.pixel_distributions import PIXELS, Pixels, TabledPixels
 from pixelcnn.stepping import SteppedPixelCNN
 
 MODE = Mode(linear=tf.float64)
-MOST_BATCH = 1 << 12  # images that are decoded together, in memory
-# Types of conditions in a file, by the kind of the model's condition.
+MOST_TABLED = 256  # levels of a likelihood without a closed form
+MOST_BATCH = 1 << 12  # maximum number of images that are decoded together
+# {kind of the model's condition: type of a condition in a file}
 STORED: dict[str, type] = {"none": type(None), "class": int, "text": str, "map": list}
-# The levels int32 [pixels, channels] of the next pixels of a part, with these hidden states.
+# Decodes the next pixels of a part, int32 [pixels, channels], given their hidden states.
 Read = Callable[[str, Hidden], np.ndarray]
 
 
 class ImageConditionals:
-    """The conditionals of a density, with its weights at the time of the call.
+    """The conditional distributions of a density's pixels, under its current weights.
 
-    A condition is a dict of the arrays that the conditioner reads.
+    Conditions are dicts of the arrays that the conditioner reads.
 
     Attributes:
-      passes: number of network passes of the newest decoding.
-      steps: number of pixels that it stepped through.
+      passes: number of network passes in the latest decoding.
+      steps: number of pixels that the latest decoding stepped through.
     """
 
     def __init__(self, density: ImageDensity) -> None:
@@ -60,17 +61,17 @@ class ImageConditionals:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of a stream of images of a shape; each scale is a class of its own."""
+        """Return the layout of a stream of images, in which each scale is a separate class."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
         sizes = (shape[-1], scales, int(np.prod(shape[:3])))
         return Layout(depth_of(self.levels), *sizes, self.levels)
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return True: all images of a batch are decoded together."""
+        """Return True, since all images of a batch are decoded together."""
         return True
 
     def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
-        """Yield known images [batch, size, size, channels] as `Known` pixels, part by part."""
+        """Yield the pixels of known images [batch, size, size, channels], part by part."""
         parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():
             direct = self._network(name).draws_at_once
@@ -87,7 +88,7 @@ class ImageConditionals:
     def read(
         self, shape: tuple[int, ...], condition: dict, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return images int32 [batch, size, size, channels], decoded part by part."""
+        """Decode images int32 [batch, size, size, channels], part by part."""
 
         def read(name: str, hidden: Hidden) -> np.ndarray:
             hidden = Hidden(*(np.asarray(each) for each in hidden))
@@ -103,14 +104,14 @@ class ImageConditionals:
         return self._scan(read, name, self._network(name), given, shape[0], size)
 
     def pixels(self, name: str, hidden: Hidden, coding: Coding) -> Pixels:
-        """Return the distributions of a part's pixels, whose hidden states are [pixels, ...]."""
+        """Return the distributions of a part's pixels from hidden states [pixels, ...]."""
         network = self._network(name)
         output = network.output or network.shallow.output
-        made = PIXELS[output.kind]
+        made = PIXELS.get(output.kind, TabledPixels)
         return made(output, hidden, coding.tolerance, self._mapped, coding.moved)
 
     def _hidden(self, batch: dict) -> dict:
-        """Return the hidden states and levels of all pixels, part by part."""
+        """Return {part: (hidden states, levels)} of all pixels."""
         condition = self.density.conditioner(batch)
         parts = self.density.conditionals(batch["levels"], condition, MODE)
         return {name: (part.hidden, part.levels) for name, part in parts.items()}
@@ -130,7 +131,7 @@ class ImageConditionals:
         return image
 
     def _group(self, read: Read, name: str, groups: list, placed: Condition) -> np.ndarray:
-        """Return the pixels of a group given the groups before it, int32 like the first group."""
+        """Decode a group of pixels given the groups before it, int32 with the same shape."""
         factor, shape = self._network(name), groups[0].shape
         if name not in self._factors:
             program = tf.function(factor, autograph=False, reduce_retracing=True)
@@ -156,16 +157,9 @@ class ImageConditionals:
         size: int,
         more: tf.Tensor | None = None,
     ) -> np.ndarray:
-        """Return images [batch, size, size, channels] of a part, decoded pixel by pixel.
+        """Decode images [batch, size, size, channels] of a part pixel by pixel.
 
-        Args:
-          read: decodes pixels of a part from their hidden states.
-          name: name of the part.
-          network: the network of the part.
-          condition: the condition of every image.
-          batch: number of images.
-          size: side of the images, in pixels.
-          more: values to add to the linear prediction, [batch, size, size, channels], or None.
+        `more`, [batch, size, size, channels] or None, is added to the linear prediction.
         """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
@@ -174,12 +168,12 @@ class ImageConditionals:
         return self._stepped[name, size].read(condition, batch, size, own, more)
 
     def _class(self, name: str) -> int:
-        """Return the class of the pixels of a part: each scale has its own."""
+        """Return the class of a part's pixels, the index of its scale."""
         model = self.density.multiscale
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
     def _network(self, name: str) -> Any:
-        """Return the PixelCNN or the factor of a part."""
+        """Return the network of a part, a PixelCNN or a factor."""
         model = self.density.multiscale
         if model is None:
             return self.density.pixelcnn
@@ -190,7 +184,7 @@ class Images(Kind):
     """The format of an `ImageModel`'s compressed files: images and their conditions.
 
     Raises:
-      UserError: the model has no exact conditionals.
+      UserError: If the model has no exact conditional distributions.
     """
 
     name, version, dtype = "images", 1, "u1"
@@ -208,15 +202,21 @@ class Images(Kind):
             raise UserError(
                 "A video model's images cannot be compressed: they need the frames before."
             )
+        output = model.config.output
+        if output.likelihood not in PIXELS and output.levels > MOST_TABLED:
+            raise UserError(
+                f"A model of {output.likelihood} must have at most {MOST_TABLED} levels to "
+                f"compress, got {output.levels}."
+            )
         self._model, self.conditionals = model, ImageConditionals(model.density)
         self._shape = (model.size, model.size, model.channels)
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digest of the density."""
+        """Return the density's digest; None: it is the same in files of format version 1."""
         return digest_of_network(self._model.density), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the parts of a file of images, with `batch` of them in a stream."""
+        """Return the shape, description and levels to store, with `batch` images per stream."""
         batch = options.get("batch", 256)
         images, model = np.asarray(elements), self._model
         if images.dtype != np.uint8 or images.shape[1:] != self._shape or not len(images):
@@ -236,7 +236,7 @@ class Images(Kind):
         return images.shape, described, (part.astype(np.int32) for part in parts)
 
     def check(self, found: Container) -> None:
-        """Raise UserError unless all fields, except the content of conditions, are in range."""
+        """Raise a UserError unless all fields, except the content of conditions, are in range."""
         num, *shape = found.shape
         if not num or tuple(shape) != self._shape:
             size = self._model.size
@@ -250,7 +250,7 @@ class Images(Kind):
             fields.damaged("condition", f"a list of {wanted.__name__}")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the batches of a file."""
+        """Yield the shape and the conditions of each batch in a file."""
         num, batch = found.shape[0], found.description["batch"]
         stored = found.description.get("condition", [None])
         for first in range(0, num, batch):
@@ -262,10 +262,10 @@ class Images(Kind):
         return np.concatenate(parts)
 
     def _rows(self, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
-        """Return the conditions of `count` images, starting at `first`, as the model reads them.
+        """Return the conditioner's inputs for `count` images, starting at `first`.
 
         Raises:
-          UserError: a stored condition is not one that the model reads.
+          UserError: If a stored condition does not fit the model.
         """
         values = stored * count if len(stored) == 1 else stored[first : first + count]
         read, size = self._model.condition, self._model.size
@@ -280,8 +280,8 @@ class Images(Kind):
 
 
 def _stored(model: Any, value: Any) -> Any:
-    """Return a condition as stored: a class's number, a caption, the rows of a map, or None."""
-    model.condition(value)  # refuses what the model does not know
+    """Return a condition as stored: the number of a class, a caption, a map as a list, or None."""
+    model.condition(value)  # raises an error for an unknown condition
     if value is None:
         return None
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Training configurations of image models, every field settable on the command line."""
+"""Training configurations of image models; every field is also a command-line option."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -22,17 +22,17 @@ SamplerName = Literal["cached", "fixed-point", "naive"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(ImageRules):
-    """The settings of the images and of their batches."""
+    """Settings of the images, their augmentation and their batches."""
 
     flip: bool = False
-    """Mirror images left to right at random."""
+    """Mirror each image horizontally with probability 1/2."""
     shift: int = 0
-    """Move images by up to this many pixels, up, down and sideways; edges are repeated."""
+    """Maximum random shift of an image in pixels, on both axes; edge pixels are repeated."""
     batch_size: int = 16
-    """Images per batch."""
+    """Number of images per batch."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if a number is out of range."""
+        """Raise a ValueError that names the first invalid field."""
         super().__post_init__()
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
@@ -41,25 +41,25 @@ class DataConfig(ImageRules):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """The settings that decide the outcome of training, except the network's."""
+    """Settings of a training run that both kinds of image models share."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
-    """Distribution of a pixel."""
+    """Output distribution of a pixel."""
     conditioning: ConditioningConfig = dataclasses.field(default_factory=ConditioningConfig)
-    """Condition of the images."""
+    """Condition of the images and its encoder."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    """Images."""
+    """Images and batches."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    """Optimiser of the weights."""
+    """Optimiser."""
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
-    """Length of training and intervals of evaluation; may change when a run is resumed."""
+    """Length of training and evaluation intervals; may change when a run is resumed."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of convolutions during training; all else is float32."""
+    """Type of the convolutions during training; everything else is float32."""
     seed: int = 0
-    """Seed of the weights, the order of the images, dropout and crops."""
+    """Random seed of the initial weights, the order of the images, augmentation and dropout."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if two parts do not fit together."""
+        """Raise a ValueError if the settings are inconsistent."""
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)
@@ -69,7 +69,7 @@ class TrainConfig:
             raise UserError("`data.flip` must be off for a video: actions have a direction.")
         eight = self.data.bits == 8 or self.conditioning.kind != "video"
         require(eight, "data.bits", "8 for a video", self.data.bits)
-        linear = self.data.bits == 8 or self.output.likelihood == "logistic"
+        linear = self.data.bits == 8 or self.output.has_density
         require(linear, "data.bits", "8 for a softmax", self.data.bits)
         grey = self.data.bits == 8 or self.data.channels == 1
         require(grey, "data.bits", "8 in colour", self.data.bits)
@@ -77,31 +77,31 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNTrainConfig(TrainConfig):
-    """The settings of the training of a PixelCNN."""
+    """Settings of a training run of a PixelCNN."""
 
     kind: ClassVar[Literal["pixelcnn"]] = "pixelcnn"
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
-    """The network."""
+    """Architecture of the PixelCNN."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for random squares of photographs, or if two parts do not fit."""
+        """Raise a ValueError if the settings are inconsistent, or `data.crop` is not 0."""
         super().__post_init__()
         require(not self.data.crop, "data.crop", "0 for a PixelCNN", self.data.crop)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleTrainConfig(TrainConfig):
-    """The settings of the training of a multiscale PixelCNN, or of some of its parts."""
+    """Settings of a training run of a multiscale PixelCNN, or of some of its parts."""
 
     kind: ClassVar[Literal["multiscale"]] = "multiscale"
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
-    """The networks."""
+    """Architecture of base and factors."""
     parts: tuple[str, ...] = ()
-    """Train only these parts: a size, such as 16 (the three factors that draw it, or the base), or
-    one factor, such as 16.2; none: all."""
+    """Train only these parts: a size, such as 16 (the base, or the three factors of that size), or
+    a single factor, such as 16.2. Empty: all parts."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the sizes do not fit together or a part is unknown."""
+        """Raise a ValueError if the settings are inconsistent or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)
         names, coordinates = self.part_names, self.network.factor.coordinates
@@ -112,7 +112,7 @@ class MultiscaleTrainConfig(TrainConfig):
             self._check_photographs(str(self.network.base_size), names)
 
     def _check_photographs(self, base: str, names: tuple[str, ...]) -> None:
-        """Raise ValueError for a model that cannot be trained on squares of photographs."""
+        """Raise a ValueError if the model cannot be trained on crops of photographs."""
         crop, bits = self.data.crop, self.data.bits
         rule = "0 with `network.factor.coordinates`"
         require(not self.network.factor.coordinates, "data.crop", rule, crop)
@@ -126,12 +126,12 @@ class MultiscaleTrainConfig(TrainConfig):
 
     @property
     def multiple(self) -> int:
-        """Number that must divide a photograph's sides so that every scale has whole patches."""
+        """Number that must divide a photograph's sides, so that scales consist of whole patches."""
         return self.data.size // self.network.base_size * self.network.factor.patch
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the parts that are trained, base first."""
+        """Names of the parts to train, base first."""
         known = part_names(sizes_between(self.network.base_size, self.data.size))
         for wanted in self.parts:
             if not any(_is_of(name, wanted) for name in known):

@@ -1,4 +1,4 @@
-"""A conditioner and a network as one density over images, PixelCNN or multiscale alike."""
+"""The density of an image model: a conditioner with a PixelCNN or a multiscale network."""
 
 import math
 
@@ -11,16 +11,17 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
-from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from replicator import Replicator
 
 Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions; the configuration is resolved."""
+    """The density of images given their conditions; the configuration must be resolved."""
 
     def __init__(
         self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"
@@ -46,20 +47,21 @@ class ImageDensity(tf.Module):
 
     @property
     def num_dims(self) -> int:
-        """Dimensions of an image: pixels times channels."""
+        """Number of dimensions of an image, pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
     @property
     def whole(self) -> bool:
-        """True if the density can sample; a multiscale model needs all its parts for that."""
+        """Whether all parts of the model exist, which sampling from scratch needs."""
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
     def drawn_numbers(self, levels: tf.Tensor) -> float:
-        """Return how many values of an image, pixels times channels, bits per dimension count.
+        """Return the number of dimensions per image by which bits are divided.
 
-        All of them; if images may have any shape, those that the parts draw. The levels are int32
-        [batch, height, width, channels], of known shape.
+        It is the number of values (pixels times channels) in an image; for a model of images of any
+        shape, the number of values that its parts draw. `levels` have a static shape [batch,
+        height, width, channels].
         """
         share = 1.0
         if self.multiscale is not None and self.multiscale.any_shape:
@@ -67,12 +69,10 @@ class ImageDensity(tf.Module):
         return share * math.prod(levels.shape[1:])
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
-        """Return the log-probability of every part by name, in nats, float32 [batch] each.
+        """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        Args:
-          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
-          mode: the precision and the dropout.
-          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
+        `batch` has "levels" int32 [batch, height, width, channels], and the conditioner's inputs;
+        `seeds` int32 [batch, 2] select random crops of the larger scales.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -80,8 +80,28 @@ class ImageDensity(tf.Module):
         parts = self.conditionals(levels, condition, mode)
         return {part: conditionals.nats() for part, conditionals in parts.items()}
 
+    def drawn_nats(self, batch: dict, seed: tf.Tensor, rows: tf.Tensor) -> dict:
+        """Return `nats` of images that `ImageSampler` drew at temperature 1, part by part.
+
+        A base that is a flow has the density of its own noise, which needs no inverse.
+
+        Args:
+          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
+          seed: the noise's seed, a key uint32 [2].
+          rows: int32 [batch], the index of each image under the seed.
+        """
+        model = self.multiscale
+        if model is None or not model.has_flow:
+            return self.nats(batch)
+        condition, side = self.conditioner(batch), model.config.base_size
+        words = multiscale_words(model, seed, rows, side)
+        words = tf.reshape(words, [-1, side, side, model.noise_words])
+        nats = {model.parts[0]: model.base.drawn_nats(words, condition_at(condition, side))}
+        parts = self.conditionals(batch["levels"], condition)
+        return nats | {part: conditionals.nats() for part, conditionals in parts.items()}
+
     def code_length(self, batch: dict) -> dict:
-        """Return the code length of the images in nats by part, float32 [batch]: minus `nats`."""
+        """Return {part: code length}, the negative of `nats`, float32 [batch] each."""
         return {part: -nats for part, nats in self.nats(batch).items()}
 
     def conditionals(
@@ -91,13 +111,10 @@ class ImageDensity(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict[str, PixelOutputs]:
-        """Return the distribution of every pixel, part by part; a PixelCNN has one part.
+        """Return {part: distribution of every pixel}; a PixelCNN has one part.
 
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: the conditioner's output for the batch.
-          mode: the precision and the dropout.
-          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
+        `levels` are int32 [batch, height, width, channels]; `condition` is the conditioner's
+        output; `seeds` int32 [batch, 2] select random crops of the larger scales.
         """
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
@@ -107,16 +124,16 @@ class ImageDensity(tf.Module):
         return {size: self.pixelcnn.conditionals(levels, condition, mode)}
 
     def loss(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return a batch's nats per dimension, minus the log-likelihood, and `bits_per_dim`.
+        """Return the negative log-likelihood in nats per dimension, and metric "bits_per_dim".
 
-        A replica's share of a batch also has the arrays of `ImageLoss.global_inputs`.
+        A replica's share of a batch also contains the results of `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.drawn_numbers(batch["levels"])
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:
-        """Return the precision and the dropout for a training batch, or for a replica's share."""
+        """Return the precision and dropout for a training batch, or for a replica's share of it."""
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
@@ -125,26 +142,26 @@ class ImageDensity(tf.Module):
 
 
 class ImageLoss:
-    """The loss of a density, called with a batch, which replicas may share."""
+    """The training loss of a density, for a batch or a replica's share of it."""
 
     def __init__(self, density: ImageDensity) -> None:
         self.density = density
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return a batch's nats per dimension, minus the log-likelihood, and `bits_per_dim`."""
+        """Return the negative log-likelihood in nats per dimension, and metric "bits_per_dim"."""
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch; see `GlobalBatchLoss`.
+        """Return the inputs of dropout that depend on the whole batch, for `GlobalBatchLoss`.
 
-        "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
-        the index of the rows that the replica's batch holds.
+        "seeds", int32 [replicas, rows, 2], are the seeds of the whole batch; "share", int32 [], is
+        the index of the replica's share.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}
 
 
 def condition_specs(config: AnyTrainConfig) -> Specs:
-    """Return the shapes and types of the condition in a batch of one; `config` is resolved."""
+    """Return the conditioner's inputs for a batch of one, as specs; `config` must be resolved."""
     side, conditioning = config.data.size, config.conditioning
     steps = conditioning.context_frames
     frames = [1, steps, side, side, config.data.channels]

@@ -1,4 +1,4 @@
-"""Evaluation of an image model: bits per dimension by scale, compared with lossless files."""
+"""Evaluation of an image model: bits per dimension, compared with lossless image files."""
 
 import dataclasses
 import math
@@ -19,26 +19,25 @@ from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
 from pixelcnn.sampling.generation import Request
 
-MOST_MIXED = 20  # classes under each of which every image is evaluated
+MOST_MIXED = 20  # maximum number of classes for which every image is evaluated under every class
 Parts = dict[str, np.ndarray]
 Nats = Callable[[Mapping[str, tf.Tensor]], Mapping[str, tf.Tensor]]
 
 
 def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
-    """Return the metrics of a model on the dev images, as `evaluate --json` prints them.
+    """Evaluate a model on the dev images and return what `evaluate --json` prints.
 
     Returns:
-      A dict with bits_per_dim, seconds_per_picture (batch 1, without compilation; None for a model
-      that lacks parts), measures {name: `Measure`}, codec {name: bits per dimension of the same
-      images in lossless files} and dev {"pictures", "of"}, their number and the source's. A model
-      of photographs has as codec what the files of the dev images add to those of the start, per
-      value that the model draws, and as codec_by_scale the same for every scale. Measures are
-      bits_per_dim; for a multiscale model one per scale, over the values drawn at that scale; for
-      a conditional model bits_per_dim under the condition of another image, and the difference,
-      means over `dataset.shuffles`; for a model of captions the share of images that are likelier
-      under their own than under each of those; for a model of at most `MOST_MIXED` classes the bits
-      saved by knowing the class (`_bits_for_the_class`). If the base is a flow, bits are an upper
-      bound, see `ImageFlow.nats`.
+      A dict with:
+      - bits_per_dim, an upper bound if the base is a flow (`ImageFlow.nats`);
+      - seconds_per_picture at batch size 1, without compilation; None if the model lacks parts;
+      - codec {name: bits per dimension of lossless files of the same images}; for a model of
+        photographs, codec and codec_by_scale are the results of `codec_bits_by_scale`;
+      - dev {"pictures": number of dev images, "of": number of images in the source};
+      - measures {name: `Measure`}: bits_per_dim; bits per dimension of each scale (multiscale);
+        bits per dimension under another image's condition, and the difference; the share of images
+        more probable under their caption than under every other tried one; and, for at most
+        `MOST_MIXED` classes, the bits saved by knowing the class (`_bits_for_the_class`).
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -76,7 +75,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
 
 def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
-    """Return the bits of every image, [images], part by part."""
+    """Return {part: bits of every image, [images]}."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
         for batch in batches:
@@ -96,13 +95,13 @@ def _bits_of_others(nats: Nats, dataset: ImageDataset) -> np.ndarray:
 def _bits_for_the_class(
     nats: Nats, dataset: ImageDataset, classes: int, bits: np.ndarray
 ) -> np.ndarray:
-    """Return the bits saved per image compared with a class drawn at random, [images].
+    """Return the bits per image saved by knowing the class, [images].
 
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
 
-    This is at most log2(classes). If a model is too sure of its classes, the cost of another class
-    (`gained_by_the_condition`) grows without bound, while this measure falls below 0. `bits` has
-    the bits of every image under its own class.
+    This is at most log2(C). For a model that is overconfident about classes, the bits gained over
+    a wrong class grow without bound, while this measure becomes negative. `bits` are the bits of
+    every image under its true class.
     """
     doing = "evaluating with every class"
     each = []
@@ -118,17 +117,17 @@ def _labelled(batch: dict, label: int) -> dict:
 
 
 def _doublings(model: ImageModel) -> list[int]:
-    """Return the sizes whose three factors are all trained."""
+    """Return the sizes of which all three factors are trained."""
     parts = [] if model.multiscale is None else [size_of(p) for p in model.multiscale.factors]
     return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
 
 
 def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
-    """Return the bits per dimension that each scale adds, where all its parts exist.
+    """Return the bits per dimension of each scale of which all parts exist.
 
     Args:
-      parts: bits of every image, [images], part by part.
-      per_pixel: number of values of each image per pixel of the square of its size, [images].
+      parts: {part: bits of every image, [images]}.
+      per_pixel: number of values in each image divided by the model's size squared, [images].
     """
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
@@ -143,7 +142,7 @@ def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
 
 
 def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
-    """Return the seconds that an image takes, not counting the first one, which compiles."""
+    """Return the mean time per image in seconds, without the first image, which compiles."""
     batch = next(iter(dataset.dev(1)))
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     request = Request((0, 1, 2), seed, model.size, condition)

@@ -1,4 +1,4 @@
-"""Evaluation during training: bits per dimension on dev, and a sheet of samples."""
+"""Evaluation during training: bits per dimension on dev, and a grid of samples."""
 
 import functools
 import math
@@ -16,21 +16,19 @@ from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
 from replicator.training.state import TrainState
 
-SHOWN = 16  # images on a sheet
-LARGEST_SHOWN = 64  # pixels; larger images take too long to sample in between
+SHOWN = 16  # images in a grid of samples
+LARGEST_SHOWN = 64  # maximum side in pixels; larger images take too long to sample
 
 
 class EvaluationCallback:
-    """Evaluation of the average weights, whose result tells the trainer the best checkpoint.
+    """A callback that evaluates the averaged weights; its result selects the best checkpoint.
 
     Args:
-      density: the density to evaluate.
-      state: the state of training, with the average weights.
+      state: the training state, with the averaged weights.
       dataset: the images, whose dev split is used.
-      folder: folder for the sheets of samples.
-      divergences: function from a batch to its divergence from the target of learning, float32
-        [batch] per part, in nats, if the target is not the images themselves; it then decides
-        which checkpoint is best.
+      folder: folder for the grids of samples.
+      divergences: for distillation, a function from a batch to {part: divergence from the target in
+        nats, float32 [batch]}, which then selects the best checkpoint; None: bits per dimension do.
     """
 
     def __init__(
@@ -49,9 +47,9 @@ class EvaluationCallback:
             self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the bits per dimension on dev, or those of the divergence if there is one.
+        """Return the bits per dimension on dev, or the divergence in bits per dimension.
 
-        Log them part by part, with a sheet of images if the model can sample.
+        Log them, also part by part, with a grid of samples if the model can sample.
         """
         total = math.inf
         with self.state.averaged():
@@ -68,7 +66,7 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of: Callable[[dict], Mapping[str, tf.Tensor]]) -> dict[str, float]:
-        """Return the bits per dimension of each part; `nats_of` gives a batch's nats by part."""
+        """Return {part: bits per dimension}; `nats_of` returns {part: nats} for a batch."""
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():
@@ -80,11 +78,11 @@ class EvaluationCallback:
         return {part: nats / count / math.log(2.0) for part, nats in totals.items()}
 
     def _can_sample(self) -> bool:
-        """Return whether the model has all its parts and its images are small."""
+        """Return whether the model has all its parts and its images are small enough."""
         return self.density.whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _images(self) -> list[np.ndarray]:
-        """Return one image for each of the first conditions of dev."""
+        """Sample one image for each of the first `SHOWN` conditions in dev."""
         batch = next(iter(self.dataset.dev(SHOWN)))
         given = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
         images = []

@@ -1,9 +1,9 @@
-"""One model from parts of a multiscale model that several runs, or model folders, have trained.
+"""Joining of the parts of a multiscale model that were trained in several runs into one model.
 
-No part depends on another's weights, but parts with captions depend on the weights of the encoder
-they were trained with. Encoders of words are concatenated, and every part reads its own channels: a
-vector is the sum of the vectors of words, and a map is linear in it, so that both encoders form a
-single wider one.
+The parts are independent, except that each part with captions needs the text encoder with which it
+was trained. Word encoders are concatenated into a single wider one, of which every part reads its
+own channels. This is possible since a caption's vector is a sum over words, and its map is linear
+in the vector.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from foundation.stored_config import to_json
 from pixelcnn.model import ImageModel, folder_of, load, model_of, spec_of
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
-OF_THE_BASE = ("base", "base_flows")  # settings of a network
+OF_THE_BASE = ("base", "base_flows")  # settings that may differ between runs
 OF_THE_IMAGES = ("size", "channels", "reduce")
 TABLE, PAINTED = "conditioner/text/table", "conditioner/painted/kernel"
-SHALLOW = "/shallow/"  # in the names of weights that read a factor's units, not a condition
-# The weights that read a condition, and the axis of its channels.
+SHALLOW = "/shallow/"  # in names of weights that read a factor's units instead of a condition
+# {name of a weight that reads a condition: axis of the condition's channels}
 READS_VECTOR = {"vector_kernel": 0}
 READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Trained(NamedTuple):
-    """A run or folder: its weights by name, the parts to take, whether it trained an encoder."""
+    """A run or model folder: weights by name, parts to take, whether it has a text encoder."""
 
     path: Path
     stored: dict[str, Any]
@@ -39,14 +39,14 @@ class _Trained(NamedTuple):
 
 
 class _Channels(NamedTuple):
-    """The channels of a condition, `own` of `all_` starting at `first`, that an encoder fills."""
+    """The channels of one encoder in a joined condition: `own` of `all_`, starting at `first`."""
 
     first: int
     own: int
     all_: int
 
     def padded(self, weight: np.ndarray, axis: int) -> np.ndarray:
-        """Return the weight extended to all channels, with zeros for those of other encoders."""
+        """Return the weight extended to all channels, with zeros for other encoders' channels."""
         own, behind = np.split(weight, [self.own], axis)
         sizes = [(0, 0)] * weight.ndim
         sizes[axis] = (self.first, self.all_ - self.first - self.own)
@@ -54,15 +54,14 @@ class _Channels(NamedTuple):
 
 
 def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
-    """Return the configuration and the model of runs, or folders, that each trained some parts.
+    """Return the configuration and the model that combine the parts of several runs or folders.
 
-    A part that several have trained is taken from the first. A run that distilled a base into flows
-    has trained only the base; the parts that it copied from its teacher are taken if no other run
-    has them. The bases may differ in width, or be flows, since no other part depends on them, and
-    the others' dropout may differ.
+    A part that was trained more than once is taken from the first run. A run that distilled a base
+    into flows counts as having trained only the base; parts that it copied from its teacher are
+    used if no other run has them. The architectures of the bases and the dropout rates may differ.
 
     Raises:
-      UserError: the runs belong to different models, or trained encoders that cannot be joined.
+      UserError: If the runs belong to different models, or their encoders cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
@@ -82,7 +81,7 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
 
 
 def _read(path: Path) -> _Trained:
-    """Return a path's contents with all its parts; settings that it lacks have their defaults."""
+    """Read a run or folder with all its parts; missing settings get their defaults."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
     if model.multiscale is None:
@@ -107,13 +106,13 @@ def _divided(given: Sequence[_Trained]) -> list[_Trained]:
 
 
 def _own_training(each: _Trained) -> tuple[str, ...]:
-    """Return the parts whose weights a run has trained, rather than copied from a teacher."""
+    """Return the parts that a run has trained rather than copied from a teacher."""
     is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
     return each.parts[:1] if is_flow else each.parts
 
 
 def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
-    """Return the named settings of the run that trained the base or a factor; {} without one."""
+    """Return the named settings of the first run with a base, or with a factor; {} without one."""
     for each in taken:
         network = each.stored["network"]
         if any((part == str(network["base_size"])) == is_base for part in each.parts):
@@ -122,7 +121,7 @@ def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) ->
 
 
 def _check_alike(first: _Trained, other: _Trained) -> None:
-    """Raise UserError unless both belong to the same model, apart from their bases and dropout."""
+    """Raise a UserError if two runs differ in more than their bases and dropout rates."""
     known, network = first.stored["network"], other.stored["network"]
     factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
     network = network | {name: known[name] for name in OF_THE_BASE} | {"factor": factor}
@@ -135,7 +134,7 @@ def _check_alike(first: _Trained, other: _Trained) -> None:
 
 
 def _own(each: _Trained) -> Arrays:
-    """Return the weights of the parts that are taken from a run, by name."""
+    """Return the weights of a run's parts by name, without the conditioner's."""
     network = each.stored["network"]
     return {
         name: weight
@@ -145,7 +144,7 @@ def _own(each: _Trained) -> Arrays:
 
 
 def _side_by_side(taken: list[_Trained]) -> tuple[dict[str, int], Arrays]:
-    """Return the joined encoder's channels, as settings, and all weights, padded for it."""
+    """Return the settings of the joined text encoder, and all weights, padded to match it."""
     vectors = _channels([each.stored["conditioning"]["text_channels"] for each in taken])
     maps = _channels([each.stored["conditioning"]["text_map_channels"] for each in taken])
     tables = [each.weights[TABLE] for each in taken]

@@ -1,4 +1,4 @@
-"""A trained image model with all it needs to be used: weights, classes, configuration."""
+"""A trained image model that samples, evaluates and compresses images."""
 
 import dataclasses
 import functools
@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers import SAMPLERS
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
 from likelihoods.initial import ZeroInitial
+from likelihoods.noise import as_key
 from pixelcnn import shipped
+from pixelcnn.condition_values import (
+    ConditionValue,
+    as_condition,
+    as_list,
+    label_of,
+    stacked,
+)
 from pixelcnn.config import KINDS, AnyTrainConfig
-from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.generation import ImageSampler, Request
@@ -31,18 +36,18 @@ if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
     from pixelcnn.compression import Images
 
-ConditionValue = int | str | np.ndarray | None
-
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
-    """A trained image model, ready to sample.
+    """A trained image model with everything needed to sample.
 
     Attributes:
-      config: its training configuration.
-      classes: the names of its classes, in the order of their numbers.
-      statistics: normalisation of a video's actions and states.
+      density: the networks with their weights.
+      config: the training configuration.
+      classes: class names, in the order of their labels.
+      statistics: normalisation of actions and states for a video model, or None.
       spec: the content of model.json.
+      sampler: the sampler of the density.
     """
 
     density: ImageDensity
@@ -52,11 +57,12 @@ class ImageModel:
     spec: dict[str, Any]
     sampler: ImageSampler
 
-    makes, compresses = "images", True  # it has `compress` and `decompress`
+    makes, compresses = "images", True  # `compress` and `decompress` exist
+    drafts = False
 
     @property
     def kind(self) -> str:
-        """Its kind in model.json: "pixelcnn" or "multiscale"."""
+        """The kind of model in model.json: "pixelcnn" or "multiscale"."""
         return self.config.kind
 
     @property
@@ -66,7 +72,7 @@ class ImageModel:
 
     @property
     def size(self) -> int:
-        """Side of its images, in pixels."""
+        """Side of the images in pixels."""
         return self.config.data.size
 
     @property
@@ -76,34 +82,31 @@ class ImageModel:
 
     @property
     def bits(self) -> int:
-        """Bits per level: 8, or up to 16."""
+        """Number of bits per level, 8 to 16."""
         return self.config.data.bits
 
     @property
     def levels(self) -> int:
-        """Levels per channel."""
+        """Number of levels per channel."""
         return self.config.output.levels
-
-    def _shape(self, size: int | None) -> tuple[int | None, ...]:
-        return (size, size, self.channels)
 
     @property
     def whole(self) -> bool:
-        """True if the model can sample; a multiscale model needs all its parts for that."""
+        """Whether all parts of the model exist, which sampling from scratch needs."""
         return self.density.whole
 
     @property
     def multiscale(self) -> Multiscale | None:
-        """The multiscale model, None for a PixelCNN."""
+        """The multiscale network; None for a PixelCNN."""
         return self.density.multiscale
 
     def generate(
         self, condition: ConditionValue | Sequence[ConditionValue] = None, **options: Any
     ) -> np.ndarray:
-        """Return images, uint8 [num, size, size, channels]; uint16 beyond 8 bits.
+        """Return samples, uint8 [num, size, size, channels], or uint16 for more than 8 bits.
 
         Args:
-          condition: as for `progressions`.
+          condition: the `condition` of `progressions`.
           **options: the keyword arguments of `progressions`.
         """
         return np.stack([scales[-1] for scales in self.progressions(condition, **options)])
@@ -118,19 +121,23 @@ class ImageModel:
         method: str = "auto",
         **options: Any,
     ) -> np.ndarray:
-        """Return the images of `generate`, by the same seed.
+        """Return samples, the same as those of `generate` for the same seed.
 
         Args:
           num: number of images.
-          length: side of the images, or (height, width, channels); None: as trained.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: as for `progressions`.
+          length: side of the images, or (height, width, channels); None: the size in training.
+          seed: random seed, an integer in [0, 2^64).
+          condition: the `condition` of `progressions`.
           method: "auto", which is "cached", or a `sampler` of `progressions`.
           **options: further arguments of `progressions`.
         """
+        given = self._options(length, method, **options)
+        return self.generate(condition, seed=seed, num=num, **given)
+
+    def _options(self, length: Any, method: str = "auto", **options: Any) -> dict[str, Any]:
+        """Return the arguments of `progressions` for those of `sample`."""
         size = length[0] if isinstance(length, tuple) else length
-        options["sampler"] = "cached" if method == "auto" else method
-        return self.generate(condition, seed=seed, num=num, size=size, **options)
+        return {"size": size, "sampler": "cached" if method == "auto" else method, **options}
 
     def progressions(
         self,
@@ -146,99 +153,132 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
-        """Yield all scales of each image as it is sampled, smallest first.
+        """Yield all scales of each image, smallest first, as soon as the image is sampled.
 
-        An impossible request is refused at the call, before the first image is requested.
+        Invalid arguments raise an error at the call, before the first image is requested.
 
         Args:
-          condition: a class (number or name), a caption or a map int [size, size], whichever the
-            model was trained on; a list has one per image; None for a model without a condition.
-          seed: image n of a seed does not depend on `num`.
-          num: number of images.
-          size: side; None: as trained. A multiscale model draws all sizes from its base up.
-          temperature: 1: the model's own distribution; a multiscale model also takes one value per
-            scale, base first.
-          given: an image [size, size, channels] and how many of its pixels, in raster order, to
-            keep (PixelCNN).
-          start: a small image [side, side, channels] to enlarge (multiscale). A model of factors
-            without coordinates enlarges one of any shape, and `size` is then the longer side of the
-            result; it works in tiles of bounded memory.
-          sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
-            "naive", a whole pass per pixel (PixelCNN); or another of `autoregressive.samplers`.
-          guidance: how far every pixel's distribution is moved away from the unconditional one
-            (`outputs.sample_guided`); above 0 it is no longer the model's own.
-          batch: images per fixed-point pass; the next image replaces a finished one. Above 1 all
-            images are returned together, at the end.
+          condition: a class (label or name), a caption or a map int [size, size], depending on the
+            model; a list has one condition per image; None for an unconditional model.
+          seed: random seed, an integer in [0, 2^64).
+          num: number of images; it does not affect any single image.
+          size: side of the images in pixels; None: the size in training. A multiscale model can
+            draw all its sizes from the base up.
+          temperature: 1 samples the model; lower values are closer to its mode. A multiscale model
+            also accepts one value per scale, base first.
+          given: an image [size, size, channels] and the number of its pixels to keep, in raster
+            order (PixelCNN).
+          start: a small image [side, side, channels] to enlarge (multiscale). If the factors have
+            no coordinates, it may have any shape, `size` is the longer side of the result, and the
+            image is enlarged in tiles of bounded memory.
+          sampler: "cached"; "fixed-point", which draws the same images in fewer, more expensive
+            passes; "naive", which runs the whole network for every pixel (PixelCNN); or another
+            sampler of `autoregressive.samplers`.
+          guidance: weight by which every pixel's distribution is moved away from the unconditional
+            one (`outputs.sample_guided`); 0 samples the model.
+          batch: number of images per fixed-point pass; when an image is finished, the next one
+            takes its place. Above 1, all images are yielded together at the end.
+
+        Raises:
+          UserError: If an argument does not fit the model.
+          ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
-        conditions: list[Any] = [condition] * num
-        if isinstance(condition, list | tuple):
-            conditions = list(condition)
-        if len(conditions) != num:
-            raise UserError(f"`condition` must be one or {num}, got {len(conditions)}.")
+        conditions = as_list(condition, num)
         size = self.size if size is None else size
-        check_request(self.density, size, temperature, given, start)
-        if given is not None:
-            check_images("given", given[0], self._shape(size), self.levels)
-        if start is not None:
-            check_images("start", start, self._shape(None), self.levels)
-        if sampler not in SAMPLERS:
-            raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
-        if sampler == "naive" and self.multiscale is not None:
-            raise UserError("Only a PixelCNN has a naive sampler.")
-        if batch < 1:
-            raise UserError(f"`batch` must be at least 1, got {batch}.")
-        if batch > 1 and sampler != "fixed-point":
-            raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
-        self._check_guidance(guidance)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
-        same = (kept, given, start, sampler, guidance, batch)
+        rest = kept, given, start, sampler, guidance, batch
+        request = Request(tuple(range(num)), seed, size, {}, *rest)
+        check_request(self.density, request)
         each = [self.condition(value) for value in conditions]
         if batch > 1:
-            stacked = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-            return self.sampler.images(Request(tuple(range(num)), seed, size, stacked, *same))
-        requests = [Request((row,), seed, size, one, *same) for row, one in enumerate(each)]
+            return self.sampler.images(request._replace(condition=stacked(each)))
+        requests = [request._replace(rows=(n,), condition=one) for n, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
+
+    def stream(
+        self, length: Any, seed: int, condition: Any = None, *, num: int = 1, **options: Any
+    ) -> Iterator[np.ndarray]:
+        """Yield the images of `sample` one after another, [1, height, width, channels] each.
+
+        Args:
+          length: side of the images, or (height, width, channels); None: as trained.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: as for `progressions`.
+          num: number of images.
+          **options: further arguments of `sample`.
+        """
+        given = self._options(length, **options)
+        scales = self.progressions(condition, seed=seed, num=num, **given)
+        return (each[-1][np.newaxis] for each in scales)
+
+    def log_density(
+        self, num: int, length: Any, seed: int, condition: Any = None, *, method: str = "auto"
+    ) -> np.ndarray:
+        """Return the log-density of the images that `sample` draws, float32 [num], nats.
+
+        They are drawn at temperature 1, without guidance. It is their exact log-probability; of a
+        base that is a flow, the density of its numbers before they are rounded, times the width of
+        a level for each: it takes no inverse of the flow, unlike `log_prob`.
+
+        Args:
+          num: number of images.
+          length: as for `sample`, and of the size that the model was trained on.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: as for `progressions`.
+          method: as for `sample`.
+        """
+        images = self.sample(num, length, seed, condition, method=method)
+        batch = self._batch(images, condition)
+        parts = self._drawn_nats(batch, as_key(seed), tf.range(num))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def as_draft(self, model: Any) -> Any:
+        """Refuse to propose symbols for another model.
+
+        Raises:
+          UserError: always: only sequences in time order are drawn with a draft.
+        """
+        raise UserError("`draft` must be a model of sequences in time order, got one of images.")
 
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
     ) -> np.ndarray:
-        """Return the exact log-probability of images, float32 [num], nats.
+        """Return the exact log-probability of images, float32 [num], in nats.
 
-        It is a lower bound if the base is a flow, and NaN if that flow has no inverse in float32
-        (`ImageFlow.log_density`).
+        If the base is a flow, it is a lower bound, or NaN where the flow cannot be inverted in
+        float32 (`ImageFlow.log_density`).
 
         Args:
-          images: whole numbers [num, size, size, channels], of the size, channels and levels that
-            the model was trained on.
-          condition: as for `generate`.
+          images: integers [num, size, size, channels], with the size in training.
+          condition: the `condition` of `progressions`.
 
         Raises:
-          UserError: a multiscale model lacks parts, or the conditions do not fit the model or the
-            number of images.
-          ValueError: the shape of the images is not the model's, or a level is out of range.
+          UserError: If a multiscale model lacks parts, or the conditions do not fit the model or
+            the number of images.
+          ValueError: If the images have the wrong shape or a level is out of range.
         """
+        parts = self._nats(self._batch(images, condition))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
+        """Return images and their conditions as the density reads them; errors as `log_prob`."""
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
-        check_images("images", images, (None, *self._shape(self.size)), self.levels)
-        values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
-        values = values * len(images) if len(values) == 1 else values
-        if len(values) != len(images):
-            raise UserError(f"`condition` must be one or {len(images)}, got {len(values)}.")
-        rows = [self.condition(value) for value in values]
-        batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        parts = self._nats({"levels": np.asarray(images, np.int32), **batch})
-        return np.sum([part.numpy() for part in parts.values()], axis=0)
+        shape = (None, self.size, self.size, self.channels)
+        check_images("images", images, shape, self.levels)
+        each = [self.condition(value) for value in as_list(condition, len(images))]
+        return {"levels": np.asarray(images, np.int32), **stacked(each)}
 
     @functools.cached_property
     def compressed(self) -> "Images":
-        """The codec of this model's images; raises UserError without exact conditionals."""
+        """The format of compressed files; a UserError if the model cannot compress."""
         from pixelcnn.compression import Images
 
         return Images(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The PixelCNN as an `Autoregressive` model; see `pixelcnn.autoregression`."""
+        """The PixelCNN as an `Autoregressive` model of images."""
         from pixelcnn.autoregression import autoregressive
 
         return autoregressive(self.density)
@@ -246,6 +286,10 @@ class ImageModel:
     @functools.cached_property
     def _nats(self) -> Any:
         return tf.function(self.density.nats, autograph=False, reduce_retracing=True)
+
+    @functools.cached_property
+    def _drawn_nats(self) -> Any:
+        return tf.function(self.density.drawn_nats, autograph=False, reduce_retracing=True)
 
     def compress(
         self,
@@ -256,23 +300,23 @@ class ImageModel:
         tolerance: float = 1e-5,
         verify: bool = True,
     ) -> bytes:
-        """Return a file from which `decompress` restores exactly these images.
+        """Compress images losslessly and return the content of the file.
 
-        It takes the bits of `log_prob`, and with the default tolerance less than half a per cent
-        more if there are many images.
+        With many images and the default tolerance, the file is less than 0.5 % larger than the
+        information content according to `log_prob`.
 
         Args:
-          images: uint8 [num, size, size, channels], of the size that the model was trained on.
-          condition: as for `log_prob`; it is stored in the file.
-          batch: images that are decoded together.
-          tolerance: relative difference that the network's outputs may have on the processor that
-            decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file again, with outputs off by half the tolerance, and refuse to
-            return one that does not give these images back.
+          images: uint8 [num, size, size, channels], with the size in training.
+          condition: the `condition` of `progressions`; it is stored in the file.
+          batch: number of images that are decoded together.
+          tolerance: maximum relative difference of the network's outputs on the machine that
+            decodes. Up to it decoding is exact; beyond it the decoder rejects the file.
+          verify: whether to decode the file once with outputs perturbed by half the tolerance, and
+            raise an error unless the images are restored.
 
         Raises:
-          UserError: the model has no exact conditionals, the images do not fit it, or the file
-            failed `verify`.
+          UserError: If the model has no exact conditional distributions, the images do not fit the
+            model, or the verification fails.
         """
         from compression.files import compress
 
@@ -280,81 +324,46 @@ class ImageModel:
         return compress(self.compressed, images, condition, **options)
 
     def decompress(self, data: bytes) -> np.ndarray:
-        """Return the images uint8 [num, size, size, channels] in a file from `compress`.
+        """Return the images in a file from `compress`, uint8 [num, size, size, channels].
 
         Raises:
-          UserError: the file is damaged, truncated, or was made by a different model.
+          UserError: If the file is damaged, truncated, or from a different model.
         """
         from compression.files import decompress
 
         return decompress(self.compressed, data)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
-        """Return a batch of one with a class, a caption or a map, as the conditioner reads it.
+        """Return the conditioner's inputs for a class, a caption or a map, as a batch of one.
 
         Raises:
-          UserError: the class is unknown, the caption is too long, a model without a condition gets
-            a value, or a model with a condition gets no value or the wrong kind.
+          UserError: the value is not a condition of this model.
         """
-        kind = self.config.conditioning.kind
-        if kind == "none" or value is None:
-            if kind == "none" and value is not None:
-                raise UserError("The model draws without a condition.")
-            if kind != "none":
-                example = f", such as {known[0]!r}" if (known := self.spec.get("captions")) else ""
-                raise UserError(f"The model needs a condition: {NEEDS[kind]}{example}.")
-            return {}
-        if kind == "class":
-            return {"label": np.array([self.label(value)], np.int32)}
-        if kind == "text":
-            return {"caption": encode_caption(str(value))[None]}
-        if kind == "map" and isinstance(value, np.ndarray):
-            return {"map": value[None].astype(np.int32)}
-        raise UserError(f"The model needs {NEEDS[kind]}.")
+        captions = self.spec.get("captions") or ()
+        return as_condition(value, self.config.conditioning, self.classes, captions)
 
     def label(self, value: ConditionValue) -> int:
-        """Return the number of a class given by name or number.
+        """Return the label of a class, given its name or label.
 
         Raises:
-          UserError: the class is unknown.
+          UserError: If the class is unknown.
         """
-        if str(value) in self.classes:
-            return self.classes.index(str(value))
-        try:
-            number = int(str(value))
-        except ValueError as error:
-            raise UserError(
-                f"There is no class `{value}`; there are {', '.join(self.classes)}."
-            ) from error
-        check_label(number, self.config.conditioning.classes)
-        return number
-
-    def _check_guidance(self, guidance: float) -> None:
-        if not 0 <= guidance < float("inf"):
-            raise UserError(f"The guidance must be 0 or more and finite, got {guidance:g}.")
-        if guidance and not self.config.conditioning.has_null:
-            raise UserError("The model has no null condition to be guided by.")
-
-
-NEEDS = {
-    "class": "a class",
-    "text": "a caption",
-    "map": "a map of labels",
-    "video": "the frames before, an action and a state",
-}
+        return label_of(value, self.classes, self.config.conditioning.classes)
 
 
 def load(path: Path | str) -> ImageModel:
-    """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
+    """Load a model from a run directory or a model folder.
 
-    The name of a shipped model (`shipped.FOLDERS`) loads that model unless a folder has this name.
+    Args:
+      path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
+        name of a shipped model (`shipped.FOLDERS`), unless a folder has that name.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)
 
 
 def folder_of(path: Path | str) -> Path:
-    """Return the folder of a model, which may be given by a shipped name; see `load`."""
+    """Return a shipped model's folder if `path` is its name and does not exist, else `path`."""
     path = Path(path)
     if str(path) in shipped.FOLDERS and not path.exists():
         return shipped.folder(str(path))
@@ -362,7 +371,7 @@ def folder_of(path: Path | str) -> Path:
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Return the entries of model.json that describe the model, not its provenance."""
+    """Return the entries of model.json that describe the model; `stored` is a config.json."""
     config = _config(stored, path)
     return {
         "kind": config.kind,
@@ -377,7 +386,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 
 
 def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageModel:
-    """Return the model with a config.json, weights by name and the content of model.json."""
+    """Return the model for a config.json (`stored`), weights by name, and a model.json (`spec`)."""
     config = _config(stored, path)
     density = ImageDensity(config, ZeroInitial())
     assign_weights(density, weights, path)

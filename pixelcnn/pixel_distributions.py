@@ -1,39 +1,41 @@
-"""The distributions of pixels for coding: channel by channel, in float64, with margins.
+"""The distributions of pixels for coding: channel by channel, in float64, with error margins.
 
-A network computes the hidden units of a pixel in float32, and their last digits differ between
-processors. Everything after that, starting with the last layer and the linear prediction, is
-float64.
+A network computes the hidden units of a pixel in float32, so that their last digits differ between
+machines. The last layer, the linear prediction and everything that follows are float64.
 """
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compression.conditionals import Moved
 from compression.forms import tolerances
+from compression.model_odds import table_of
 from compression.splits import Categorical, Mixture
 from likelihoods.pixels import PAIRS
+from pixelcnn.networks.config import SOFTMAX
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 
-LINEAR_SHARE = 0.1  # tolerance of a linear function of a map, as a share of a network's
+AT_ONCE = 4096  # pixels whose tables are computed together
+LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep network's tolerance
 
 
 def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return a bound of the change in tanh(raw) if raw changes by `off`, from the largest slope."""
+    """Return an upper bound of the change in tanh(raw) if raw changes by up to `off`."""
     nearest = np.clip(np.abs(raw) - off, 0.0, 300.0)
     return off / np.cosh(nearest) ** 2
 
 
 class MixturePixels:
-    """The mixtures of given pixels, whose channels must be requested in order.
+    """The mixture distributions of a number of pixels; channels must be requested in order.
 
     Args:
-      output: the last layer.
       hidden: hidden states [pixels, ...].
-      tolerance: relative tolerance of the last layer's outputs; None if margins are not needed.
-      mapped: whether the prediction reads a map that a network made.
-      moved: function that changes the last layer's outputs; None leaves them.
+      tolerance: relative tolerance of the last layer's outputs; None: no margins.
+      mapped: whether the linear prediction reads a condition map computed by a network.
+      moved: function that perturbs the last layer's outputs, or None.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class MixturePixels:
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.bounded, tolerance = tolerance is not None, tolerance or 0.0
+        self.tolerance = tolerance
         self.off = tolerances(outputs, tolerance).reshape(shape)
-        # Sums of few float32 terms, whose error is smaller than that of deep networks.
+        # Sums of a few float32 terms have smaller errors than deep networks.
         self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
         self._before: list[np.ndarray] = []
         self._mixture: Mixture | None = None
@@ -62,8 +65,8 @@ class MixturePixels:
         """Return the last layer's outputs without the bias, float64 [pixels, parameters]."""
         return units @ output.kernel.numpy().astype(np.float64)
 
-    def next_channel(self, before: np.ndarray | None) -> Mixture:
-        """Return the next channel's distribution, given the levels [pixels] of the previous one."""
+    def next_channel(self, before: np.ndarray | None) -> Any:
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -93,8 +96,34 @@ class MixturePixels:
         return self._mixture
 
 
+class TabledPixels(MixturePixels):
+    """The mixtures of given pixels without a closed form, by tables of all levels."""
+
+    def next_channel(self, before: np.ndarray | None) -> Any:
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
+        if before is not None:
+            self._before.append(before)
+        means = slice(1, 1 + self.likelihood.channels)
+        rows, off = self.parameters.copy(), self.off.copy()
+        rows[:, means] += self.prediction[..., None]
+        off[:, means] += self.prediction_off[..., None]
+        known = [tf.constant(levels, tf.int32) for levels in self._before]
+
+        def values(moved: np.ndarray) -> np.ndarray:
+            table = np.empty([len(moved), self.likelihood.levels])
+            for start in range(0, len(moved), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                before = [levels[part] for levels in known]
+                parameters = tf.constant(moved[part], tf.float32)
+                table[part] = self.likelihood.level_log_probs(parameters, before)
+            return table
+
+        flat = [array.reshape(len(array), -1) for array in (rows, off)]
+        return table_of(values, flat[0], flat[1] if self.bounded else None, self.tolerance)
+
+
 class SoftmaxPixels:
-    """The softmaxes of given pixels, with the interface and arguments of `MixturePixels`."""
+    """The softmax distributions of a number of pixels, with the interface of `MixturePixels`."""
 
     def __init__(
         self,
@@ -114,7 +143,7 @@ class SoftmaxPixels:
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Return the next channel's distribution, given the levels of the one before it, if any."""
+        """Return the next channel's distribution, given the previous channel's levels, if any."""
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)
@@ -129,10 +158,8 @@ class SoftmaxPixels:
 
 
 Pixels = MixturePixels | SoftmaxPixels
-PIXELS: dict[str, Callable[..., Pixels]] = {
-    MixtureOutput.kind: MixturePixels,
-    SoftmaxOutput.kind: SoftmaxPixels,
-}
+# By the name of the likelihood; `TabledPixels` are those of any other one.
+PIXELS: dict[str, type[Pixels]] = {"logistic": MixturePixels, SOFTMAX: SoftmaxPixels}
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""An image model's training step for planning, and its sampler for machines without TensorFlow."""
+"""Export of an image model: its training step for planning, and its sampler without TensorFlow."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from planning.trainable import Trainable
 from replicator.portable.export import export_function, named_weights
 from replicator.training.state import TrainState
 
-PLANNED_CLASSES = 10  # where a configuration leaves their number to the data
+PLANNED_CLASSES = 10  # assumed number of classes if the configuration leaves it to the data
 
 
 def export_sampler(
@@ -31,32 +31,31 @@ def export_sampler(
     name: str = "draw",
     tensor_float_32: bool = True,
 ) -> None:
-    """Write a function that draws an image with the density's current weights.
+    """Export a function that samples one image with the density's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image under
-    the seed) and the condition: `label` int32 [1], `caption` int32 [1, 201] (`encode_caption`),
-    `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of one; and
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image in
+    the seed's sequence) and the condition: `label` int32 [1], `caption` int32 [1, 201] from
+    `encode_caption`, `map` int32 [1, size, size], or `past`, `action` and `state`; and
 
     - for a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
-      int32 [], the number of its pixels that are kept, in raster order. It returns `picture`.
+      int32 [], the number of its pixels to keep, in raster order. It returns `picture`.
     - for a multiscale model: `temperatures` [scales], base first, and `start` int32 [1, start_size,
       start_size, channels] if it enlarges an image. It returns every scale: `picture_8`,
       `picture_16`, ...
 
-    Images are int32 [1, side, side, channels]. It draws one at a time, as `generation.ImageSampler`
-    does, so that no batch size can change the last bit of a sum, and with it a pixel.
+    Images are int32 [1, side, side, channels]. The batch size is always 1, as in `ImageSampler`,
+    since a different batch size could change the last bits of sums, and thereby pixels.
 
     Args:
-      folder: folder to write to, which may hold other exported functions.
+      folder: folder to write to, which may contain other exported functions.
       density: the model.
-      size: side of the images, in pixels; None: as in training.
-      start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
+      size: side of the images in pixels; None: the size in training.
+      start_size: side of the images to enlarge (multiscale); None: the base is sampled.
       sampler: name of the sampler; with "fixed-point" the function also returns `passes` int32 [],
         the number of passes of the PixelCNN or of the base.
-      guided: the function also takes `guidance` [], greater than 0, for a model with a null
-        condition.
-      name: the function's name, which its files are named after.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
+      guided: whether the function also takes `guidance` [], greater than 0.
+      name: name of the function and of its files.
+      tensor_float_32: whether an accelerator may use TensorFloat32.
     """
     size = density.config.data.size if size is None else size
     if sampler == "naive":
@@ -76,7 +75,7 @@ def export_sampler(
 
 
 def trainable(config: AnyTrainConfig) -> Trainable:
-    """Return the training step for planning."""
+    """Return the training step of a configuration, for planning."""
     make = functools.partial(trainable, config)
     conditioning, data = config.conditioning, config.data
     if conditioning.kind in ("class", "map") and not conditioning.classes:

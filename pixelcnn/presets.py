@@ -1,4 +1,4 @@
-"""Presets: complete training configurations, each with the result to expect and its cost."""
+"""Presets: complete training configurations, each with its expected result and cost."""
 
 import dataclasses
 import functools
@@ -38,15 +38,15 @@ PATCHED_MULTISCALE = dataclasses.replace(
 DROPPING_MULTISCALE = dataclasses.replace(
     SMALL_MULTISCALE, factor=dataclasses.replace(SMALL_MULTISCALE.factor, dropout=0.1)
 )
-# For 1,649 images, which are soon memorised.
+# For a data set of only 1,649 images, which would otherwise be memorised.
 DROPPING_EVERYWHERE = dataclasses.replace(
     DROPPING_MULTISCALE, base=dataclasses.replace(SMALL_PIXELCNN, dropout=0.1)
 )
-# What an image shows is decided in its base, which is a seventh of the work.
+# The base, a seventh of the work, determines the content of an image.
 CAPTIONED_MULTISCALE = dataclasses.replace(
     DROPPING_MULTISCALE, base=PixelCNNConfig(layers=10, units=96, output_units=128, dropout=0.2)
 )
-# Weights know neither a size nor a location; a step sees 64x64 pixels of each scale.
+# The weights do not depend on size or location; a training step sees 64x64 pixels of each scale.
 UPSAMPLING = MultiscaleConfig(
     base_size=64,
     factor=FactorConfig(kind="A", blocks=5, units=64, output_units=96, coordinates=False),

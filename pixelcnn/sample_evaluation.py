@@ -1,4 +1,4 @@
-"""Measures of samples of a model of classes or captions, and of real images it has not seen."""
+"""Measures of a conditional model's samples, compared with real dev images."""
 
 import contextlib
 import dataclasses
@@ -19,10 +19,10 @@ from pixelcnn.model import ImageModel
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
-    """Return the classifier of a model's classes; None without training images of these classes.
+    """Return a classifier for a model's classes, or None if there are no training images.
 
-    A shipped model has a shipped classifier; else it is the classifier of the first of the sources
-    (`read_corpus`) that has training images.
+    Some shipped models have a shipped classifier. Otherwise it is trained on the first of the
+    `sources` (arguments of `read_corpus`) with training images of the model's classes.
     """
     file = shipped.classifier(name)
     if file is not None:
@@ -48,10 +48,10 @@ def evaluate_samples(
     guidance: float = 0.0,
     temperature: tuple[float, ...] = (1.0,),
 ) -> dict:
-    """Return the measures of `sample_quality` on samples of all classes, or of dev captions.
+    """Return the measures of `sample_quality` for samples of all classes, or of dev captions.
 
-    The result also holds "num", "guidance", "temperature", and under "dev" the same measures of as
-    many real dev images, or all of them: the ceiling of a perfect model.
+    The result also contains "num", "guidance", "temperature" and, as "dev", the same measures for
+    up to `num` real dev images, which a perfect model would reach.
     """
     dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
@@ -74,7 +74,7 @@ def evaluate_samples(
 
 
 def _asked(model: ImageModel, dev: Any, chosen: np.ndarray, num: int) -> tuple[np.ndarray, list]:
-    """Return the classes that samples should show, [num], and the conditions that request them."""
+    """Return the classes of the samples to draw, [num], and the corresponding conditions."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)
         return dev.labels[rows], [dev.captions[row] for row in rows]

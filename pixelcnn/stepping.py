@@ -1,7 +1,7 @@
-"""A PixelCNN that a caller steps pixel by pixel, with the caches of the cached sampler.
+"""A PixelCNN that is stepped pixel by pixel from Python, with the caches of the cached sampler.
 
-`networks.raster_scan` draws within one program; here the caller gets every pixel's hidden state and
-returns its value, so that a decoder can read the value from a stream.
+In contrast to `networks.raster_scan`, which draws within one compiled program, a callback gets
+every pixel's hidden state and returns the pixel, for example by decoding it from a stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 from pixelcnn.networks.raster_scan import Scan, ScanRow, next_pixel, vertical_row
 
-# Returns the levels int32 [batch, channels] of a pixel, given its hidden state float [batch, ...].
+# Returns a pixel's levels, int32 [batch, channels], given its hidden state, float [batch, ...].
 Read = Callable[[Hidden], np.ndarray]
 
 
 class SteppedPixelCNN:
-    """Steps through images of one width, with the network's weights at the time of the call."""
+    """A pixel-by-pixel scan over images of one width, under the network's current weights."""
 
     def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
         self.network, self.width, self.mode = network, width, mode
@@ -36,10 +36,10 @@ class SteppedPixelCNN:
         read: Read,
         prediction: tf.Tensor | None = None,
     ) -> np.ndarray:
-        """Return images int32 [batch, height, width, channels], each pixel as `read` returns it.
+        """Return images int32 [batch, height, width, channels] of pixels returned by `read`.
 
-        The condition's map is [batch or 1, height, width, channels]; the prediction [batch, height,
-        width, channels] is added to the network's own.
+        The condition's map is [batch or 1, height, width, channels]; `prediction` [batch, height,
+        width, channels] is added to the linear prediction.
         """
         network, channels = self.network, self.network.output_config.channels
         images = np.zeros([batch, height, self.width, channels], np.int32)
@@ -57,7 +57,7 @@ class SteppedPixelCNN:
         return images
 
     def _read_row(self, row: ScanRow, levels: np.ndarray, read: Read) -> None:
-        """Fill the levels of a row, [batch, width, channels]."""
+        """Fill the levels of a row, [batch, width, channels], by `read`."""
         network, batch = self.network, len(levels)
         units = network.config.units
         columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
@@ -69,7 +69,7 @@ class SteppedPixelCNN:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _shifted(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the inputs to the left of the next pixel."""
+        """Return the inputs to the left of the next pixel, after appending `levels`."""
         return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
 
     def _row_of(
@@ -89,11 +89,11 @@ class SteppedPixelCNN:
 
 
 def _no_pixel(*_: Any) -> NoReturn:
-    raise NotImplementedError  # a row alone draws none
+    raise NotImplementedError  # `vertical_row` draws no pixels
 
 
 def _row_of(condition: Condition, y: int) -> Condition:
-    """Return the condition with only row y of its map."""
+    """Return the condition with its map cut to row y."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y : y + 1])

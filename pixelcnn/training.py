@@ -16,7 +16,7 @@ from replicator.training.recipe import PortableBatches, Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 
-IMAGES = "images.npz"  # in an exported folder
+IMAGES = "images.npz"  # name of the file with images in an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
@@ -27,7 +27,7 @@ class ImageRecipe(Recipe):
     changeable: ClassVar = CHANGEABLE
 
     def prepare(self, run: TrainingRun) -> ImageDataset:
-        """Return the images, with a resolved configuration, after claiming the run."""
+        """Claim the run, and return the images with the resolved configuration."""
         dataset = ImageDataset.read(self.data, self.config)
         config = dataset.resolved
         dataset = dataclasses.replace(dataset, config=config)
@@ -37,7 +37,7 @@ class ImageRecipe(Recipe):
         return dataset
 
     def set_up(self, run: TrainingRun, prepared: ImageDataset) -> Setup:
-        """Return the model and its training."""
+        """Return the density, its optimiser state, loss, batches and evaluation."""
         density = ImageDensity(prepared.config)
         optimizer, loop = self.config.optimizer, self.config.loop
         state = TrainState(density, optimizer, loop.num_steps)
@@ -51,14 +51,14 @@ class ImageRecipe(Recipe):
 
 
 def portable_batches(dataset: ImageDataset) -> PortableBatches:
-    """Return the batches of training for a machine without TensorFlow."""
+    """Return the training batches for a machine without TensorFlow."""
     arrays, settings = dataset.drawn
     write = functools.partial(write_npz, arrays=arrays)
     return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
 
 
 def facts_of(dataset: ImageDataset) -> dict:
-    """Return what config.json records about the images."""
+    """Return the facts about the images for config.json."""
     return {
         "class_names": list(dataset.classes),
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
@@ -67,10 +67,10 @@ def facts_of(dataset: ImageDataset) -> dict:
 
 
 def config_from(stored: dict) -> AnyTrainConfig:
-    """Return the configuration that a config.json holds.
+    """Return the configuration stored in a config.json.
 
     Raises:
-      UserError: an entry is invalid; the message names it.
+      UserError: If an entry is invalid; the message names it.
     """
     kind = stored.get("kind")
     if kind not in KINDS:

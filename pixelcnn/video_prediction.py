@@ -1,4 +1,4 @@
-"""Video prediction: the next frames, sampled one after another from actions and states."""
+"""Video prediction: sampling of the next frames, one after another, given actions and states."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
-FRAME_ROWS = 65536  # rows of the noise that a video may use, one a frame
+FRAME_ROWS = 65536  # number of noise rows that are reserved for a video, one per frame
 Temperature = float | tuple[float, ...]
 Steps = tuple[np.ndarray, np.ndarray]
 
@@ -24,21 +24,21 @@ def predict(
     row: int = 0,
     temperature: Temperature = 1.0,
 ) -> Iterator[np.ndarray]:
-    """Yield the frames that follow the given ones, uint8 [size, size, channels], as they are drawn.
+    """Yield the frames that follow the given ones, uint8 [size, size, channels] each.
 
     Args:
-      model: a model of video.
-      frames: uint8 [context or more, size, size, channels]; prediction continues after the last.
-      actions: float32 [steps, A], unnormalised, of every step starting at the first frame's; a
-        frame is drawn for each step after the given frames', and one more after the last.
-      states: float32 [steps, S], unnormalised, of the same steps as `actions`.
-      seed: the noise's seed, an integer in [0, 2^64).
-      row: index of the video under the seed; every frame of it has its own noise.
-      temperature: 1 for the model's own distribution, or one number per scale.
+      model: a video model.
+      frames: the first frames, uint8 [at least `context_frames`, size, size, channels].
+      actions: unnormalised actions, float32 [steps, A], starting at the first frame; steps + 1 -
+        len(frames) frames are predicted.
+      states: unnormalised states at the same steps, float32 [steps, S].
+      seed: random seed, an integer in [0, 2^64).
+      row: index of the video in the seed's sequence of videos.
+      temperature: 1 samples the model; one number, or one per scale.
 
     Raises:
-      UserError: the model is not a model of video, or has different numbers of actions or states;
-        raised at the call, before the first frame.
+      UserError: If the model is not a video model, or the frames, actions or states do not fit it;
+        raised at the call, before the first frame is requested.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:
@@ -63,7 +63,7 @@ def predict(
 def _following(
     model: ImageModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
 ) -> Iterator[np.ndarray]:
-    """Yield the next frames; `draw` is the seed, the row of frame 0, the temperature."""
+    """Yield the next frames; `draw` is (seed, row of frame 0, temperature)."""
     (moves, places), (seed, first_row, temperature) = steps, draw
     context = model.config.conditioning.context_frames
     past = [np.asarray(frame) for frame in frames]
@@ -73,7 +73,7 @@ def _following(
             "action": moves[None, t - context : t],
             "state": places[None, t - context : t],
         }
-        # A frame's number joins the row's, so that no two frames share noise.
+        # The frame's index is added to the row, so that no two frames share noise.
         request = Request((first_row + t,), seed, model.size, condition, temperature)
         past.append(next(model.sampler.images(request))[-1])
         yield past[-1]

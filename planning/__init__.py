@@ -1,1 +1,1 @@
-"""Plans of training on several devices: predicted time and memory, schedules of pipelines."""
+"""Plan training on several devices: predicted time and memory, and pipeline schedules."""

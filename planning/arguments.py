@@ -22,56 +22,56 @@ def profiles_folder() -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class PlanArguments:
-    """Step time, memory and traffic of training on N devices, from a profile of one.
+    """Predict step time, memory and traffic of training on N devices from a profile of one.
 
-    The step is compiled and its operations are profiled on one device of this machine, once; then
+    The step is compiled, and its operations are profiled once on one device of this machine; then
     its dataflow on 1, 2, 4 ... N devices is simulated. See docs/planning.md.
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|PRESET")]
-    """A run directory, a preset of `onepass train`, or a folder of its `--portable`."""
+    """A run directory, a preset of `onepass train`, or a folder that its `--portable` wrote."""
     devices: int
     """Maximum number of devices."""
     mesh: str | None = None
-    """AxB: rows of the batch over A devices, the state cut over B; A times B must equal --devices.
-    Without it, meshes that cut the state are tried only if nothing else fits."""
+    """AxB: batch rows divided over A devices, the state over B; A times B must equal --devices. By
+    default, meshes that divide the state are tried only if nothing else fits."""
     strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
-    """Way to train: run.py of the exported step (portable), `--strategy local` or multi_worker
-    (replicas), or asynchronous workers, as many as devices (parameter_server)."""
+    """How to train: with run.py of the exported step (portable), with `--strategy local` or
+    multi_worker (replicas), or with one asynchronous worker per device (parameter_server)."""
     servers: int = 1
-    """Parameter servers."""
+    """Number of parameter servers."""
     batch: int | None = None
-    """Rows of the global batch; default: as configured."""
+    """Number of rows in the global batch; default: as configured."""
     memory: float | None = None
     """Memory of a device in GiB; configurations that need more are not chosen."""
     link: float = 10.0
-    """Bandwidth between two devices in Gbit/s."""
+    """Bandwidth between devices in Gbit/s."""
     latency_us: float = 50.0
     """Latency of a message in microseconds."""
     message_us: float = 60.0
     """Processor time in microseconds at either end for each variable that a worker reads or adds
     (parameter_server)."""
     bucket_mib: float | None = None
-    """Exchange gradients in buckets of at most this many MiB, each as soon as it is ready; default:
-    as compiled here, or 30 if an accelerator was profiled."""
+    """Largest size of gradient buckets in MiB, each of which is exchanged as soon as it is ready;
+    default: as compiled here, or 30 if an accelerator was profiled."""
     shared_cores: Literal["auto", "yes", "no"] = "auto"
-    """Let the devices share this machine's cores; auto: yes if a processor was profiled."""
+    """Whether the devices share this machine's cores; auto: yes if a CPU was profiled."""
     profiles: Path = dataclasses.field(default_factory=profiles_folder)
-    """Folder of profiles, stored by digest of the program."""
+    """Folder in which profiles are stored by digest of the program."""
     fresh: bool = False
-    """Repeat stored profiles."""
+    """Repeat profiles that are already stored."""
     seconds: float = 1.0
-    """Minimum time for which a profile times steps."""
+    """Minimum time in seconds for which a profile runs steps."""
     json: Path | None = None
-    """File for the configurations as JSON."""
+    """File to write the configurations to, as JSON."""
     trace: Path | None = None
-    """File for a Chrome trace of the simulated step on all devices."""
+    """File to write a Chrome trace to, of the simulated step on all devices."""
     plot: Path | None = None
-    """File for a plot of rows per second and memory against devices (.png, .pdf or .svg)."""
+    """File to plot rows per second and memory against devices in (.png, .pdf or .svg)."""
 
     @property
     def meshes(self) -> list[tuple[int, int]]:
-        """Meshes to simulate: only `mesh` if given, else 1, 2, 4, ... and all devices by rows."""
+        """Meshes to simulate: 1 and `mesh` if given, else 1, 2, 4, ... and all devices by rows."""
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))
             return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]
@@ -80,7 +80,7 @@ class PlanArguments:
 
 
 def check(given: PlanArguments) -> None:
-    """Raise UserError for arguments that cannot be planned."""
+    """Raise UserError if an argument is invalid."""
     for name in ("devices", "servers", "batch"):
         _check_number(given, name, 1)
     for name in ("latency_us", "message_us"):

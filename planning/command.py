@@ -1,4 +1,4 @@
-"""`onepass plan`: predictions, the choice, and the requested files."""
+"""`onepass plan`: print predictions and the choice, and write the requested files."""
 
 import json
 
@@ -10,11 +10,11 @@ from planning.plan import Planner, Prediction
 from planning.programs import ModelPrograms
 from planning.report import lines, to_json, write_plot, write_trace
 
-ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
+ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
 
 
 def run(given: PlanArguments, programs: ModelPrograms) -> int:
-    """Plan a model's step, with checked arguments, and return the exit status."""
+    """Plan a model's step, given checked arguments, and return the exit status."""
     with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
         planner = Planner(given, programs, store)

@@ -1,9 +1,9 @@
-"""A process of JAX that compiles an exported step for a mesh of devices and may run it.
+"""A JAX process that compiles an exported step for a mesh of devices, and may run it.
 
     python -m planning.device_program REQUEST.json
 
-The request gives the folder, the mesh, the number and seconds of rounds to run (0: only compile),
-and the file for the answer. TensorFlow is not imported.
+The request contains the folder, the mesh, the number and duration of rounds to run (0: only
+compile), and the file for the answer. TensorFlow is not imported.
 """
 
 import collections
@@ -23,15 +23,15 @@ from replicator.portable.layouts.devices import Devices
 from replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
 from replicator.portable.layouts.program import read_program
 
-TRACED_STEPS = 3  # if a step is short
+TRACED_STEPS = 3  # for short steps
 
 
 class Compiled:
     """The step of an exported folder, compiled for a mesh of sizes `rows` and `model`.
 
-    Batches are divided along `rows`. With `model` above 1 every array of the state is cut along the
-    last of its axes that `model` divides. A step that will not run is compiled with less
-    optimisation: neither its operations nor its memory depend on the quality of the machine code.
+    Batches are divided along `rows`. If `model` is above 1, every array of the state is cut along
+    its last axis that `model` divides. A step that will not run is compiled with less optimisation,
+    because neither its operations nor its memory depend on the quality of the machine code.
     """
 
     def __init__(self, folder: str, rows: int, model: int, runs: bool):
@@ -46,7 +46,7 @@ class Compiled:
         self.compiled = devices.compiled(advance, options)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the memory of one device by use, as the compiler planned it."""
+        """Return the memory of one device in bytes by use, as planned by the compiler."""
         found: Any = self.compiled.memory_analysis()
         return {
             "arguments": found.argument_size_in_bytes,
@@ -55,7 +55,7 @@ class Compiled:
         }
 
     def values(self) -> list:
-        """Return arguments of the step on the devices."""
+        """Return constant arguments for the step, placed on the devices."""
 
         def value(shape: jax.ShapeDtypeStruct) -> jax.Array:
             fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
@@ -76,7 +76,7 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what the compiler reports about the program, and what was measured by running it."""
+    """Return the compiler's report on the program, and measurements if it was run."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
@@ -88,20 +88,20 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Running:
-    """A step compiled for one device that can be run repeatedly; the constructor runs it once."""
+    """A step for one device that can be run repeatedly; the constructor runs it once."""
 
     def __init__(self, step: Compiled):
         self._step, self._values = step, step.values()
         self.advance()
 
     def advance(self) -> None:
-        """Run one step to its end."""
+        """Run one step to completion."""
         values = self._values
         values[0], values[1], metrics = self._step.compiled(*values)
         jax.block_until_ready((values[0], metrics))
 
     def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
-        """Return the fields of a `Run`."""
+        """Measure the step, and return the fields of a `Run`."""
         found = timed(self.advance, rounds, seconds)
         memory_bytes = self._needed_bytes()
         if jax.default_backend() == "cpu":
@@ -116,7 +116,7 @@ class Running:
         }
 
     def _needed_bytes(self) -> float | None:
-        """Return the memory of the device: the accelerator's peak, or that of this process."""
+        """Return the memory of the step: the accelerator's peak, or the use of this process."""
         counted = jax.devices()[0].memory_stats()
         if counted and "peak_bytes_in_use" in counted:
             return counted["peak_bytes_in_use"]
@@ -125,7 +125,7 @@ class Running:
 
 
 def _traced(advance: Callable[[], None], steps: int) -> dict[str, float]:
-    """Return the seconds of each operation in a step, from the profiler."""
+    """Return the seconds that each operation takes in a step, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     seconds: dict[str, float] = collections.defaultdict(float)

@@ -1,4 +1,4 @@
-"""Measurements of compiled and executed steps, stored by digest of program and machine."""
+"""Measure compiled and executed steps; results are stored by digest of the program."""
 
 import collections
 import contextlib
@@ -34,9 +34,9 @@ class Run:
     Attributes:
       seconds: median step time of each round.
       busy_share: share of the cores that the step keeps busy, from 0 to 1.
-      memory_bytes: memory that the step uses on one device; None if the system cannot measure it.
-      operations: seconds of each operation by name; the sum may exceed the step's time, as some run
-        concurrently.
+      memory_bytes: memory that the step uses on one device; None if it cannot be measured.
+      operations: seconds of each operation by name; the sum may exceed the step's time, because
+        operations can overlap.
       device: kind of device that ran the step.
       free_share: share of the processor time that other processes left free.
       paired_seconds: step time while an identical step runs on the same cores; None: not measured.
@@ -56,14 +56,14 @@ class Run:
         return statistics.median(self.seconds)
 
     def sharing_scale(self, replicas: int) -> float:
-        """Return the factor by which `replicas` that share these cores are slower than one."""
+        """Return how many times slower `replicas` replicas that share these cores are than one."""
         paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A program of one device: its operations, its memory in bytes by use, and its run, if any."""
+    """One device's program: operations, memory in bytes by use, and timings if it was run."""
 
     program: list[Operation]
     memory: dict[str, int]
@@ -76,7 +76,7 @@ class Measurement:
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> "Measurement":
-        """Return the measurement in an answer of device_program.py."""
+        """Return the measurement in an answer from device_program.py."""
         program = [
             Operation(name, kind, size, tuple(inputs), devices, resource)
             for name, kind, size, inputs, devices, resource in stored["program"]
@@ -88,10 +88,10 @@ class Measurement:
 
 
 class Store:
-    """Measurements in a folder, one file each.
+    """A folder of measurements, one file each.
 
     If `fresh`, stored measurements are repeated. A step is timed in `rounds` rounds of at least
-    `seconds` each. Progress is logged, as a measurement may take minutes.
+    `seconds` each. Progress is logged, since a measurement may take minutes.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Store:
         self._made: set[str] = set()
 
     def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
-        """Return the step of an exported folder, partitioned for a mesh; it need not run."""
+        """Measure an exported folder's step, partitioned for a mesh, without running it."""
         return self._of(folder, rows, model, 0)
 
     def profiled(self, folder: Path) -> Measurement:
-        """Return the step of an exported folder, run on one device with traced operations."""
+        """Measure an exported folder's step, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the stored measurement of a key, or store what `measure` returns.
+        """Return the measurement stored under a key; if there is none, call `measure` and store it.
 
-        It raises UserError if the stored one comes from another machine or cannot be read.
+        Raise UserError if the stored one comes from another machine or cannot be read.
         """
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
@@ -148,7 +148,7 @@ class Store:
 
 @contextlib.contextmanager
 def _naming_the_option() -> Iterator[None]:
-    """Add the option for the folder of profiles to a UserError of the block."""
+    """Add a hint about `--profiles` to a UserError raised inside the block."""
     try:
         yield
     except UserError as error:
@@ -173,7 +173,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Run device_program.py in a process, and return its answer.
 
     Raises:
-      UserError: the process fails, with the last line of its stderr, or exceeds LIMIT_SECONDS.
+      UserError: the process fails (with the last line of its stderr) or exceeds LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
@@ -207,19 +207,19 @@ def device_environment(devices: int) -> dict[str, str]:
     """Return the environment variables that give a JAX process this number of devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
-    if devices > 1:  # only processors can be simulated
+    if devices > 1:  # only CPUs can be simulated
         found["JAX_PLATFORMS"] = "cpu"
     return found
 
 
 def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
-    """Return the program with seconds for each computation, from the profile of one device.
+    """Return the program with a duration for each computation, from the profile of one device.
 
-    An operation takes the time of profiled ones of its kind: interpolated linearly between two
-    sizes, in proportion to its bytes below the smallest. Beyond the largest, the excess takes at
-    most the average time per byte of operations of its name, as the time of small operations is
-    mostly overhead. A kind that was not profiled takes the profile's average time per byte. All
-    times are scaled so that the profiled program takes the measured step time.
+    The time of an operation is interpolated linearly between the sizes of profiled operations of
+    its kind; below the smallest, it is proportional to the bytes. Beyond the largest, the excess
+    takes at most the average time per byte of operations with the same name, since the time of
+    small operations is mostly overhead. A kind that was not profiled takes the profile's average
+    time per byte. All times are scaled so that the profiled program takes the measured step time.
     """
     times = _Times(profile)
     scale = times.scale
@@ -232,7 +232,7 @@ def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
 
 
 class _Times:
-    """Seconds of operations by kind and bytes."""
+    """Durations of operations by kind and size."""
 
     def __init__(self, profile: Measurement):
         if profile.run is None:

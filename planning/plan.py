@@ -1,4 +1,4 @@
-"""Configurations of devices, their predicted costs, and the choice among them."""
+"""Predict the costs of device configurations, and choose among them."""
 
 import dataclasses
 import itertools
@@ -29,14 +29,13 @@ class Prediction:
     Attributes:
       rows, model: sizes of the mesh.
       microbatches: number of microbatches into which a device's rows are divided.
-      step_seconds: duration of a step; for asynchronous workers, seconds per update of any of them.
-      batch_rows: rows of a step, over all devices.
+      step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
+      batch_rows: number of rows per step on all devices.
       memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
       efficiency: rows per second and device, relative to a single device.
       timeline: simulated step of one device; for a pipeline, of all devices.
-      schedule: name of a pipeline's schedule, if the devices hold stages of the network instead of
-        rows; otherwise "".
-      bubble: the share of a pipeline's device time spent waiting.
+      schedule: name of the schedule if the devices form a pipeline of stages; otherwise "".
+      bubble: share of a pipeline's device time spent waiting.
     """
 
     rows: int
@@ -76,7 +75,7 @@ class Prediction:
 
 
 class Planner:
-    """Predictions for a model, from measurements that are taken on first use.
+    """Makes predictions for a model from measurements, which are taken on first use.
 
     Attributes:
       free_share: smallest share of the processor time that other processes left free during any
@@ -89,9 +88,9 @@ class Planner:
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
-        """Return predictions of all meshes and pipelines; `advance` is called after every mesh.
+        """Predict all meshes and pipelines; `advance` is called after every mesh.
 
-        If none of them fits in memory, more microbatches and cuts of the state are tried.
+        If no configuration fits in memory, more microbatches and cuts of the state are tried.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits in memory.
@@ -118,12 +117,12 @@ class Planner:
         )
 
     def fits(self, prediction: Prediction) -> bool:
-        """Return whether the memory of a device is sufficient."""
+        """Return whether the configuration fits in a device's memory."""
         given = self._given.memory
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """Return the prediction of one configuration."""
+        """Predict one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:
@@ -150,7 +149,7 @@ class Planner:
         )  # fmt: skip
 
     def _pipelines(self) -> Iterator[Prediction]:
-        """Yield the best number of microbatches of every schedule on every number of devices."""
+        """Yield the best prediction for every pipeline schedule and number of devices."""
         given, programs = self._given, self._programs
         if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
             return

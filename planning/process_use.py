@@ -1,4 +1,4 @@
-"""Use of the machine by this process: busy cores and memory."""
+"""Measure this process's use of the machine: time, busy cores and memory."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
 
 
 def this_machine() -> dict[str, Any]:
-    """Return the identity of a profile's machine: processor, cores, accelerators and compilers."""
+    """Return what identifies this machine in a profile: processor, accelerators, compilers, ..."""
     gpus = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
     models = [line.split(":")[1].strip() for text in gpus for line in text.splitlines()[:1]]
     return {
@@ -43,10 +43,10 @@ def _version(package: str) -> str:
 
 
 def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
-    """Time a step in rounds, and measure the share of the cores that it keeps busy.
+    """Time a step in rounds, and measure the share of cores that it keeps busy.
 
-    A round runs steps until `least_seconds` have passed. Rounds end early once `rounds` times
-    `least_seconds` have passed, so that a long step has fewer rounds.
+    A round runs steps until `least_seconds` have passed. No round starts after `rounds` times
+    `least_seconds`, so that long steps have fewer rounds.
 
     Returns:
       seconds: median step time of each round.
@@ -79,10 +79,9 @@ def _median(step: Callable[[], object], least_seconds: float) -> float:
 
 
 def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) -> float:
-    """Return the mean of the median step times of steps that run at the same time.
+    """Return the mean, over steps that run at the same time, of their median step time.
 
-    Each of `calls` runs one step, and is repeated in a thread of its own; all threads start
-    together.
+    Each of `calls` runs one step and is repeated in a separate thread; all threads start together.
     """
     together = threading.Barrier(len(calls))
 
@@ -106,7 +105,7 @@ def _idle_seconds() -> float:
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    `held_bytes` is the size of the arguments, which are allocated already.
+    `held_bytes` is the size of the arguments, which are already allocated.
     """
     try:
         with _fresh_allocations():
@@ -120,13 +119,13 @@ def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
 
 @contextlib.contextmanager
 def _fresh_allocations() -> Iterator[None]:
-    """Make glibc allocate all but small blocks from the system during the block."""
+    """Make glibc allocate all but small memory blocks from the system inside the block."""
     libc = ctypes.CDLL(None)
     libc.malloc_trim(0)  # returns freed memory to the system
     libc.mallopt(_MMAP_THRESHOLD, _SMALL_BYTES)
     try:
         yield
-    finally:  # the thresholds that glibc adapts to when large blocks are allocated and freed
+    finally:  # thresholds that glibc reaches after large allocations
         libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
 

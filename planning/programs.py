@@ -1,4 +1,4 @@
-"""The training steps that a plan compares: one model's, for batches of several sizes."""
+"""The training steps that a plan compares: one model's steps for several batch sizes."""
 
 import dataclasses
 from pathlib import Path
@@ -17,9 +17,9 @@ class ModelPrograms:
     """The training step of a model, for batches and microbatches of any size.
 
     Attributes:
-      batch, microbatches: numbers of rows and of microbatches in the model's configuration.
+      batch, microbatches: numbers of rows and microbatches in the model's configuration.
       is_fixed: whether the batch size cannot be changed.
-      stages: stages that a pipeline can put on devices; None: the network cannot be cut.
+      stages: stages for a pipeline; None: the network cannot be cut.
 
     Args:
       model: the model, which accepts batches of any number of rows.
@@ -36,14 +36,14 @@ class ModelPrograms:
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step."""
+        """Return a folder with the exported step for a batch of `rows`."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
+        """Time the step in TensorFlow on one device, with XLA if configured and `compiles`."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
@@ -52,7 +52,7 @@ class ModelPrograms:
         return Run(**found)
 
     def state_bytes(self) -> list[int]:
-        """Return the bytes of the gradients, and of all variables that a step updates."""
+        """Return the sizes in bytes of the gradients, and of all variables that a step updates."""
         return [self._model.reduced_bytes, self._model.state_bytes]
 
     def num_variables(self) -> int:
@@ -61,7 +61,7 @@ class ModelPrograms:
 
 
 class FolderPrograms(ModelPrograms):
-    """The single program of an exported folder, which TensorFlow cannot time."""
+    """The single program of an exported folder, which cannot be timed in TensorFlow."""
 
     is_fixed, microbatches = True, 1
 
@@ -76,5 +76,5 @@ class FolderPrograms(ModelPrograms):
         return self._folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Raise UserError."""
+        """Raise UserError, because TensorFlow cannot run an exported step."""
         raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")

@@ -1,4 +1,4 @@
-"""Predictions as a table, as JSON, as a Chrome trace and as a plot."""
+"""Present predictions as a table, JSON, a Chrome trace or a plot."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ HEADER = (
 
 
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
-    """Return the table and the choice; a star marks configurations that do not fit."""
+    """Return the lines of the table and the choice; a star marks configurations that do not fit."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
     best, quickest = cheapest(fitting), fastest(fitting)
@@ -46,7 +46,7 @@ def _choice(each: Prediction) -> str:
 
 
 def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[str, Any]:
-    """Return the machine, the configurations, and the indices of the cheapest and the fastest."""
+    """Return the machine, the configurations, and the cheapest and fastest one's indices."""
     names = ("rows", "model", "microbatches", "step_seconds", "batch_rows", "memory_bytes",
              "sent_bytes", "efficiency", "devices", "rows_per_second", "network_share",
              "device_seconds", "schedule", "bubble")  # fmt: skip
@@ -62,7 +62,7 @@ def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[st
 
 
 def write_trace(path: Path, timeline: Timeline) -> None:
-    """Write a step as Chrome trace events in microseconds, with one row per resource."""
+    """Write a step as Chrome trace events, with one row per resource."""
     threads = list(dict.fromkeys(event.resource for event in timeline.events))
     named: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
@@ -84,7 +84,7 @@ def write_trace(path: Path, timeline: Timeline) -> None:
 
 
 def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | None) -> None:
-    """Plot rows per second and memory per device against devices."""
+    """Plot rows per second and memory per device against the number of devices."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""A training step to plan: exported for JAX, or timed as TensorFlow runs it."""
+"""A training step to plan, which can be exported for JAX or timed in TensorFlow."""
 
 import copy
 import dataclasses
@@ -18,14 +18,14 @@ from replicator.training.step import compile_step
 
 @dataclasses.dataclass(frozen=True)
 class Trainable:
-    """A model with its optimiser, on a batch of fixed size.
+    """A model with its optimiser and a fixed batch size.
 
     Attributes:
       state: variables that a step updates.
-      loss: function that a step minimises.
+      loss: the loss that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether XLA compiles the step in TensorFlow.
-      make: returns an identical `Trainable` with a state of its own; None: not possible.
+      make: function that returns an identical `Trainable` with a separate state, or None.
     """
 
     state: TrainState
@@ -35,7 +35,7 @@ class Trainable:
     make: Callable[[], "Trainable"] | None = None
 
     def resized(self, rows: int, microbatches: int) -> "Trainable":
-        """Return the same model on batches of `rows`, accumulated from `microbatches`."""
+        """Return the same model with batches of `rows` rows in `microbatches` microbatches."""
         state = copy.copy(self.state)
         state.optimizer = dataclasses.replace(state.optimizer, accumulate=microbatches)
         spec = {
@@ -46,7 +46,7 @@ class Trainable:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of all variables that a step updates."""
+        """Size in bytes of all variables that a step updates."""
         return sum(_bytes(variable) for variable in self.state.slots().values())
 
     @property
@@ -56,12 +56,12 @@ class Trainable:
 
     @property
     def reduced_bytes(self) -> int:
-        """Bytes of the gradients."""
+        """Size in bytes of the gradients."""
         return sum(_bytes(weight) for weight in self.state.weights)
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of a batch."""
+        """Size in bytes of a batch."""
         return sum(_bytes(spec) for spec in self.batch_spec.values())
 
     def batch(self) -> Batch:
@@ -93,7 +93,7 @@ class Trainable:
         return found
 
     def _made(self) -> Callable[[], float]:
-        """Return the step after running it once."""
+        """Return a compiled function that runs the step, after running it once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 
         def step() -> float:

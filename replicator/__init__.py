@@ -1,7 +1,7 @@
-"""Training steps on one or many devices: strategies, training, portable export.
+"""Run training steps on one or many devices: strategies, training, portable export.
 
-The names below are imported on first access, because most need TensorFlow, and `launch`
-serves programs that must start without it.
+The names below are imported on first access, because most need TensorFlow, while programs that use
+`launch` must start without it.
 """
 
 from typing import TYPE_CHECKING

@@ -8,5 +8,5 @@ if TYPE_CHECKING:
     from serving.bundles.loading import load as load
     from serving.client.client import Client as Client
 
-# Imported on first use, so that neither waits for the dependencies of the other.
+# Imported on first use, so that the client does not import the dependencies of `load`.
 __getattr__ = lazy_exports(__name__, {"Client": "client.client", "load": "bundles.loading"})

@@ -21,9 +21,9 @@ from serving.settings import NEEDED, Settings
 class ServeArguments(Settings):
     """Serve models over HTTP and gRPC.
 
-    MODELS holds NAME/VERSION/ folders, as `onepass export` writes them; new versions are loaded
-    while the server runs. SIGTERM or Ctrl-C lets it answer every accepted request: the exit status
-    is 0 if all were answered, else 128 plus the signal's number.
+    MODELS contains folders NAME/VERSION/, as `onepass export` writes them; new versions are loaded
+    while the server runs. After SIGTERM or Ctrl-C, the server answers every accepted request before
+    it exits: the exit status is 0 if all were answered, else 128 plus the number of the signal.
     """
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
@@ -42,8 +42,8 @@ def run_serve(
 
     Args:
       arguments: words of the command line after `serve`.
-      parse: reads a dataclass from words.
-      import_tensorflow: called if models run in this process.
+      parse: function that reads a dataclass from words.
+      import_tensorflow: function that is called if models run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
@@ -67,7 +67,7 @@ def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> i
 
 
 def check_models_folder(path: Path) -> None:
-    """Raise UserError if a path is a run or a single model; the message says what to pass instead.
+    """Raise UserError if a path is a run or a single model; the message says what to pass.
 
     An empty folder is accepted: the server waits for models.
     """

@@ -1,4 +1,4 @@
-"""The errors that a request can end in, with their HTTP and gRPC statuses."""
+"""The errors with which a request can end, and their HTTP and gRPC statuses."""
 
 from typing import ClassVar
 
@@ -12,13 +12,13 @@ def shortened(word: str) -> str:
 
 
 class ServingError(Exception):
-    """A request that failed; its message may be shown to the client.
+    """Error of a failed request; its message may be shown to the client.
 
     Attributes:
       http_status: HTTP status.
-      grpc_status: the name of a `grpc.StatusCode`.
+      grpc_status: name of a `grpc.StatusCode`.
       code: a short word for programs.
-      retry_after_seconds: seconds until a retry may succeed; None: it will not.
+      retry_after_seconds: seconds until a retry may succeed; None: a retry will not help.
     """
 
     http_status: ClassVar[int] = 500
@@ -33,43 +33,43 @@ class ServingError(Exception):
 
 
 class InvalidInput(ServingError):  # noqa: N818 - named as HTTP and gRPC name the condition
-    """An error for a field that breaks a rule; the message names both."""
+    """Error for a field that breaks a rule; the message names both."""
 
     http_status, grpc_status, code = 400, "INVALID_ARGUMENT", "invalid_input"
 
 
 class Unauthorized(ServingError):  # noqa: N818
-    """An error for a request without a token or with a wrong one."""
+    """Error for a request with no token or a wrong one."""
 
     http_status, grpc_status, code = 401, "UNAUTHENTICATED", "unauthorized"
 
 
 class Forbidden(ServingError):  # noqa: N818
-    """An error for a request that is not allowed, such as one from another site's page."""
+    """Error for a request that is not allowed, such as one from the page of another site."""
 
     http_status, grpc_status, code = 403, "PERMISSION_DENIED", "forbidden"
 
 
 class NotFound(ServingError):  # noqa: N818
-    """An error for a model, version or page that does not exist."""
+    """Error for a model, version or page that does not exist."""
 
     http_status, grpc_status, code = 404, "NOT_FOUND", "not_found"
 
 
 class TooLarge(ServingError):  # noqa: N818
-    """An error for a body, a tensor or a number of rows over the limit."""
+    """Error for a body, a tensor or a number of rows over the limit."""
 
     http_status, grpc_status, code = 413, "RESOURCE_EXHAUSTED", "too_large"
 
 
 class Cancelled(ServingError):  # noqa: N818
-    """An error for a request whose client disconnected, so that nobody waits for a response."""
+    """Error for a request whose client disconnected and does not wait for a response."""
 
     http_status, grpc_status, code = 499, "CANCELLED", "cancelled"
 
 
 class Internal(ServingError):  # noqa: N818
-    """An error of the server; the cause is only in its log, by request id."""
+    """Error of the server; its cause is written only to the log, with the request's id."""
 
     http_status, grpc_status, code = 500, "INTERNAL", "internal"
 
@@ -78,26 +78,26 @@ class Internal(ServingError):  # noqa: N818
 
 
 class Overloaded(ServingError):  # noqa: N818
-    """An error for a full queue, or if no stream is free."""
+    """Error for a full queue or too many streams."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
     retry_after_seconds = 1.0
 
 
 class NotReady(ServingError):  # noqa: N818
-    """An error for a model that is loading, or a server that is stopping."""
+    """Error for a model that is loading, or a server that is stopping."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
     retry_after_seconds = 1.0
 
 
 class DeadlineExceeded(ServingError):  # noqa: N818
-    """An error for a response that was not ready in time."""
+    """Error for a response that was not ready in time."""
 
     http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"
 
 
-# The error code of each status; of two errors with the same status, the first.
+# The error code of each status; the first one, if two errors have the same status.
 _COMMON = (
     *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded),
 )

@@ -64,13 +64,13 @@ def check(settings: Settings, models: Path) -> None:
 
 
 class Server:
-    """The model registry, not started yet, with its HTTP and gRPC servers."""
+    """The model registry with its HTTP and gRPC servers, which are started together."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings = registry, settings
         self._parts = registry, settings, metrics
         self._http = HttpServer(make_app(*self._parts), settings.drain_seconds)
-        # A full main port must not lock out probes, so they have limits of their own.
+        # A full main port must not lock out probes, so they have separate limits.
         self._probes = HttpServer(Probes(registry, metrics).app())
         self._grpc: Any = None
         self.http_address = self.grpc_address = self.probe_address = ""
@@ -107,14 +107,14 @@ class Server:
         if self._grpc is None:
             return True
         start = time.monotonic()
-        await self._grpc.stop(seconds)  # cancels the calls left after that
+        await self._grpc.stop(seconds)  # cancels the remaining calls
         return time.monotonic() - start < seconds
 
     async def _start_grpc(self) -> None:
         if self.settings.grpc_port < 0:
             return
         host, port = self.settings.host, self.settings.grpc_port
-        bind_socket(host, port).close()  # gRPC's own error takes more than one line
+        bind_socket(host, port).close()  # gRPC's own error has several lines
         self._grpc = make_server(*self._parts)
         try:
             port = self._grpc.add_insecure_port(address(host, port))
@@ -137,7 +137,7 @@ async def _serve_until_signal(
     first: set[asyncio.Future[Any]] = {shutdown, initial_load_done}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     if not shutdown.done():
-        line = f"{ready_line(server)}\n"  # one write, so that no log line splits it
+        line = f"{ready_line(server)}\n"  # a single write, so that no log line splits it
         announce = functools.partial(print, line, end="", flush=True)
         threading.Thread(target=announce, daemon=True).start()  # stdout may not be read
     initial_load_done.cancel()
@@ -148,7 +148,7 @@ async def _serve_until_signal(
 
 
 def ready_line(server: Server) -> str:
-    """Return the line that the command prints when it is ready: models and addresses."""
+    """Return the line that the command prints when it is ready, with models and addresses."""
     registry = server.registry
     known = [
         name
@@ -175,7 +175,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(cluster)
-        listener.listen(0)  # a port in use may fail only here
+        listener.listen(0)  # for a port in use, this may be the first call to fail
     except OSError as error:
         listener.close()
         raise UserError(f"Cannot listen on {address(host, port)}: {error.strerror}.") from error

@@ -1,4 +1,4 @@
-"""The limits and addresses of `onepass serve`."""
+"""The settings of `onepass serve`: addresses and limits."""
 
 import dataclasses
 import ipaddress
@@ -8,13 +8,13 @@ from typing import Literal
 from foundation.errors import UserError
 from foundation.field_rules import at_least, require
 
-# Packages that the extra `serve` installs, all of them required.
+# The packages that the extra `serve` installs and that serving requires.
 NEEDED = (
     *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # how a server's address begins
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # prefixes of server addresses
 MIB = 2**20
 
 
@@ -28,57 +28,58 @@ class Settings:
     """Addresses, authentication and limits of a server."""
 
     host: str = "127.0.0.1"
-    """Address to listen on, for HTTP and gRPC. Any but loopback requires a token."""
+    """Address to listen on, for HTTP and gRPC. Any address but loopback requires a token."""
     port: int = 8501
-    """HTTP port; 0: any free one, which the first line names."""
+    """HTTP port; 0: any free port, which the first line of output names."""
     grpc_port: int = 8500
-    """gRPC port; 0: any free one; -1: no gRPC."""
+    """gRPC port; 0: any free port; -1: no gRPC."""
     probe_port: int = -1
-    """Port of `/healthz`, `/readyz` and the metrics only, without a token; 0: any free one; -1:
-    none."""
+    """Port that serves only `/healthz`, `/readyz` and the metrics, without a token; 0: any free
+    port; -1: none."""
     token_file: Path | None = None
-    """File with the token that every request must carry, or one token a line, each of them a client
-    with its own share. None: the environment variable ONEPASS_TOKEN; without it no token is
-    required."""
+    """File with the token that every request must have, or with one token per line, each for a
+    client with its own share. None: the environment variable ONEPASS_TOKEN; if it is not set, no
+    token is required."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may be for, in addition to the address and localhost. Their pages
-    may send requests, also where a proxy passes another host on."""
+    """Host names that requests may be for, in addition to the address and localhost. Pages of these
+    hosts may send requests, even if a proxy passes on a different host."""
     max_body_mib: float = 16.0
     """Largest request body and largest gRPC message, in MiB."""
     max_rows: int = 64
-    """Largest batch of one request; it is split where the model's limit is lower."""
+    """Largest batch of one request; it is split if the model's limit is lower."""
     queue_rows: int = 256
-    """Rows that may wait for each model, and an eighth more of clients that fill little; further
-    requests are answered 503."""
+    """Number of rows that may wait for each model, and 1/8 more for clients that have few in the
+    queue; further requests get status 503."""
     queue_mib: float = 256.0
-    """Size of the inputs that may wait for each model, in MiB."""
+    """Total size of the inputs that may wait for each model, in MiB."""
     batch_delay_ms: float = 1.0
-    """Milliseconds that a batch waits for more rows, only while requests are concurrent."""
+    """Time in milliseconds that a batch waits for more rows while requests are concurrent."""
     threads: int = 1
-    """Concurrent calls of each model."""
+    """Number of concurrent calls of each model."""
     timeout_seconds: float = 60.0
-    """Time limit of a request, in seconds; a client may ask for less."""
+    """Time limit of a request, in seconds; a client may ask for a shorter one."""
     max_streams: int = 16
-    """Concurrent streams of each model, at most 246 in a sandbox, half of them of one client;
-    further requests are answered 503."""
+    """Number of concurrent streams of each model, at most 246 in a sandbox; one client can have
+    half of them. Further requests get status 503."""
     poll_seconds: float = 1.0
-    """Seconds between two scans of the folder of models."""
+    """Time between two scans of the folder of models, in seconds."""
     load_seconds: float = 600.0
-    """Time limit for loading and warming a version, in seconds; others load meanwhile."""
+    """Time limit for loading and warming a version, in seconds; other versions load meanwhile."""
     sandbox: bool = True
     """Load and run each model in its own process, which can neither write files nor reach a network
     (Linux, CPU only)."""
     trust: tuple[str, ...] = ()
-    """Public ed25519 keys in PEM. Bundles signed by one of them (`onepass export --sign`) run in
-    the server's process; with --no-sandbox no others are loaded."""
+    """Files of public ed25519 keys in PEM. Bundles signed with one of them (`onepass export
+    --sign`) run in the server's process; with --no-sandbox, no others are loaded."""
     sandbox_memory_gib: float = 4.0
     """Memory limit of each sandbox process, in GiB."""
     call_seconds: float = 600.0
     """Time limit of a call in a sandbox, in seconds; a process that hangs is restarted."""
     drain_seconds: float = 30.0
-    """Seconds to answer accepted requests after SIGTERM or Ctrl-C."""
-    backend: Literal["auto", "tensorflow", "numba"] = "auto"
-    """Backend of students; auto: numba where there is no accelerator."""
+    """Time to answer accepted requests after SIGTERM or Ctrl-C, in seconds."""
+    backend: Literal["auto", "tensorflow", "numba", "numba-bfloat16"] = "auto"
+    """Backend of students; auto: numba if there is no accelerator. numba-bfloat16 multiplies in
+    bfloat16, on processors with AVX512-BF16, which is faster and changes sounds slightly."""
     log_format: Literal["text", "json"] = "text"
     """Format of the log, on stderr."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

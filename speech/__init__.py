@@ -1,4 +1,4 @@
-"""Text in, mel frames out: espeak-ng's phonemes, then small networks on NumPy."""
+"""Text to mel frames: phonemes from espeak-ng, then small networks that run on NumPy."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ __all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped", 
 
 
 class ReadsFrames(Protocol):
-    """A model or a bundle with the content of its model.json."""
+    """A model or bundle that has the content of its model.json as `spec`."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -29,24 +29,24 @@ def text_frames(
     max_frames: int | None = None,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return the frames of a text for a model to speak, float32 [frames, bands].
+    """Return mel frames of a text for a model to turn into sound, float32 [frames, bands].
 
-    Frames that a voice draws from a density have the detail of recordings, so students refine
-    their sound just as they do for a recording's frames.
+    Frames that the voice draws from a density have as much detail as a recording's frames, so
+    distilled students refine their sound in the same way.
 
     Args:
-      model: the model that will speak them; its mel frames must be those of the voice.
-      text: US English of any length; a long text is read in the parts of `text_parts`.
+      model: the model that will turn the frames into sound; it must fit the voice.
+      text: US English of any length; `text_parts` splits a long text.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
-      voice: the voice; None: the shipped one for the model's frames.
-      max_frames: largest number of frames of the whole text; a longer text is refused before any
-        frame is made. None: any number.
-      pause: called between two pieces of the work, about 30 ms apart; what it raises ends the work.
+      voice: the voice that speaks; None: the shipped voice for the model's frames.
+      max_frames: largest number of frames that the text may have; a longer text is rejected before
+        any frame is computed. None: no limit.
+      pause: function called about every 30 ms; an exception that it raises ends the work.
 
     Raises:
-      TextError: the text cannot be spoken; the caller's input is wrong.
+      TextError: the text cannot be spoken.
       TooLongError: the text would have more than `max_frames` frames.
-      EspeakError: espeak-ng is missing or failed; the installation is wrong.
+      EspeakError: espeak-ng is not installed or failed.
       UserError: the model reads frames of a different kind.
     """
     voice = shipped(model.spec) if voice is None else voice

@@ -1,4 +1,4 @@
-"""The networks of `network.py` as a module that TensorFlow trains, and what it is trained on."""
+"""The networks of `network.py` as a `tf.Module`, and the loss that trains it."""
 
 import dataclasses
 
@@ -11,10 +11,10 @@ from speech.network import VoiceConfig
 
 
 class TensorFlowBackend:
-    """`network.Backend` on tensors [batch, time, channels]."""
+    """The `network.Backend` for tensors [batch, time, channels]."""
 
     def neighbours(self, hidden: tf.Tensor, distance: int) -> tf.Tensor:
-        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
+        """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
         padded = tf.pad(hidden, [[0, 0], [distance, distance], [0, 0]])
         length = tf.shape(hidden)[1]
         before, after = padded[:, :length], padded[:, 2 * distance :]
@@ -26,7 +26,7 @@ class TensorFlowBackend:
         return tf.tanh(first) * tf.sigmoid(second)
 
     def gather(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        """Return the rows at these indices; rows without a batch axis serve the whole batch."""
+        """Return the rows at the indices; `rows` without a batch axis serve every batch row."""
         if len(rows.shape) == 2:
             return tf.gather(rows, index)
         return tf.gather(rows, index, batch_dims=1)
@@ -36,7 +36,7 @@ class TensorFlowBackend:
         return tf.exp(values)
 
     def join(self, parts: list[tf.Tensor]) -> tf.Tensor:
-        """Return arrays joined along the channels."""
+        """Return the arrays concatenated along the channels."""
         return tf.concat(parts, axis=-1)
 
     def bounded(self, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
@@ -45,7 +45,7 @@ class TensorFlowBackend:
 
 
 class AcousticModel(tf.Module):
-    """The weights as variables, and the networks on a batch."""
+    """The weights as variables, and the networks applied to a batch."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
         super().__init__(name="acoustic")
@@ -56,7 +56,8 @@ class AcousticModel(tf.Module):
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
 
-        The mel network reads the recording's pitch, not the predicted one.
+        The melody is log2(F0 / 200 Hz) and the logit of voicing. The mel network reads the recorded
+        pitch instead of the predicted one.
         """
         backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(
@@ -88,23 +89,23 @@ class AcousticLossConfig:
     """The weight of each error in the loss."""
 
     mel: float = 1.0
-    """Weight of the mean absolute error of a band, in its standard deviations."""
+    """Weight of the mean absolute error of the mel bands, in standard deviations of each band."""
     duration: float = 0.5
-    """Weight of the mean absolute error of a log-duration."""
+    """Weight of the mean absolute error of the log-durations."""
     pitch: float = 1.0
-    """Weight of the mean absolute error of F0 in octaves, where it is voiced."""
+    """Weight of the mean absolute error of F0, in octaves, over voiced frames."""
     voicing: float = 0.2
-    """Weight of the cross-entropy of voicing in nats."""
+    """Weight of the cross-entropy of voicing, in nats."""
 
 
 class AcousticLoss:
-    """The weighted sum of the errors of an acoustic model on a batch."""
+    """The loss of an acoustic model: the weighted sum of its errors on a batch."""
 
     def __init__(self, model: AcousticModel, config: AcousticLossConfig):
         self.model, self.config = model, config
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the loss, [], and its parts by name."""
+        """Return the loss, a scalar, and each unweighted error by name."""
         lengths, melody, mel = self.model(batch)
         voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
         logit = melody[..., 1]
@@ -119,10 +120,10 @@ class AcousticLoss:
 
 
 def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the values where the mask is 1, 0.0 where it is 0 everywhere."""
+    """Return the mean of the values where the mask is 1, or 0.0 if it is 0 everywhere."""
     return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def arrays(model: AcousticModel) -> dict[str, np.ndarray]:
-    """Return the weights by name."""
+    """Return the model's weights by name."""
     return {name: variable.numpy() for name, variable in model.weights.items()}

@@ -1,8 +1,9 @@
-"""The alignment of phonemes and frames: Viterbi training of one-Gaussian phoneme states.
+"""Alignment of phonemes with frames by Viterbi training of states with one Gaussian each.
 
-Every phoneme is a chain of states, left to right, and every state a diagonal Gaussian over cepstra.
-From an initial path the states are fitted to their frames and the best path through each recording
-is computed again, until the likelihood converges (Rabiner 1989, section V, "segmental k-means"):
+Every phoneme is a left-to-right chain of states, and every state has a diagonal Gaussian over
+cepstra. Starting from an initial path, each round fits the states to their frames and then computes
+the best path through each recording, until the likelihood converges (Rabiner 1989, section V,
+"segmental k-means"):
 
     score[t, j] = log N(x_t; mean_j, variance_j)
                   + max(score[t - 1, j], score[t - 1, j - 1],
@@ -16,7 +17,7 @@ import numpy as np
 import scipy.fft
 
 CEPSTRA = 13
-STATES = 3  # per phoneme; the middle one may be skipped, so two frames are the least
+STATES = 3  # per phoneme; the middle one may be skipped, so a phoneme lasts at least two frames
 VARIANCE_FLOOR = 0.01  # share of the variance of all frames
 VOWELS = "aeiouAEIOUV03@"
 NEVER = -1e30
@@ -28,8 +29,8 @@ class Chain:
 
     Attributes:
       state: int [states], the number of each state's Gaussian.
-      unit: int [states], the index in the recording of the phoneme that the state belongs to.
-      may_go: bool [states], whether a path may leave the state out; never true of two neighbours.
+      unit: int [states], position in the recording of the phoneme that each state belongs to.
+      skippable: bool [states], whether a path may skip the state; never two in a row.
     """
 
     state: np.ndarray
@@ -38,10 +39,10 @@ class Chain:
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
-    """Return the chain of phonemes; a phoneme's Gaussians are those starting at `number * states`.
+    """Return the chain of states for phonemes whose Gaussians start at `number * states`.
 
-    An optional phoneme may be missing and has a single state. Of the others' states, every second
-    one between the first and the last is skippable.
+    An optional phoneme may be missing and has a single state, which is skippable. In any other
+    phoneme, every second state between the first and the last is skippable.
     """
     state, unit, skippable = [], [], []
     for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
@@ -53,7 +54,7 @@ def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES
 
 
 def cepstra(mel: np.ndarray) -> np.ndarray:
-    """Return cepstra of log-mel frames and two deltas, float32 [frames, 3 * CEPSTRA]."""
+    """Return the cepstra of log-mel frames with first and second deltas, [frames, 3 * CEPSTRA]."""
     base = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     first = _slope(base)
     return np.concatenate([base, first, _slope(first)], axis=1).astype(np.float32)
@@ -72,14 +73,14 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
       skippable: bool [states], states that the path may skip, also at its beginning and end.
 
     Raises:
-      ValueError: there are fewer frames than states that must be visited.
+      ValueError: there are fewer frames than states that cannot be skipped.
     """
     frames, states = scores.shape
     if frames < states - int(skippable.sum()):
         raise ValueError(
             f"`scores` must have at least {states - int(skippable.sum())} frames, got {frames}."
         )
-    # A state follows the one two before it only if the one between may be skipped.
+    # A path may jump over a state only if the state is skippable.
     jump = np.full(states, NEVER)
     jump[2:][skippable[1:-1]] = 0.0
     total = np.full(states, NEVER)
@@ -94,7 +95,7 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
         options[2, 2:] = total[:-2]
         options[2] += jump
         came[frame] = np.argmax(options, axis=0)
-        # States out of reach stay at NEVER instead of sinking with every frame.
+        # Unreachable states stay at NEVER instead of decreasing with every frame.
         total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
         total = total + scores[frame]
     return _traced(came, total, skippable)
@@ -112,16 +113,19 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the states in order, each for a share of the frames given by its weight, int [frames].
+    """Return a path through all states, with frames in proportion to the weights, int [frames].
 
-    The weights are [states]; a weight of 0 leaves a state out.
+    The weights are float [states]; a state with weight 0 gets no frames.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
 
 
 def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
-    """Return float [states]: vowels twice as long as consonants, and 0 for optional pauses."""
+    """Return lengths, float [states]: 2 for vowels, 1 for consonants, 0 for optional pauses.
+
+    A phoneme's length is shared equally among its states.
+    """
     length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
     optional = np.bincount(chain.unit, chain.skippable) == np.bincount(chain.unit)
     length[optional] = 0.0
@@ -131,14 +135,14 @@ def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
 def _fitted(
     features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the variance of every Gaussian, [count, channels], over its frames."""
+    """Return the mean and variance of every Gaussian over its frames, each [count, channels]."""
     x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
     number = np.bincount(owner, minlength=count)[:, None]
     mean, square = np.zeros((2, count, x.shape[1]))
     np.add.at(mean, owner, x)
     np.add.at(square, owner, x.astype(np.float64) ** 2)
     overall = x.mean(axis=0), x.var(axis=0)
-    # A Gaussian with few frames leans on that of all frames, as if it owned two of those too.
+    # Two extra frames with the statistics of the whole data regularise Gaussians with few frames.
     mean = (mean + 2.0 * overall[0]) / (number + 2.0)
     square = (square + 2.0 * (overall[1] + overall[0] ** 2)) / (number + 2.0)
     return mean, np.maximum(square - mean**2, VARIANCE_FLOOR * overall[1])
@@ -153,11 +157,11 @@ def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Aligned:
-    """The result of `align`.
+    """Result of `align`.
 
     Attributes:
-      paths: the state of every frame of each recording, int [frames], as an index in its chain.
-      gain: increase in the mean log-likelihood of a frame in each round, in nats.
+      paths: for each recording, the index in its chain of every frame's state, int [frames].
+      gain: increase of the mean log-likelihood per frame from each round to the next, in nats.
     """
 
     paths: list[np.ndarray]
@@ -171,9 +175,16 @@ def align(
     count: int,
     rounds: int = 15,
 ) -> Aligned:
-    """Return the best path through every recording, by Viterbi training from the guesses.
+    """Return the best path through every recording, by Viterbi training from initial paths.
 
-    Training ends when the likelihood of a frame rises by less than a thousandth of a nat.
+    Training stops when the mean log-likelihood per frame rises by less than 0.001 nats.
+
+    Args:
+      features: cepstra of each recording, float [frames, channels].
+      chains: the chain of each recording.
+      guesses: the initial path of each recording, int [frames].
+      count: number of Gaussians.
+      rounds: largest number of rounds.
     """
     paths, before = list(guesses), None
     gains: list[float] = []
@@ -195,5 +206,5 @@ def align(
 
 
 def durations(path: np.ndarray, chain: Chain) -> np.ndarray:
-    """Return the frames of each phoneme of a recording, int [phonemes]; they sum to its frames."""
+    """Return the number of frames of each phoneme of a recording, int [phonemes]."""
     return np.bincount(chain.unit[path], minlength=int(chain.unit[-1]) + 1)

@@ -1,4 +1,4 @@
-"""The card of a voice: its origin and quality."""
+"""The model card of a voice."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from foundation.progress import in_time
 
 
 def _opinions(speech: dict[str, float]) -> str:
-    """Return table rows of the predicted opinions, "" if they were not measured."""
+    """Return table rows of predicted opinion scores, or "" if they were not measured."""
     names = {"dnsmos_p808": "DNSMOS P.808", "plcmos": "PLCMOS"}
     return "".join(
         f"| {words} of text spoken (of the recording's own frames spoken) | "
@@ -18,7 +18,7 @@ def _opinions(speech: dict[str, float]) -> str:
 
 
 def _texture(spec: dict[str, Any]) -> str:
-    """Return a sentence that says how frames are made."""
+    """Return a clause that describes how natural the frames are and how they are made."""
     if not spec.get("temperature"):
         return "it is smoother than a person's and its melody flatter."
     trained = spec["density"]
@@ -31,7 +31,7 @@ def _texture(spec: dict[str, Any]) -> str:
 
 
 def card(spec: dict[str, Any]) -> str:
-    """Return the model card, Markdown, of a model.json."""
+    """Return the model card, in Markdown, for the content of a voice's model.json."""
     frames, speech = spec["quality"]["frames"], spec["quality"]["speech"]
     dev = spec["quality"]["dev"]
     return f"""# Text to mel frames

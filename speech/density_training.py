@@ -1,4 +1,4 @@
-"""Training of the density of a voice's frames."""
+"""Training of the density of a voice's mel frames."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -32,20 +32,20 @@ Rows = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class DensityConfig:
-    """The settings of the density of mel frames around those that the acoustic model expects."""
+    """Settings of the density of mel frames around the acoustic model's expected frames."""
 
     channels: int = 256
-    """Hidden channels; 0: no density."""
+    """Number of hidden channels; 0: no density."""
     layers: int = 3
-    """Gated layers."""
+    """Number of gated layers."""
     past: int = 4
-    """Frames before that a frame depends on."""
+    """Number of preceding frames that each frame depends on."""
     temperature: float = 0.7
-    """Temperature of the drawn frames; 1 samples the density."""
+    """Factor of the noise from which frames are drawn; 1 samples the density itself."""
     clips: int = 16
-    """Clips per batch."""
+    """Number of clips per batch."""
     clip_frames: int = 160
-    """Frames per clip."""
+    """Number of frames per clip."""
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(
             learning_rate=2e-3, decay="cosine", clip_norm=1.0, average_decay=0.998
@@ -59,7 +59,7 @@ class DensityConfig:
 
 
 class FrameDensity(tf.Module):
-    """The weights of `frame_density` as variables, and the density of a batch."""
+    """The density of `frame_density.py` with its weights as variables."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
         super().__init__(name="density")
@@ -68,7 +68,7 @@ class FrameDensity(tf.Module):
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
 
     def nats(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the negative log-density of each whitened frame, float32 [batch, frames]."""
+        """Return the negative log density of each whitened frame, in nats, [batch, frames]."""
         backend, past = TensorFlowBackend(), self.config.density_past
         padded = tf.pad(batch["whitened"], [[0, 0], [past, 0], [0, 0]])
         length = tf.shape(batch["whitened"])[1]
@@ -89,7 +89,7 @@ class FrameDensity(tf.Module):
 
 
 def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Rows]:
-    """Return the inputs of every recording, with its difference from the expected frames."""
+    """Return the density's inputs for every recording, with the differences to be whitened."""
     rows = []
     for example in examples:
         padded = with_silence(example, BEFORE, BEHIND, scale)
@@ -108,14 +108,14 @@ def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Row
 
 
 def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
-    """Return the inputs of `FrameDensity` for a recording, its difference whitened."""
+    """Return the inputs of `FrameDensity` for a recording, with its differences whitened."""
     difference = (row["difference"] - weights["density_shift"]) @ weights["density_whiten"]
     inputs = {name: value for name, value in row.items() if name != "difference"}
     return {**inputs, "whitened": difference, "mask": np.ones(len(difference), np.float32)}
 
 
 def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
-    """Yield batches of clips without end from `start_step`, each a function of seed and step."""
+    """Yield endless batches, starting at `start_step`, each determined by the seed and the step."""
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -150,7 +150,7 @@ def train_density(
 ) -> tuple[Voice, Outcome]:
     """Train, or resume training, in a run directory; return the voice with its density.
 
-    If training was stopped early, return the given voice unchanged.
+    If training was stopped early, the voice is returned unchanged.
     """
     sizes = dataclasses.replace(
         voice.config,
@@ -182,7 +182,7 @@ def train_density(
 
 
 class _Evaluation:
-    """The callback that training calls with the log and the step: it measures nats on dev."""
+    """Callback that training calls with the log and the step; it measures the dev nats."""
 
     def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
         self.state, self.density, self.batch = state, density, batch

@@ -1,4 +1,4 @@
-"""The command that measures a voice with a model: `python -m speech.evaluate --data DIR`."""
+"""Command that measures a voice with a model: `python -m speech.evaluate --data DIR`."""
 
 import dataclasses
 import json
@@ -18,22 +18,22 @@ from speech.voice import load_voice, shipped
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Speak the dev texts of recordings with a model, and print what was measured as JSON."""
+    """Speak the dev texts of recordings with a model, and print the measures as JSON."""
 
     data: Path
     """Folder of recordings of one speaker, with their texts in dev.tsv."""
     model: str = "shipped"
     """Run directory, model folder or name of the model that speaks."""
     voice: Path | None = None
-    """Folder of the text front end; None: the shipped one for the model."""
+    """Folder of the voice, the text front end; None: the shipped one for the model."""
     spoken: int = 8
-    """Dev texts to speak."""
+    """Number of dev texts to speak."""
     out: Path | None = None
-    """Folder to write the voice to, with these figures in its card."""
+    """Folder to write the voice to, with the measures in its card; None: do not write it."""
 
 
 def main(given: Arguments) -> int:
-    """Measure a voice and print the result; write the voice if an option asks for it."""
+    """Measure a voice and print the measures; write the voice if `out` is given."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:

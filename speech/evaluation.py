@@ -24,24 +24,24 @@ MOST_STRETCH = 1.5
 
 
 class Vocoder(Protocol):
-    """A model that speaks mel frames."""
+    """A model that turns mel frames into sound."""
 
     @property
     def sample_rate_hz(self) -> int:
-        """Samples per second of the vocoder's sounds."""
+        """Sample rate of the vocoder's sound, in Hz."""
 
     def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
         """Return the sound of mel frames, float32 [1, samples]."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a waveform that already has the model's own level."""
+        """Return the mel frames of a waveform that already has the model's own level."""
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
-    """Return the distance in dB between two sounds of different pace; 0 for the same frames.
+    """Return the distance in dB between the frames of two sounds of different pace.
 
-    It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
-    both; Sakoe and Chiba 1978), of the root mean square difference over bands.
+    It is the root mean square difference over bands, averaged along the best path of dynamic time
+    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978).
     """
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
@@ -51,7 +51,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     total = np.full((rows + 1, columns + 1), np.inf)
     steps = np.zeros((rows + 1, columns + 1))
     total[0, 0] = 0.0
-    # A cell depends only on the two antidiagonals before its own, which is computed at once.
+    # A cell depends only on the two preceding antidiagonals, so each antidiagonal is one operation.
     for diagonal in range(2, rows + columns + 1):
         row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         column = diagonal - row
@@ -66,12 +66,12 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
 
 
 def unit_db(voice: Voice) -> float:
-    """Return a difference of one in `above_silence` frames, in dB."""
+    """Return how many dB a difference of 1 in `above_silence` frames stands for."""
     return voice.spec["harmonics"]["range_nats"] * DB_PER_NAT
 
 
 def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
-    """Return a voice's expected frames for a recording's durations, float32 [frames, bands]."""
+    """Return a voice's expected frames with a recording's durations, float32 [frames, bands]."""
     example = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(example.phonemes)
     pitch = example.pitch if true_pitch else None
@@ -81,9 +81,10 @@ def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> n
 def variance_corrections(
     voice: Voice, examples: Sequence[Example], scale: Scale
 ) -> tuple[np.ndarray, float]:
-    """Return the factors that make frames, [bands], and lengths, a scalar, match recordings.
+    """Return factors that make predicted frames vary, and phonemes last, as in the recordings.
 
-    Training by the mean absolute error gives medians, which vary less than the data.
+    They are [bands] for the frames and a scalar for the lengths. Training with the mean absolute
+    error yields medians, which vary less than the data.
     """
     made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
@@ -96,8 +97,9 @@ def variance_corrections(
 def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
     """Return the errors of aligned frames, durations, F0 and voicing by name, with baselines.
 
-    Frames are compared by the root mean square difference in dB, F0 in cents; durations in ms by
-    their mean absolute error, spread and correlation, and whole sentences in per cent.
+    Frames are compared by the root mean square difference in dB and F0 in cents. Durations have a
+    mean absolute error in ms, its baseline (the spread around the median) and a correlation; the
+    lengths of whole sentences have an error in per cent.
     """
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
@@ -145,19 +147,18 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 def spoken(
     voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
-    """Return measures of the first `count` recordings' texts spoken by a model, and the sounds.
+    """Return measures of a model's speech for the first `count` recordings' texts, and the sounds.
 
-    The distances are `warped_distance_db` between mel frames of the recording and those of four
-    sounds: the text spoken by the model, the recording's own frames spoken by the model, another
-    recording, and one repeated frame, the mean of the recording. found_share is the share of texts
-    whose sound is nearer to their own recording than to any other. level_difference_db compares
-    mean powers. dnsmos_p808 and plcmos, if their package is installed, rate the spoken text and
-    the recording's frames spoken by the model.
+    The distances are `warped_distance_db` between the recording's mel frames and four alternatives:
+    the spoken text, the recording's own frames spoken by the model, a different recording, and the
+    recording's mean frame. `found_share` is the share of texts whose sound is closest to their own
+    recording. `level_difference_db` compares mean powers. `dnsmos_p808` and `plcmos`, if their
+    package is installed, rate the spoken text and the recording's frames spoken by the model.
     """
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
-        # The model's share of the distance: what remains if the frames are the recording's.
+        # The distance that remains with the recording's own frames is due to the model.
         again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]

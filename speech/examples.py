@@ -1,4 +1,4 @@
-"""Recordings with their phonemes and the number of frames that each phoneme lasts."""
+"""Recordings with their phonemes and each phoneme's number of frames."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
 from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
 from wavenet.features import MelConvention, PitchConvention, above_silence, log_f0_features
 
-PAUSE_FRAMES = 3  # a shorter silence between words belongs to them
+PAUSE_FRAMES = 3  # a shorter silence between words is not a pause
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Example:
     """An aligned recording.
 
     Attributes:
-      name: name of the recording in its corpus.
-      text: the words that are spoken.
-      phonemes: phonemes of the text, with the pauses that the speaker made and no others.
+      name: the recording's name in its corpus.
+      text: the spoken words.
+      phonemes: the phonemes of the text, with only the pauses that the speaker made.
       durations: int [phonemes], number of frames of each phoneme.
-      mel: float32 [frames, bands], the mel frames of `above_silence`.
+      mel: float32 [frames, bands], mel frames on the scale of `above_silence`.
       pitch: float32 [frames, 2], the columns of `log_f0_features`.
     """
 
@@ -45,7 +45,7 @@ def prepared(
     """Return the recordings of a folder with their mel and pitch frames.
 
     Raises:
-      UserError: the folder has no recording with a text for train or dev.
+      UserError: the train or dev split has no recording with a text.
     """
     report = scan(data, mel.sample_rate_hz, cache_folder=cache_folder)
     pitch = PitchConvention(mel.sample_rate_hz, mel.hop_samples, 90.0, 450.0)
@@ -57,7 +57,7 @@ def prepared(
 
 
 def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
-    """Return the examples of each split of a corpus with these mel frames, aligned together."""
+    """Return the aligned examples of each split; one alignment is trained on all splits."""
     spoken = [p for members in corpus.splits.values() for p in members if p.text]
     sequences = in_threads(lambda p: _between_words(phonemes(p.text)), spoken, "reading", "text")
     found = _aligned(mel, spoken, sequences)
@@ -66,7 +66,7 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
 
 
 def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
-    """Return the phonemes, with a pause inserted between words where there is none yet."""
+    """Return the phonemes with a pause inserted between words that have none."""
     found: list[Phoneme] = []
     for phoneme in spoken:
         if phoneme.starts_word and found and not found[-1].is_pause:
@@ -78,7 +78,7 @@ def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
 def _aligned(
     mel: MelConvention, spoken: Sequence[Prepared], sequences: Sequence[Sequence[Phoneme]]
 ) -> list[Example]:
-    # The aligner treats all pauses as the same silence; only the network needs their names.
+    # The aligner treats all pauses as the same silence; only the network distinguishes them.
     names = [[STOP if p.is_pause else p.symbol for p in s] for s in sequences]
     number = {name: n for n, name in enumerate(sorted({name for s in names for name in s}))}
     optional = [[p.is_pause for p in s] for s in sequences]

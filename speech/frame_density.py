@@ -1,15 +1,15 @@
-"""Density of mel frames around those that the acoustic model expects.
+"""Density of mel frames around the acoustic model's expected frames.
 
-The acoustic model is trained towards medians, which are smoother than any recording. With d[t] the
-difference of frame t from the expected one, in standard deviations of the bands,
+The acoustic model is trained towards medians, which are smoother than any recording. Let d[t] be
+the difference between frame t and its expected value, in standard deviations of the bands. Then
 
     e[t] = (d[t] - shift) @ whiten
     e[t] ~ Normal(past @ linear + mean(hidden), exp(log_scale(hidden)))
-    hidden = gate(past @ W + context[t]) @ out, and gated layers after it
+    hidden = gate(past @ W + context[t]) @ out, followed by further gated layers
 
-where past = [e[t - 1] | ... | e[t - K]] and the context are the expected frames around t with F0,
-voicing and positions. The density is exact, and frames are drawn from it one after another, with
-noise times a temperature.
+where past = [e[t - 1] | ... | e[t - K]] and the context is computed from the expected frames around
+t, F0, voicing and positions. The density is exact; frames are drawn from it one after another, with
+noise scaled by a temperature.
 """
 
 import math
@@ -21,18 +21,18 @@ import numpy as np
 from speech.inputs import POSITION_CHANNELS
 from speech.network import Backend, NumpyBackend, VoiceConfig, Weights
 
-DISTANCES = (1, 3)  # in frames, of the expected frames before and after
+DISTANCES = (1, 3)  # in frames, from t to the context's frames before and after it
 LOG_SCALES = (-4.0, 2.0)
 PIECE_FRAMES = 256  # drawn in about 30 ms
 STATISTICS = ("density_shift", "density_whiten", "density_colour")
 
 
 def no_pause() -> None:
-    """Do nothing; the default `pause`, for when no one else waits for a turn."""
+    """Do nothing; the default `pause`, for when there is no other work to yield to."""
 
 
 def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the initial weights, float32, by name; empty if the voice has no density."""
+    """Return the initial float32 weights by name; empty if the voice has no density."""
     channels, bands, past = config.density_channels, config.bands, config.density_past
     if not channels:
         return {}
@@ -55,7 +55,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
         matrix(f"{layer}_mix", channels, 2 * channels)
         bias(f"{layer}_mix", 2 * channels)
         matrix(f"{layer}_out", channels, channels, 0.5)
-    # At the start half of the newest frame's difference goes on, and the networks add little.
+    # At first the mean is half the newest frame's difference, and the networks add little.
     matrix("head", channels, 2 * bands, 0.1)
     bias("head", 2 * bands)
     weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5
@@ -63,7 +63,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the shift, and the matrices that whiten differences [frames, bands] and undo that."""
+    """Return the shift and the matrices that whiten and colour differences [frames, bands]."""
     shift = differences.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
     deviations = np.sqrt(np.maximum(variances, 1e-8))
@@ -72,10 +72,10 @@ def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
-    """Return `conditional`'s input from the expected frames, [..., frames, 2 * channels].
+    """Return the input `known` of `conditional` for all frames, [..., frames, 2 * channels].
 
-    `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; pitch
-    and positions are the arguments of `network.mel`.
+    `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; `pitch`
+    and `positions` are as in `network.mel`.
     """
     known = backend.join([expected, pitch, positions])
     near = backend.join([backend.neighbours(known, distance) for distance in DISTANCES])
@@ -85,7 +85,7 @@ def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, posit
 def conditional(
     backend: Backend, config: VoiceConfig, weights: Weights, past: Any, known: Any
 ) -> tuple[Any, Any]:
-    """Return the means and log-scales [..., bands] of whitened differences.
+    """Return the means and log scales of whitened differences, each [..., bands].
 
     Args:
       backend: the operations on arrays.
@@ -113,10 +113,10 @@ def drawn(
     noise: np.ndarray,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return differences from the expected frames, float32 [frames, bands], drawn with the noise.
+    """Return differences from the expected frames, drawn with `noise`, float32 [frames, bands].
 
-    Noise is standard normal times the temperature, float32 [frames, bands]. `pause` is called every
-    PIECE_FRAMES frames; what it raises ends the work.
+    The noise is standard normal times the temperature, float32 [frames, bands]. `pause` is called
+    every PIECE_FRAMES frames; an exception that it raises ends the work.
     """
     backend = NumpyBackend()
     known = context(backend, weights, expected, pitch, positions)

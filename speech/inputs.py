@@ -1,4 +1,4 @@
-"""Phonemes and their lengths as the numbers that the networks read."""
+"""Phonemes and durations as the numeric inputs of the networks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,9 @@ from speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, Phoneme
 
 CONTEXT_CHANNELS = 10
 POSITION_CHANNELS = 4
-FAR = 20  # phonemes or frames, beyond which a distance is just "far"
-UNKNOWN = 0  # the number that no symbol has
-# The nearest symbol of phonemes that English recordings lack, by first letter.
+FAR = 20  # phonemes or frames; longer distances are clipped to it
+UNKNOWN = 0  # reserved: no symbol has this number
+# Replacements for phonemes that English recordings lack, by first letter of the symbol.
 NEAREST_SYMBOLS = {
     "J": "j",
     "L": "l",
@@ -30,10 +30,10 @@ ANY_VOWEL = "@"
 
 
 def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray:
-    """Return the number of each phoneme's symbol, or of the nearest known one, int32 [phonemes].
+    """Return the number of each phoneme's symbol, or of the closest known symbol, int32 [phonemes].
 
     espeak-ng appends marks to the names of variants ("I2", "a#"): marks are removed until the name
-    is known. A symbol without a known relative becomes the schwa.
+    is known. A symbol with no known counterpart becomes the schwa.
     """
     return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
 
@@ -83,9 +83,9 @@ def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
-    """Return each frame's place in its phoneme and the phoneme's length, [frames, channels].
+    """Return each frame's place in its phoneme and the phoneme's length.
 
-    The result is float32, with POSITION_CHANNELS channels.
+    The result is float32 [frames, POSITION_CHANNELS].
     """
     owner = phoneme_of_frame(durations)
     length = durations[owner]

@@ -1,17 +1,17 @@
-"""The networks from phonemes to mel frames, on any array library.
+"""The networks from phonemes to mel frames, for any array library.
 
-Training runs them on TensorFlow (`acoustic.py`), speaking only on NumPy. With h[t] the hidden
-state of phoneme or frame t, every block of dilation d is
+Training runs them on TensorFlow (`acoustic.py`); speaking needs only NumPy. With h[t] the hidden
+state of phoneme or frame t, each block with dilation d computes
 
     a, b = split([h[t - d] | h[t] | h[t + d]] @ mix + mix_bias);   h += (tanh(a) sigmoid(b)) @ out
 
-    encoder   phonemes -> hidden and log-durations
-    melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
-    mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
+    encoder   phonemes -> hidden states and log-durations
+    melody    hidden states repeated per frame, positions -> log2(F0 / 200 Hz) and logit of voicing
+    mel       the same, F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
-harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so that the
-places of a voice's harmonics need not be learnt. (Durations, F0 and mel in this order: Ren et al.
-2021, FastSpeech 2.)
+harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so the network
+need not learn where a voice's harmonics lie. (FastSpeech 2, Ren et al. 2021, has the same order:
+durations, F0, mel.)
 """
 
 import dataclasses
@@ -28,22 +28,22 @@ TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
 class Backend(Protocol):
-    """The operations of the networks on arrays [..., time, channels] besides `+`, `*` and `@`."""
+    """Operations of the networks on arrays [..., time, channels] besides `+`, `*` and `@`."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
-        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
+        """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
 
     def gated(self, mixed: Any) -> Any:
-        """Return tanh(a) sigmoid(b) of the halves a, b of the channels."""
+        """Return tanh(a) * sigmoid(b), where a and b are the two halves of the channels."""
 
     def gather(self, rows: Any, index: Any) -> Any:
-        """Return the rows [..., time, channels] at the index [..., frames]."""
+        """Return the rows of [..., time, channels] at the indices [..., frames]."""
 
     def exp(self, values: Any) -> Any:
         """Return the exponential of each value."""
 
     def join(self, parts: list[Any]) -> Any:
-        """Return the parts concatenated along their channels."""
+        """Return the arrays concatenated along the channels."""
 
     def bounded(self, values: Any, low: float, high: float) -> Any:
         """Return the values, clipped to the range from `low` to `high`."""
@@ -54,7 +54,7 @@ class VoiceConfig:
     """The sizes of the networks.
 
     `symbols` is the number of phonemes, including the unknown one; `density_channels`,
-    `density_layers` and `density_past` are sizes of the network of `frame_density`.
+    `density_layers` and `density_past` are the sizes of the network in `frame_density.py`.
     """
 
     symbols: int
@@ -65,13 +65,13 @@ class VoiceConfig:
     melody_dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
     mel_channels: int = 96
     mel_dilations: tuple[int, ...] = (1, 2, 4, 1, 2, 4)
-    density_channels: int = 0  # 0: no density, the expected frames are spoken
+    density_channels: int = 0  # 0: no density; the expected frames are spoken
     density_layers: int = 3
     density_past: int = 4
 
 
 def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the weights before the first step, float32, by name."""
+    """Return the initial float32 weights by name."""
     random = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
 
@@ -83,7 +83,7 @@ def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
     def stack(name: str, channels: int, dilations: tuple[int, ...]) -> None:
         for layer in range(len(dilations)):
             dense(f"{name}_{layer}_mix", 3 * channels, 2 * channels)
-            # The sum over the layers then varies as much as one layer would.
+            # Keeps the variance of the sum over the layers at that of one layer.
             dense(f"{name}_{layer}_out", channels, channels, 1.0 / math.sqrt(len(dilations)))
 
     encoder, melody, mel = config.encoder_channels, config.melody_channels, config.mel_channels
@@ -127,8 +127,8 @@ def encoder(
 ) -> tuple[Any, Any]:
     """Return the hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
 
-    Numbers are int [..., phonemes], contexts [..., phonemes, CONTEXT_CHANNELS]; the mask [...,
-    phonemes, 1] is 0 in padding, or 1.0 without any.
+    `numbers` is int [..., phonemes] and `contexts` [..., phonemes, CONTEXT_CHANNELS]; `mask` [...,
+    phonemes, 1] is 0 in padding, or the scalar 1.0 if there is no padding.
     """
     hidden = backend.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
     hidden = _stack(backend, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
@@ -140,7 +140,7 @@ def melody(
 ) -> Any:
     """Return log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
-    `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
+    `spread` holds the hidden state of each frame's phoneme; `positions` is [..., frames,
     POSITION_CHANNELS].
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
@@ -158,11 +158,11 @@ def mel(
     harmonics: Any,
     mask: Any,
 ) -> Any:
-    """Return mel frames, [..., frames, bands], in standard deviations around the mean of each band.
+    """Return mel frames, [..., frames, bands], in standard deviations from the mean of each band.
 
-    `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
-    POSITION_CHANNELS]; pitch is log2(F0 / 200 Hz) and voicing, [..., frames, 2], and `harmonics`
-    [..., frames, bands] is harmonics(F0), normalised like the result.
+    `spread` holds the hidden state of each frame's phoneme; `positions` is [..., frames,
+    POSITION_CHANNELS]; `pitch` [..., frames, 2] is log2(F0 / 200 Hz) and voicing; `harmonics` [...,
+    frames, bands] is harmonics(F0), normalised like the result.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)
@@ -173,10 +173,10 @@ def mel(
 
 
 class NumpyBackend:
-    """`Backend` on NumPy arrays."""
+    """The `Backend` for NumPy arrays [time, channels]."""
 
     def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
-        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
+        """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
         padded = np.pad(hidden, ((distance, distance), (0, 0)))
         return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
 
@@ -186,7 +186,7 @@ class NumpyBackend:
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
 
     def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Return the rows at these indices."""
+        """Return the rows at the indices."""
         return rows[index]
 
     def exp(self, values: np.ndarray) -> np.ndarray:
@@ -194,7 +194,7 @@ class NumpyBackend:
         return np.exp(values)
 
     def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return arrays joined along the channels."""
+        """Return the arrays concatenated along the channels."""
         return np.concatenate(parts, axis=-1)
 
     def bounded(self, values: np.ndarray, low: float, high: float) -> np.ndarray:

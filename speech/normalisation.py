@@ -1,7 +1,7 @@
-"""Written English as it is read aloud: abbreviations, money, measures, years, addresses.
+"""Spells out written English as it is read aloud: abbreviations, money, units, years, addresses.
 
-espeak-ng reads most numbers and signs itself. The forms that it misreads, or takes for the end of a
-sentence, are spelt out here.
+espeak-ng reads most numbers and symbols correctly. The forms that it misreads, or takes for the end
+of a sentence, are spelt out here.
 """
 
 import re
@@ -35,7 +35,7 @@ ALWAYS_MID_SENTENCE = {
     "i.e": "that is",
     "et al": "et al",
 }
-"""The words of abbreviations whose period never ends a sentence."""
+"""Abbreviations whose period never ends a sentence, and how they are read."""
 
 SOMETIMES_LAST = {
     "a.m": "A M",
@@ -61,7 +61,7 @@ SOMETIMES_LAST = {
     "Nov": "November",
     "Dec": "December",
 }
-"""The same for those whose period also ends the sentence before a capital, or at the end."""
+"""Abbreviations whose period ends a sentence before a capital or at the end of the text."""
 
 UNITS = {
     "km": "kilometre",
@@ -81,7 +81,7 @@ UNITS = {
     "\u00b0C": "degree Celsius",
     "\u00b0F": "degree Fahrenheit",
 }
-UNCHANGED = ("hertz", "kilohertz", "megahertz")  # in the plural
+UNCHANGED = ("hertz", "kilohertz", "megahertz")  # the plural is the same
 CURRENCIES = {"$": ("dollar", "cent"), "\u00a3": ("pound", "penny"), "\u20ac": ("euro", "cent")}
 DECADES = (
     "hundreds",
@@ -129,7 +129,7 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return US English as it is read aloud, with periods only at the ends of sentences."""
+    """Return US English spelt out as it is read aloud; periods remain only at sentence ends."""
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)

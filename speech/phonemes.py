@@ -1,4 +1,4 @@
-"""The phonemes and pauses of a text, by espeak-ng."""
+"""Phonemes and pauses of a text, from espeak-ng."""
 
 import dataclasses
 import re
@@ -14,8 +14,8 @@ VOICE = "en-us"
 MAX_CHARACTERS = 1000
 MAX_PHONEMES = 4000
 TIMEOUT_SECONDS = 10.0
-LINE_BYTES = 700  # espeak-ng cuts a line of 1,000 bytes wherever that falls
-SEPARATOR = "[[ZZZZ]]"  # phonemes spelt out, which no text can hold once its brackets are gone
+LINE_BYTES = 700  # espeak-ng cuts lines at 1,000 bytes, even inside a word
+SEPARATOR = "[[ZZZZ]]"  # literal phonemes; texts cannot contain it, as their brackets are removed
 SEPARATOR_ANSWER = "Z/Z/Z/Z"
 
 START, COMMA, STOP, QUESTION = "^", ",", ".", "?"
@@ -26,7 +26,7 @@ ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
 SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
 
 LAST_LATIN = 0x24F
-SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
+SPELT_OUT = 6  # a digit or a non-Latin letter takes as long to say as this many letters
 SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
 WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
 
@@ -39,15 +39,15 @@ _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
 
 
 class TextError(UserError):
-    """A text that cannot be spoken; the message says why in one line."""
+    """Error for a text that cannot be spoken; the message gives the reason in one line."""
 
 
 class TooLongError(TextError):
-    """A text that would last too long; the message says how long in one line."""
+    """Error for a text that would last too long; the message gives its length in one line."""
 
 
 class EspeakError(UserError):
-    """An error for espeak-ng that is missing or fails; the message says in one line what to do."""
+    """Error if espeak-ng is missing or fails; the message says in one line what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Phoneme:
     """A phoneme in its clause, or a pause.
 
     Attributes:
-      symbol: espeak-ng's mnemonic, or one of `PAUSES`.
+      symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
       stress: UNSTRESSED, SECONDARY or PRIMARY.
       starts_word: whether it is the first phoneme of a word.
       clause: the pause that ends the phoneme's clause.
@@ -73,10 +73,11 @@ class Phoneme:
 
 
 def checked_text(text: str) -> str:
-    """Return the text with single spaces.
+    """Return the text without invisible characters and brackets, with single spaces.
 
     Raises:
-      TextError: the text is empty, longer than MAX_CHARACTERS, or holds control characters.
+      TextError: the text is not a string, is empty, is longer than MAX_CHARACTERS, or contains
+        control characters.
     """
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
@@ -98,7 +99,7 @@ def checked_text(text: str) -> str:
 
 
 def note_on_markup(text: str) -> str | None:
-    """Return a note about the tags in a text, such as SSML's; None if it has no tags."""
+    """Return a note that a text's tags, such as SSML, will be read aloud; None if it has none."""
     found = _TAG.search(text)
     if found is None:
         return None
@@ -125,7 +126,7 @@ def clauses(text: str) -> list[tuple[str, str]]:
 
 
 def _lines(words: str) -> list[str]:
-    """Return the words in lines that espeak-ng does not split."""
+    """Split the words into lines that are short enough for espeak-ng."""
     lines, line = [], ""
     for word in words.split():
         while len(word.encode()) > LINE_BYTES:
@@ -199,8 +200,8 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
       text: US English, at most MAX_CHARACTERS; names, numbers and signs are read out.
 
     Raises:
-      TextError: the text is empty, too long, or holds nothing that can be spoken.
-      EspeakError: espeak-ng is missing or failed.
+      TextError: the text is empty, too long, or contains nothing that can be spoken.
+      EspeakError: espeak-ng is not installed or failed.
     """
     parts = clauses(checked_text(text))
     answers = _answers([words for words, _ in parts]) if parts else []
@@ -219,12 +220,12 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def spoken_length(words: str) -> int:
-    """Return a text's number of characters, with digits and letters of other scripts spelt out."""
+    """Return a text's number of characters, counting each spelt-out character as SPELT_OUT."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
 
 
 def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
-    """Return how many characters last as long at a speed as `most` at speed 1, at most `most`."""
+    """Return how many characters take as long at `speed` as `most` at speed 1, at most `most`."""
     return max(1, int(most * min(1.0, speed)))
 
 
@@ -234,9 +235,9 @@ def spelt_out(words: str) -> list[str]:
 
 
 def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
-    """Return a text in parts of at most `most` spoken characters, split between sentences.
+    """Split a text into parts of at most `most` spoken characters, between sentences.
 
-    A sentence that is longer is split between clauses, else between words, else anywhere.
+    A sentence that is too long is split between clauses, or else between words, or else anywhere.
     """
     parts = [words]
     for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):

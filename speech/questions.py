@@ -1,8 +1,8 @@
-"""The intonation of questions for a voice that was trained without any.
+"""Intonation of questions for a voice whose training data had none.
 
-The words are those of a statement; in a yes-no question the pitch rises from the last stressed
-syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English). A question that
-begins with a question word falls, as a statement does.
+A question is spoken like a statement, except that in a yes-no question the pitch rises from the
+last stressed syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English). A
+question that begins with a question word falls as a statement does.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def _statement(phoneme: Phoneme) -> Phoneme:
 
 
 def question_rise(spoken: Sequence[Phoneme], lengths: np.ndarray) -> np.ndarray:
-    """Return the rise of log2(F0) in the questions, float32 [frames]; 0 in other frames."""
+    """Return the rise of log2(F0) in yes-no questions, float32 [frames]; 0 in other frames."""
     ends = np.cumsum(lengths)
     rise = np.zeros(int(ends[-1]), np.float32)
     start = 0

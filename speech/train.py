@@ -1,4 +1,4 @@
-"""The command that makes a voice: `python -m speech.train --data DIR --workdir RUN`."""
+"""Command that trains a voice: `python -m speech.train --data DIR --workdir RUN`."""
 
 import dataclasses
 import json
@@ -35,32 +35,32 @@ PREFIX = "weights/"
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Train the text front end on recordings with texts; resumes where it stopped."""
+    """Train the text front end on recordings with texts; a stopped run is resumed."""
 
     data: Path
     """Folder of recordings of one speaker, with their texts in train.tsv and dev.tsv."""
     workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
+    """Run directory; a run with the same configuration is resumed."""
     config: Annotated[SpeechConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=SpeechConfig
     )
     density: DensityConfig = dataclasses.field(default_factory=DensityConfig)
     start_from: Path | None = None
-    """Folder of a trained voice for the same frames, which only gets a density; None: train one."""
+    """Folder of a trained voice, to which only a density is added; None: train a new voice."""
     out: Path | None = None
     """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
     model: str = "shipped"
-    """The model to make frames for; it also synthesises the sounds of the card."""
+    """The model that the frames are for; it also synthesises the sounds measured for the card."""
     spoken: int = 8
-    """Dev texts spoken for the card, at least 2; their sounds go to RUN/spoken."""
+    """Number of dev texts spoken for the card, at least 2; the sounds are written to RUN/spoken."""
     data_licence: str = "unknown"
-    """Licence of the recordings, and whose they are, for the card."""
+    """Licence and owner of the recordings, for the card."""
     note: str = ""
-    """A further remark on the training, for the card."""
+    """A remark on the training, for the card."""
 
 
 def main(given: Arguments) -> int:
-    """Train, and write the voice after the last step; return 0, or 128 + a signal's number."""
+    """Train, and write the voice after the last step; return 0, or 128 + the number of a signal."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:
@@ -98,7 +98,7 @@ def main(given: Arguments) -> int:
 
 
 def write(folder: Path, voice: Voice) -> None:
-    """Write a voice with its card; weights are stored as float16."""
+    """Write a voice and its card to a folder; weights are stored as float16."""
     folder.mkdir(parents=True, exist_ok=True)
     halves = {name: value.astype(np.float16) for name, value in voice.weights.items()}
     write_npz(folder / WEIGHTS_FILE, halves)
@@ -109,7 +109,7 @@ def write(folder: Path, voice: Voice) -> None:
 def voice_of(
     sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """Return the voice with trained weights, before its statistics are corrected."""
+    """Return the voice with its trained weights, without corrections of its variance."""
     spec = {
         "kind": KIND,
         "config": to_json(sizes),

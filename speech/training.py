@@ -1,4 +1,4 @@
-"""Training of a voice: batches of aligned recordings, and the run."""
+"""Training of a voice on batches of aligned recordings."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ from wavenet.features import MelConvention, mel_filters, mel_spectrogram
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
-PERIODS = 16  # hops of a pulse train, each at another phase, that are averaged
+PERIODS = 16  # frames of a pulse train, each at a different phase, that are averaged
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
 BUCKET_FRAMES = 80
-SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
+SILENCE_FRAMES = 30  # limit of the silence added at both ends of a recording
 
 
 def harmonics_table(mel: MelConvention) -> np.ndarray:
-    """Return the log-mel of pulse trains minus that of a flat spectrum, float32 [steps, bands].
+    """Return log-mel spectra of pulse trains relative to a flat spectrum, float32 [steps, bands].
 
-    The unit is nats. Row s has the F0 of LOW_HZ * 2^(s / STEPS_PER_OCTAVE). Only the convention is
-    needed, no recording.
+    They are in nats. Row s has the F0 LOW_HZ * 2^(s / STEPS_PER_OCTAVE). The table depends only on
+    the mel settings and needs no recordings.
     """
     steps = int(np.ceil(np.log2(HIGH_HZ / LOW_HZ) * STEPS_PER_OCTAVE)) + 1
     rows = [pulses(LOW_HZ * 2.0 ** (step / STEPS_PER_OCTAVE), mel) for step in range(steps)]
@@ -40,7 +40,7 @@ def harmonics_table(mel: MelConvention) -> np.ndarray:
 
 
 def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
-    """Return the log-mel of a pulse train relative to a flat spectrum, in nats, float [bands]."""
+    """Return a pulse train's log-mel relative to a flat spectrum, in nats, float [bands]."""
     rate_hz, window = mel.sample_rate_hz, mel.window_samples
     time = np.arange(3 * window + PERIODS * mel.hop_samples) / rate_hz
     orders = np.arange(1, int(0.5 * rate_hz / f0_hz) + 1)
@@ -55,7 +55,7 @@ def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechConfig:
-    """The settings of a training run of a voice."""
+    """Settings for the training of a voice."""
 
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
@@ -67,20 +67,21 @@ class SpeechConfig:
     batch_frames: int = 2400
     """Approximate number of frames per batch."""
     mel_dropout: float = 0.1
-    """Share of hidden channels of a recording's phonemes that are dropped from the mel network."""
+    """Dropout rate of the encoder's channels, per recording, at the input of the mel network."""
     melody_dropout: float = 0.4
-    """The same of the network of F0, which otherwise memorises half an hour of melodies."""
+    """Dropout rate at the melody network's input; without it, the network memorises melodies."""
     seed: int = 0
     """Seed of the initial weights and of the batches."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Statistics of all recordings before training.
+    """Statistics of the training recordings, computed before training.
 
     Attributes:
       symbols: the number of each phoneme, starting at 1, by its symbol.
       weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
+      table: the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
       silence: float32 [bands], the mean frame of pauses.
     """
 
@@ -91,7 +92,7 @@ class Scale:
 
 
 def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
-    """Return the `Scale` of recordings: their symbols, statistics of the bands, and harmonics."""
+    """Return the statistics of training recordings as a `Scale`."""
     frames = np.concatenate([e.mel for e in train])
     paused = [e.mel[[e.phonemes[i].is_pause for i in phoneme_of_frame(e.durations)]] for e in train]
     names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
@@ -111,7 +112,7 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
 
 
 def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
-    """Return the recording with frames of silence before and after it, as separate pauses."""
+    """Return the recording with silent frames added at both ends, as part of a pause."""
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
         spoken.insert(0, Phoneme(START, clause=spoken[0].clause))
@@ -139,7 +140,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """Return the inputs and targets of one recording, with the keys that `batches` lists."""
+    """Return a recording's inputs and targets by the names in `batches`, without dropout masks."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {
@@ -160,7 +161,7 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
-    """Return the rows as one batch, padded with zeros to `phonemes` and `frames`."""
+    """Return the rows as one batch, padded with zeros to `phonemes` and `frames` entries."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     batch = {}
     for name in rows[0]:
@@ -179,20 +180,20 @@ def batches(
     """Yield endless batches, starting at `start_step`, each determined by the seed and the step.
 
     Yields:
-      Arrays by name. With shape [batch, phonemes]: "numbers", "contexts" [..., channels],
-      "phoneme_mask", "duration_mask" (0 for the pauses at the ends) and "log_durations". With
-      shape [batch, frames]: "phoneme_of_frame", "frame_mask", and with a further axis "positions",
-      "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch, channels]: the
-      dropout factors of the hidden channels, "kept_by_mel" and "kept_by_melody".
+      Arrays by name. With shape [batch, phonemes]: "numbers", "phoneme_mask", "duration_mask" (0
+        for pauses at the ends), "log_durations" and, with a third axis, "contexts". With shape
+        [batch, frames]: "phoneme_of_frame", "frame_mask" and, with a third axis, "positions",
+        "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch, channels]:
+        "kept_by_mel" and "kept_by_melody", the dropout factors of the encoder's channels.
     """
     buckets: dict[int, list[Example]] = {}
     for example in train:
         place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
         buckets.setdefault(place, []).append(example)
     places = sorted(buckets)
-    # By frames, so that every frame of the data is equally likely in whichever bucket it lies.
+    # Buckets are weighted by frames, so that every frame of the data is equally likely.
     share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
-    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: the silence
+    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: pauses
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -208,14 +209,14 @@ def batches(
         batch = stacked(rows, most[place], frames)
         for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
             kept = random.random((count, channels)) >= rate
-            # Divided, so that a channel has the same mean as without dropout.
+            # Scaled so that a channel keeps the mean that it has without dropout.
             batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
         yield batch
         step += 1
 
 
 class EvaluationCallback:
-    """The callback that training calls with the log and the step: it measures the loss on dev."""
+    """Callback that training calls with the log and the step; it measures the loss on dev."""
 
     def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
         self.state, self.loss = state, loss
@@ -228,7 +229,7 @@ class EvaluationCallback:
         self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the loss on all of dev."""
+        """Return the loss on the whole dev split."""
         with self.state.averaged():
             loss, parts = self.loss(self.batch)
         log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})

@@ -1,4 +1,4 @@
-"""A trained voice: text to mel frames, with only NumPy."""
+"""A trained voice, which turns text into mel frames with only NumPy."""
 
 import contextlib
 import dataclasses
@@ -34,8 +34,8 @@ from speech.questions import as_statements, question_rise
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 KIND = "speech-acoustic"
 MAX_FRAMES = 12_000
-MAX_PHONEME_FRAMES = 60  # frames of a phoneme
-# The recordings are cut close around single sentences, so how long one waits is a rule.
+MAX_PHONEME_FRAMES = 60  # longest phoneme
+# The recordings are single sentences with hardly any silence, so pauses get least lengths.
 LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
 LAST_FRAMES = 10
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
@@ -43,7 +43,7 @@ MIN_SPEED, MAX_SPEED = 0.25, 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The phonemes of a text with their lengths, before any frame is made.
+    """The phonemes of a text with their durations, before any mel frame is computed.
 
     Attributes:
       phonemes: the phonemes of the text.
@@ -66,9 +66,9 @@ class Voice:
     Attributes:
       config: sizes of the networks.
       symbols: number of each phoneme, by its symbol.
-      weights: float32 arrays by name: the weights of the networks, `harmonics` [steps, bands] of
-        `training.harmonics_table`, `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a density
-        also the weights of `frame_density`.
+      weights: float32 arrays by name: the weights of the networks; `harmonics` [steps, bands] from
+        `training.harmonics_table`; `mel_mean`, `mel_std` and `mel_stretch` [bands]; for a voice
+        with a density also the arrays of `frame_density`.
       spec: the content of model.json.
     """
 
@@ -78,20 +78,22 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Return mel frames, float32 [frames, bands], `above_silence`: 0 to 1 at full scale.
+        """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`.
+
+        Silence is 0 and full scale is 1.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
-          EspeakError: espeak-ng is missing or failed.
+          EspeakError: espeak-ng is not installed or failed.
         """
         return self.spoken(self.reading(text, speed))
 
     def reading(self, text: str, speed: float = 1.0) -> "Reading":
-        """Return the `Reading` of a text, which takes little work.
+        """Return the `Reading` of a text; this is cheap compared with `spoken`.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
-          EspeakError: espeak-ng is missing or failed.
+          EspeakError: espeak-ng is not installed or failed.
         """
         asked = phonemes(text)
         spoken = asked if self.speaks_questions else as_statements(asked)
@@ -110,7 +112,7 @@ class Voice:
     def spoken(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
         """Return the mel frames of a reading, float32 [frames, bands].
 
-        `pause` is called between two pieces of the work; what it raises ends the work.
+        `pause` is called between pieces of the work; an exception that it raises ends the work.
         """
         pitch = self.pitch(reading.hidden, reading.lengths)
         if not self.speaks_questions:
@@ -120,18 +122,18 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the voice was trained on questions, or was written by 0.2, which does not say."""
+        """True if trained on questions, or written by version 0.2, which did not record it."""
         return bool(self.spec.get("questions", True))
 
     @property
     def hop_seconds(self) -> float:
-        """Seconds between two frames."""
+        """Time from one frame to the next, in seconds."""
         return self.spec["mel"]["hop_samples"] / self.spec["mel"]["sample_rate_hz"]
 
     def durations(
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the frames of each phoneme, int [phonemes], at least 1; and the hidden states."""
+        """Return each phoneme's number of frames, int [phonemes], and the hidden states."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
@@ -148,7 +150,7 @@ class Voice:
         return _whole(np.maximum(exact, least) / speed), hidden
 
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return log2(F0 / 200 Hz) of each frame, and voiced as 0 or 1, float32 [frames, 2]."""
+        """Return log2(F0 / 200 Hz) and voicing, 0 or 1, of each frame, float32 [frames, 2]."""
         where = phoneme_of_frame(lengths)
         made = network.melody(
             NumpyBackend(), self.config, self.weights, hidden[where], positions(lengths), 1.0
@@ -163,17 +165,21 @@ class Voice:
         temperature: float | None = None,
         pause: Callable[[], None] = no_pause,
     ) -> np.ndarray:
-        """Return the mel frames of phonemes of these lengths, for a given pitch or the voice's own.
+        """Return the mel frames of phonemes with these lengths, float32 [frames, bands].
 
-        A voice with a density draws the frames at a temperature (None: the voice's own); at 0 they
-        are the expected frames. The noise is the same for all texts. `pause` is called between two
-        pieces of the work.
+        Args:
+          hidden: hidden states of the encoder, float32 [phonemes, channels].
+          lengths: number of frames of each phoneme, int [phonemes].
+          pitch: the result of `pitch`, or a recording's; None: the voice's own.
+          temperature: factor of the noise with which a voice with a density draws frames; 0: return
+            the expected frames; None: the voice's own. The noise is the same for all texts.
+          pause: function called between pieces of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
         weights, standard = self.weights, self.expected(hidden, lengths, pitch)
         if temperature and self.config.density_channels:
-            noise = np.random.RandomState(0).standard_normal(standard.shape)  # the same for ever
+            noise = np.random.RandomState(0).standard_normal(standard.shape)  # a frozen stream
             scaled = (temperature * noise).astype(np.float32)
             where = positions(lengths)
             pause()
@@ -197,7 +203,7 @@ class Voice:
 
     @property
     def draws(self) -> bool:
-        """True if frames are drawn from a density; False if they are the expected ones."""
+        """True if frames are drawn from a density; False if they are the expected frames."""
         return bool(self.temperature and self.config.density_channels)
 
     @property
@@ -206,11 +212,11 @@ class Voice:
         return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
-        """Return the harmonics of log2(F0 / 200 Hz), [frames, bands], in standard deviations."""
+        """Return harmonics for log2(F0 / 200 Hz), [frames, bands], in standard deviations."""
         return harmonics_of(self.weights, self.spec["harmonics"], octaves)
 
     def check(self, spec: dict[str, Any]) -> None:
-        """Raise UserError unless a model with this model.json reads the frames made here."""
+        """Raise UserError unless the model with this model.json reads this voice's frames."""
         features = spec.get("features")
         reads = features if isinstance(features, dict) else {}
         if not reads.get("mel"):
@@ -229,7 +235,7 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """Return the table's harmonics at log2(F0 / 200 Hz), linear between steps, [frames, bands]."""
+    """Interpolate a table of harmonics at log2(F0 / 200 Hz), float32 [frames, bands]."""
     rows = weights["harmonics"]
     step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
     step = np.clip(step, 0.0, len(rows) - 1.001)
@@ -240,16 +246,16 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Return whole lengths, at least 1, whose partial sums are rounded sums of the exact ones."""
+    """Round lengths to integers of at least 1 whose partial sums are rounded partial sums."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 
 
 def load_voice(folder: Path) -> Voice:
-    """Load the voice of a folder that training wrote.
+    """Load a voice from a folder that `speech.train` wrote.
 
     Raises:
-      UserError: the folder does not hold a voice that this version can read.
+      UserError: the folder has no voice that this version can read.
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
@@ -283,12 +289,12 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 
 
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
-    """Return the shipped voice that makes frames for a model, or the first one if none does.
+    """Return the shipped voice for a model's frames, or the first voice if none fits.
 
-    All voices belong to the same person; each makes the mel frames of one shipped student.
+    All voices are of the same speaker; each makes the mel frames of one shipped student.
 
     Args:
-      spec: the content of the model's model.json; None: the first voice.
+      spec: the content of the model's model.json; None: return the first voice.
     """
     if spec is not None:
         for voice in _voices():

@@ -7,6 +7,8 @@ from marks import some_slow
 from likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
+from wavenet.networks import make_network
+from wavenet.presets import TrainConfig
 
 SMALL = dict(layers=6, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
 KINDS = {
@@ -36,14 +38,19 @@ KINDS = {
     ),
 }
 
-
+WINDOWS = "mixture, windows"
+ADAPTIVE = dict(
+    filter_width=2, components=3, front_width=4, prediction_order=5, prediction_windows=(24, 12),
+    prediction_block=8,
+)  # fmt: skip
 SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, context", "mixture, one-hot speakers, frames"))
 
 
 def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> WaveNet:
     """A network of a kind, every variable of it moved off its initial value."""
-    config = WaveNetConfig(**(SMALL | KINDS[kind]), compute_dtype=compute_dtype)
-    return moved(WaveNet(config, seed))
+    fields = SMALL | (ADAPTIVE if kind == WINDOWS else KINDS[kind])
+    config = WaveNetConfig(**fields, compute_dtype=compute_dtype)
+    return moved(make_network(TrainConfig(config, seed=seed)))
 
 
 def moved(network, by: float = 0.1, seed: int = 99):

@@ -1,4 +1,4 @@
-"""The measurements of a run of a WaveNet, and its model card."""
+"""Measurements of a trained WaveNet, and its model card."""
 
 import dataclasses
 import json
@@ -16,14 +16,14 @@ from foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig
-from wavenet.speech_model import TrainedSpeechModel
+from wavenet.trained_speech import TrainedSpeechModel
 from wavenet.training import config_from, scan_folder
 
-COPIES = 20  # largest number of dev recordings that the card's distances are measured on
+COPIES = 20  # maximum number of dev recordings that are resynthesised for the card
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
-    """Measure a run's WaveNet on dev, given its config.json."""
+    """Evaluate a run's WaveNet on the dev split; `stored` is the content of its config.json."""
     # bfloat16 saves time in training but not in sampling, where float32 is exact.
     model, data = load(given.run, "float32"), Path(stored["data_folder"])
     if stored.get("start_from"):
@@ -38,7 +38,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _measured(model: SpeechModel, data: Path) -> dict:
-    """Return the result of `evaluate`; with several speakers also "by_speaker" {name: measures}."""
+    """Return the result of `evaluate`; for several speakers, add "by_speaker" {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.known_speakers) < 2:
         return figures
@@ -55,7 +55,7 @@ def _settings(stored: dict) -> str:
 
 
 def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> dict:
-    """Return what model.json records about the data: minutes of train, and `frames` if known."""
+    """Return the entries of model.json about the data: "train_minutes" and, if known, "frames"."""
     known = model.frame_statistics
     seconds = sum(r.measured.seconds for r in scan_folder(data, config).of("train"))
     frames = {} if known is None else {"frames": known.to_dict()}
@@ -63,18 +63,19 @@ def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> di
 
 
 def data_lines(spec: dict) -> str:
-    """Return the data and inputs of a model of speech as items of a Markdown list."""
+    """Return Markdown list items that describe a speech model's training data and inputs."""
     mel = spec["features"]["mel"]
+    read = f"{json.dumps(mel)}; the network reads 1 - mel / log(floor)" if mel else "none"
     return (
         f"- Data: {spec['data']}, {spec['train_minutes']} minutes of training. "
         f"{spec['data_licence']}\n"
         f"- Level: recordings are amplified by {spec['gain_db']:+.2f} dB before anything else.\n"
-        f"- Features: {json.dumps(mel) if mel else 'none'}; the network reads 1 - mel / log(floor)."
+        f"- Features: {read}."
     )
 
 
 def card(spec: dict) -> str:
-    """Return the model card for a model.json, as Markdown."""
+    """Return the model card, as Markdown; `spec` is the content of model.json."""
     quality = spec["quality"]
     dev = quality["dev"]
     part = f", the half `{dev['part']}`" if dev.get("part") in ("choose", "report") else ""
@@ -98,7 +99,7 @@ it was not trained on. Over recordings, {EXPLAINED}:
 
 
 def _codec_line(codec: dict) -> str:
-    """Return FLAC's row of the table if the model codes the same 16-bit samples, else ""."""
+    """Return FLAC's row of the table, or "" if the model does not code 16-bit samples."""
     return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 

@@ -1,6 +1,6 @@
-"""The options of a WaveNet's verbs, and its family.
+"""Command-line options for WaveNet models, and their `ModelFamily`.
 
-TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported only where it is used, so that `--help` is fast.
 """
 
 import contextlib
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from wavenet.listening_page import ListeningPage
     from wavenet.model import SpeechModel
 
-COPIES = 4  # dev recordings that a WaveNet resynthesises; few, since it is slow
+COPIES = 4  # dev recordings that a WaveNet resynthesises by default; few, since it is slow
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainArguments(TrainingOptions):
-    """Train a WaveNet on a folder of recordings; resumes where it stopped."""
+    """Train a WaveNet on a folder of recordings; an interrupted run resumes where it stopped."""
 
     data: Path
-    """Folder of recordings (wav, flac, ogg, mp3; any rate, any channels), searched to any depth."""
+    """Folder of recordings (wav, flac, ogg or mp3; any sample rate and channel count), searched
+    recursively."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 
@@ -38,46 +39,46 @@ class TrainArguments(TrainingOptions):
 class EvaluateArguments:
     """Evaluate a model on dev recordings.
 
-    It measures a WaveNet's bits per sample, or a student and its teacher; how close they and
-    Griffin-Lim come to the recordings; and speed.
+    Reports bits per sample of a WaveNet, or compares a student with its teacher. Also reports how
+    close their sounds, and Griffin-Lim's, come to the recordings, and speed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or `shipped`."""
     data: Path | None = None
-    """Folder of recordings, whose dev split is used; None: the one it was trained on."""
+    """Folder of recordings, whose dev split is used; None: the model's training folder."""
     split: DevPart = "report"
-    """Half of the dev recordings, by name: choose (on which checkpoints and settings are chosen),
-    report (on which nothing is chosen), or dev for all."""
+    """Part of the dev recordings: choose (the half that checkpoints and settings are selected on),
+    report (the other half), or dev (all)."""
     speaker: str | None = None
-    """Only recordings of this speaker, for a model of several; None: all."""
+    """Evaluate only recordings of this speaker, for a multi-speaker model; None: all speakers."""
     copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
-    """Number of recordings (three seconds of each) that are resynthesised from their own features
-    and compared; None: 4 by a WaveNet, all by a student."""
+    """Number of recordings to resynthesise from their features (three seconds each) and compare;
+    None: 4 for a WaveNet, all for a student."""
     temperatures: tuple[float, ...] = ()
-    """Temperatures besides 1 at which the model resynthesises the recordings too, each a separate
-    system; 1 samples its density, less comes closer to its mode."""
+    """Additional temperatures at which the model resynthesises the recordings, each a separate
+    system. Temperature 1 samples the model's density; lower values are closer to its mode."""
     listening_page: Path | None = None
-    """HTML file to write, with the first five of these recordings by every system, to listen to."""
+    """HTML page to write, with sound players for the first five recordings by every system."""
     seed: int = 0
-    """Seed of the noise."""
+    """Random seed of the sampling noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
     teacher: Path | None = None
-    """A student's teacher; None: the one that it was distilled from."""
+    """Teacher to compare a student with; None: the teacher that it was distilled from."""
     teacher_temperatures: tuple[float, ...] = ()
-    """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
+    """Additional temperatures at which a student's teacher resynthesises the recordings."""
     peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
-    """Run directories or model folders of other students to compare, each named by its folder: for
-    example a student without one term of its loss. A folder of sounds, one by the name of each
-    recording, is another vocoder."""
+    """Other students to compare (run directories or model folders), such as one trained without a
+    term of the loss; each is named after its folder. A folder of sound files with the recordings'
+    names is compared as another vocoder."""
     speculative_samples: int = 0
-    """Samples of a dev recording that the teacher draws with the student's drafts: reports the
-    share that is kept, samples per pass, and the time compared with the cached sampler at batch 1.
-    0: none."""
+    """Number of samples of a dev recording that the teacher draws speculatively from the student's
+    drafts; reports the acceptance rate, the samples per pass, and the time compared with the cached
+    sampler at batch size 1. 0: skip."""
 
     def check(self) -> None:
-        """Raise a UserError that names the option if a number is out of range."""
+        """Raise a UserError that names the first option whose value is out of range."""
         if self.copy_synthesis is not None and self.copy_synthesis < 1:
             raise UserError(f"`--copy-synthesis` must be at least 1, got {self.copy_synthesis}.")
         for option in ("temperatures", "teacher_temperatures"):
@@ -90,10 +91,10 @@ class EvaluateArguments:
 def listening_page(
     given: EvaluateArguments, sample_rate_hz: int
 ) -> "Iterator[ListeningPage | None]":
-    """Yield the requested page, still empty, or None, and write it at the end.
+    """Yield an empty page, which is written on exit, or None if no page was requested.
 
     Raises:
-      UserError: the page cannot be written.
+      UserError: If the page's folder does not exist or the page cannot be written.
     """
     if given.listening_page is None:
         yield None
@@ -108,7 +109,11 @@ def listening_page(
 
 
 def training_data(path: Path) -> Path:
-    """Return the folder of recordings of a run; the shipped ones for a model folder."""
+    """Return a run's folder of training recordings, or the shipped ones for a model folder.
+
+    Raises:
+      UserError: If the folder no longer exists.
+    """
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
     from foundation.run_directory import RunDirectory
@@ -120,7 +125,7 @@ def training_data(path: Path) -> Path:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
-    """Return the result of evaluating a WaveNet."""
+    """Return the result of `wavenet.evaluation.evaluate` with the given options."""
     from wavenet.evaluation import dev_corpus, evaluate
 
     if given.peers or given.teacher_temperatures:

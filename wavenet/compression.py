@@ -1,4 +1,4 @@
-"""Compressed files of recordings, coded by a WaveNet's exact conditionals and its cached step."""
+"""Lossless compression of recordings with the conditional distributions of a WaveNet."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +11,9 @@ from autoregressive.symbols import State
 from compression import fields
 from compression.container import Container
 from compression.files import Kind
-from compression.forms import form_of, narrowest_of
+from compression.forms import narrowest_of
 from compression.model_digest import digest_of_network
+from compression.model_odds import check_table
 from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from wavenet.density import Density
@@ -24,31 +25,36 @@ SIXTEEN_BIT = 1 << 16  # levels
 
 
 class RingSymbols(SoundSymbols):
-    """A WaveNet with the step of its cached sampler, which compiles faster than a derived one."""
+    """A WaveNet that uses the step of `XlaSampler`, which compiles faster than a derived step."""
 
     def __init__(self, network: WaveNet):
         super().__init__(network)
         self._sampler = XlaSampler(network)
 
+    @property
+    def has_step(self) -> bool:
+        """True: the sampler has one."""
+        return True
+
     def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence as input, and zeroed queues."""
         silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
         first = self._sampler.initial_state(batch)
         return {"input": silence, "network": (first.position, first.past, first.queues)}
 
     def stepper(self, condition: tf.Tensor | None) -> Callable:
-        """Return a function of time, remainder and state that makes one step of a chunk."""
+        """Return a function of (time, remainder, state) that runs one time step of a chunk."""
         step, given = Step(self.network, self._sampler.rings), self.given(condition)
         config = self.network.config
 
         def one(time: int, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             position, past, queues = state["network"]
-            newest = tf.cast(state["input"], past.dtype)
+            newest = state["input"]
             newest = newest if config.reads_levels else newest * config.input_gain
-            past = tf.concat([past[:, 1:], newest], 1)
+            past = self.network.appended(past, newest)
             now = None if given is None else given[:, time : time + 1]
-            gates = step.gate_offsets(now, past.shape[0], 1)[0]
-            parameters, queues = step(position, past, queues, gates)
+            gates = step.gate_offsets(now, newest.shape[0], 1)[0]
+            parameters, past, queues = step(position, past, queues, gates)
             return parameters[:, tf.newaxis], (position + 1, past, queues)
 
         return one
@@ -58,7 +64,7 @@ class Recordings(Kind):
     """The format of a `SpeechModel`'s compressed files: recordings and their speaker.
 
     Raises:
-      UserError: the network reads frames or has a context stack, or its output cannot be coded.
+      UserError: If the network reads frames, has a context stack, or its output cannot be coded.
     """
 
     name = "sound"
@@ -70,33 +76,36 @@ class Recordings(Kind):
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        if form_of(likelihood) is None:
-            raise UserError(
-                "Only softmax, logistic and Gaussian outputs compress, got "
-                f"{type(likelihood).__name__}."
-            )
         self._model, self._network, density = model, model.network, Density(model.network)
         sizes = (density.window_samples, density.past_samples)
         symbols = RingSymbols(model.network)
         own = Autoregressive.of_symbols(symbols, likelihood, model.network.codec)
         self.conditionals = SymbolConditionals(own, *sizes)
+        if self._odds == "table":
+            check_table(likelihood)
+
+    @property
+    def _odds(self) -> str:
+        """The way in which odds are computed."""
+        return self.conditionals.ways[0]
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the digest of the network."""
+        """Return the network's digest; None: it is the same in files of format version 1."""
         return digest_of_network(self._network), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the parts of a file of recordings [samples]; the condition is a speaker's name."""
+        """Return shape, description and levels to store; `condition` is the speaker's name."""
         parts = [self._levels(np.asarray(recording))[None] for recording in elements]
         speaker, lengths = self._model.speaker_number(condition), [part.size for part in parts]
         if not parts or not all(lengths):
             raise UserError("There must be a recording, and a sample in each.")
         described: dict[str, Any] = {"lengths": lengths, "narrowest": narrowest_of(tolerance)}
         described |= {} if speaker is None else {"speaker": speaker}
+        described |= {} if self._odds == self.way else {"odds": self._odds}
         return (len(parts), sum(lengths), 1, 1), described, parts
 
     def check(self, found: Container) -> None:
-        """Raise UserError unless all fields of a file are in range."""
+        """Raise a UserError unless all fields of a file are in range."""
         count, samples, *rest = found.shape
         if rest != [1, 1] or not count or count != len(found.streams):
             fields.damaged("shape", "recordings, samples, 1, 1")
@@ -110,7 +119,7 @@ class Recordings(Kind):
             fields.damaged("speaker", "absent")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the recordings of a file as batches of one row."""
+        """Yield the shape (1, samples) and the condition of each recording in a file."""
         speaker, given = found.description.get("speaker"), None
         for samples in found.description["lengths"]:
             if speaker is not None:
@@ -127,10 +136,10 @@ class Recordings(Kind):
         return [part[0].astype(np.uint8 if levels <= 256 else np.uint16) for part in parts]
 
     def _levels(self, recording: np.ndarray) -> np.ndarray:
-        """Return the levels int32 [samples] of a recording.
+        """Return the levels of a recording, int32 [samples].
 
         Raises:
-          UserError: the recording's type, shape or levels are not the model's.
+          UserError: If the recording has the wrong type, shape or range of levels for the model.
         """
         levels = self.conditionals.levels
         top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1

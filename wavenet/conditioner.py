@@ -1,4 +1,4 @@
-"""From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
+"""Computation of a vocoder's condition from mel frames: spectrum, pitch and linear prediction."""
 
 import math
 from typing import Any, NamedTuple
@@ -12,32 +12,32 @@ from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReade
 from wavenet.upsampling import interpolated
 
 FRAME_WIDTH = 5  # frames that the first layer reads
-SIDE_FRAMES = 8  # around a clip, as many as any conditioner reads
+SIDE_FRAMES = 8  # neighbouring frames on either side of a clip, enough for any conditioner
 
 
 class Condition(NamedTuple):
-    """The condition of a sub-frame, every entry [batch, rows, ...]."""
+    """The condition of each sub-frame; a row is a sub-frame."""
 
     local: tf.Tensor
-    """Input of the gates, [batch, rows, channels]."""
+    """Condition that the gates read, [batch, rows, channels]."""
     coefficients: tf.Tensor
     """Coefficients of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor
-    """Log of the residual's gain, float32 [batch, rows]."""
+    """Log of the gain of the prediction residual, float32 [batch, rows]."""
     log_level: tf.Tensor
     """Log of the sound's root mean square, float32 [batch, rows]."""
     period: tf.Tensor
-    """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
+    """Pitch period in samples, float32 [batch, rows]; meaningless where unvoiced."""
     pitch: tf.Tensor | None = None
-    """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], without gradient."""
+    """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2]; no gradient flows."""
 
 
 class Conditioner(tf.Module):
-    """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
+    """Two layers over standardised frames, with pitch and linear prediction from the same frames.
 
     Args:
-      config: sizes of the network that reads the condition, a `WaveNetConfig` or a student's.
-      mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
+      config: configuration of the network that reads the condition, a WaveNet or a student.
+      mel: convention of the mel channels, which come first in a frame; F0 and voicing may follow.
     """
 
     def __init__(
@@ -64,23 +64,23 @@ class Conditioner(tf.Module):
 
     @property
     def kept(self) -> tuple[tf.Variable, ...]:
-        """The variables that are stored with the weights and never trained."""
+        """The variables that are stored with the weights but not trained with the network."""
         reader = self.reader.variables if self.reader else ()
         return (self.mean, self.deviation, *reader)
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a stretch of sound that its condition depends on."""
+        """Number of neighbouring frames on either side that a frame's condition depends on."""
         return FRAME_WIDTH // 2 + 1 + (self.reader.side_frames if self.reader else 0)
 
     def __call__(self, frames: tf.Tensor, side_frames: int = 0) -> Condition:
         """Return the condition of every sub-frame of the frames.
 
         Args:
-          frames: [batch, frames, channels], `above_silence`.
+          frames: [batch, frames, channels], from `above_silence`.
           side_frames: number of frames on either side that serve only as context and get no
-            condition; 0, with silence assumed beyond the ends, or at least the property of this
-            name.
+            condition. It must be 0, which assumes silence beyond the ends, or at least the
+            property `side_frames`.
         """
         side = self.side_frames
         frames = tf.cast(frames, self.dtype)
@@ -111,7 +111,7 @@ class Conditioner(tf.Module):
         return tf.nn.silu(sums + self._cast(self.bias1))
 
     def standardised(self, mel: tf.Tensor) -> tf.Tensor:
-        """Return the mel frames with mean 0 and deviation 1 in every band over the corpus."""
+        """Return the mel frames scaled to mean 0 and standard deviation 1 per band."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
 
     def _read(self, reader: PitchReader, mel: tf.Tensor) -> tf.Tensor:
@@ -122,13 +122,13 @@ class Conditioner(tf.Module):
         return tf.cast(weights, self.dtype)
 
     def _mel_and_pitch(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Return the mel and [octaves, voicing], with the neighbours that the first layer needs."""
+        """Return mel and pitch [octaves, voicing], with the neighbours that `kernel1` reads."""
         bands = self.mel.bands
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
         pitch = self._read(self.reader, mel)
-        # The reader is fixed here; zeros give its variables a gradient, as `frozen` does.
+        # The pitch reader is not trained here; its variables get zero gradients, as in `frozen`.
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames
@@ -150,8 +150,8 @@ class Conditioner(tf.Module):
 
 
 def frozen(variable: tf.Variable) -> tf.Tensor:
-    """Return the value of a variable that is stored with the weights and never trained.
+    """Return the value of a variable that is stored with the weights but not trained.
 
-    Its gradient is zero instead of missing, so that training treats it like any other.
+    The gradient is zero instead of None, so that training can treat it like any other variable.
     """
     return tf.stop_gradient(variable) + 0.0 * variable

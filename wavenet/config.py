@@ -1,4 +1,4 @@
-"""The configuration of a WaveNet, every field settable on the command line."""
+"""The configuration of a WaveNet; every field is also a command-line option."""
 
 import dataclasses
 import math
@@ -19,80 +19,88 @@ ComputeDtype = Literal["float32", "bfloat16", "float64"]
 class WaveNetConfig:
     """The architecture of a WaveNet (van den Oord et al. 2016, sections 2.1 to 2.6).
 
-    Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
+    Gate channels count the gated units; the convolution before the gate has twice as many outputs.
     """
 
     likelihood: LikelihoodName = "logistic"
-    """Distribution of the output: a mixture of logistics or of Gaussians, one Gaussian, or a
-    softmax over mu-law levels."""
+    """Output distribution: a mixture of logistics or Gaussians, a single Gaussian, or a softmax
+    over mu-law levels."""
     levels: int = 65536
-    """Amplitude levels: 65536 is 16-bit linear PCM, 256 the usual mu-law."""
+    """Number of amplitude levels: 65536 for 16-bit linear PCM, 256 for 8-bit mu-law."""
     components: int = 10
-    """Logistics or Gaussians in the mixture."""
+    """Number of logistics or Gaussians in the mixture."""
     min_log_scale: float = -16.0
-    """Lower bound of a log-scale, in log units of full scale."""
+    """Lower bound of the natural log of a scale, relative to full scale."""
     layers: int = 30
-    """Residual layers in all."""
+    """Total number of residual layers."""
     stacks: int = 3
-    """Dilation cycles; each runs 1, 2, 4, ... over layers/stacks layers."""
+    """Number of dilation cycles; each has dilations 1, 2, 4, ... over layers / stacks layers."""
     filter_width: int = 3
     """Taps of a dilated convolution: 2 or 3."""
     residual_channels: int = 64
-    """Channels from layer to layer."""
+    """Channels of the residual path."""
     gate_channels: int = 64
-    """Gated units in a layer."""
+    """Gated units per layer."""
     skip_channels: int = 128
-    """Channels from the layers to the output, and of its two layers."""
+    """Channels of the skip connections and of the two output layers."""
     front_width: int = 1
-    """Past samples that the first convolution reads (1 for a softmax)."""
+    """Number of past samples that the first convolution reads (1 for a softmax)."""
     linear_prediction: bool = False
     """Add a learned linear prediction from the `front_width` past samples to every mean."""
     input_gain: float = 1.0
-    """Factor on the waveform inside the network, for quiet recordings kept at their level."""
+    """Gain applied to the waveform inside the network, for quiet recordings that are not
+    normalised."""
     feature_channels: int = 0
-    """Channels of the conditioning frames (mel bands, F0, ...); 0: no local condition."""
+    """Channels of the conditioning frames (mel bands, F0 and voicing); 0: no local condition."""
     condition_channels: int = 64
     """Channels of the upsampled condition that every gate reads."""
     frame_width: int = 5
-    """Frames that the convolution in front of the upsampling reads, centred."""
+    """Width in frames of the centred convolution before the upsampling."""
     upsample_factors: tuple[int, ...] = ()
-    """Factors of the learned upsampling; their product is the hop in samples."""
+    """Factors of the learned upsampling; their product is the hop length in samples."""
     speakers: int = 0
     """Number of speakers (or classes) for the global condition; 0: none."""
     speaker_channels: int = 16
-    """Size of a learned speaker embedding; 0: one-hot."""
+    """Size of the learned speaker embedding; 0: one-hot vectors."""
     context_layers: int = 0
-    """Layers of the context stack, which reads whole blocks of past sound; 0: none."""
+    """Layers of the context stack, which reads whole blocks of past samples; 0: no stack."""
     context_block_samples: int = 64
-    """Samples in a block of the context stack."""
+    """Samples per block of the context stack."""
     context_channels: int = 32
-    """Channels of the context stack and of the condition it gives."""
+    """Channels of the context stack and of the condition that it computes."""
     bunch_samples: int = 1
-    """Samples per step of the layers: 1, 2 or 4; a small head draws each."""
+    """Samples that one step of the layers generates: 1, 2 or 4; a small head draws each of them."""
     conditioner_units: int = 0
-    """Units of the first of two dense layers that read the frames; 0: `frame_width` and the learned
-    upsampling."""
+    """Units of the first of two dense layers that compute the condition from the frames; 0: use the
+    learned upsampling instead."""
     subframes: int = 5
-    """Parts of a frame between which the condition of the dense layers changes."""
+    """Sub-frames per frame, for `conditioner_units`; the condition is constant within each."""
     prediction_order: int = 0
-    """Coefficients of the linear prediction that is computed from the mel; 0: none."""
+    """Order of the linear prediction that is computed from the mel frames, or from past samples
+    with `prediction_windows`; 0: no prediction."""
+    prediction_windows: tuple[int, ...] = ()
+    """Lengths of the windows of past samples that linear predictions are computed from; none: they
+    are not."""
+    prediction_block: int = 16
+    """Samples that such a prediction is constant for."""
     exact_prediction: bool = True
-    """Compute these in float64, so that rounding does not change them. Without, as in models of
-    version 0.2, in the network's own type."""
+    """Compute that linear prediction in float64, which makes it robust to rounding; False: in the
+    network's own type, as models of version 0.2 do."""
     pitch_taps: int = 0
-    """Past residuals, one period of the voice ago, that layers and head read; 0: none, no F0."""
+    """Number of residuals around one pitch period ago that layers and head read; 0: none, and F0
+    is not used."""
     pitch_bins: int = 0
-    """Classes of F0, 60 to 600 Hz, of the reader; 0: it estimates one number."""
+    """Number of classes, from 60 to 600 Hz, of the F0 classifier; 0: F0 is regressed instead."""
     head_width: int = 8
-    """Past samples that the head reads, for `conditioner_units`."""
+    """Number of past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
     """Gated units of the head, for `conditioner_units`."""
     compute_dtype: ComputeDtype = "float32"
-    """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests: with
-    it, samplers that sum in another order still draw the same levels."""
+    """Type of the arithmetic inside the network; variables stay float32. float64 is for tests: with
+    it, samplers that sum in a different order still draw the same levels."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if the network is impossible."""
+        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "stacks", "layers")
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -115,10 +123,11 @@ class WaveNetConfig:
         require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
         at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps", "pitch_bins")
         if not self.conditioner_units:
-            for name, off in (("bunch_samples", 1), ("prediction_order", 0), ("pitch_taps", 0)):
+            for name, off in (("bunch_samples", 1), ("pitch_taps", 0)):
                 value = getattr(self, name)
                 require(value == off, name, f"{off} without `conditioner_units`", value)
-            return
+            return self._check_windows()
+        require(not self.prediction_windows, "prediction_windows", "none with frames", True)
         require(not self.reads_levels, "likelihood", "a density with frames", self.likelihood)
         require(not self.linear_prediction, "linear_prediction", "off with frames", True)
         require(self.context_layers == 0, "context_layers", "0", self.context_layers)
@@ -128,14 +137,59 @@ class WaveNetConfig:
         hop = math.prod(self.upsample_factors)
         require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
 
+    def _check_windows(self) -> None:
+        windows, order = self.prediction_windows, self.prediction_order
+        rule = "given together with `prediction_order`"
+        require(bool(windows) == bool(order), "prediction_windows", rule, windows)
+        if not windows:
+            return
+        rule = f"longer than `prediction_order`, {order}"
+        require(min(windows) > order, "prediction_windows", rule, windows)
+        at_least(self, 1, "prediction_block")
+        longest = max(windows) - order
+        require(self.front_width <= longest, "front_width", f"at most {longest}", self.front_width)
+        plain = {"linear_prediction": False, "context_layers": 0, "input_gain": 1}
+        for name, only in plain.items():
+            value = getattr(self, name)
+            require(value == only, name, f"{only} with `prediction_windows`", value)
+        needs = "without frames and speakers, and with means and scales"
+        bare = not (self.reads_levels or self.feature_channels or self.speakers)
+        require(bare, "prediction_windows", needs, windows)
+
+    @property
+    def front_samples(self) -> int:
+        """Past samples that the front reads."""
+        if not self.prediction_windows:
+            return self.front_width
+        return max(self.prediction_windows) + self.prediction_block - 1
+
+    @property
+    def front_inputs(self) -> int:
+        """Channels that the first product of a network without frames reads."""
+        if self.reads_levels:
+            return self.levels
+        windows = len(self.prediction_windows)
+        return 2 * self.front_width + 2 * windows if windows else self.front_width
+
+    @property
+    def reads_blocks(self) -> bool:
+        """True if whole blocks of past sound are read at once, by a context or a prediction."""
+        return bool(self.context_layers or self.prediction_windows)
+
+    @property
+    def corrections(self) -> int:
+        """Numbers of the output that correct the prediction of `prediction_windows`."""
+        windows = len(self.prediction_windows)
+        return self.front_width + windows - 1 if windows else 0
+
     @property
     def reads_levels(self) -> bool:
-        """True if the network reads past levels, each with its own embedding vector."""
-        return registry.FACTS[self.likelihood].is_companded
+        """Whether the network reads past levels through an embedding, instead of a waveform."""
+        return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:
-        """True if F0 and voicing are estimated from the frames, or given with them."""
+        """Whether the network uses F0 and voicing, estimated from the frames or part of them."""
         return self.pitch_taps > 0
 
     @property
@@ -146,30 +200,30 @@ class WaveNetConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Past samples that one conditional depends on, without the context stack."""
+        """Number of past samples that a conditional depends on, without the context stack."""
         layers = (self.filter_width - 1) * sum(self.dilations)
         if not self.conditioner_units:
-            return layers + self.front_width
+            return layers + self.front_samples
         return self.bunch_samples * (layers + 1) + self.history_samples + self.prediction_order
 
     @property
     def longest_period(self) -> int:
-        """Samples of the longest period that `pitch_taps` reach."""
+        """Longest pitch period that `pitch_taps` can reach, in samples; 0 without pitch taps."""
         return 512 if self.pitch_taps else 0
 
     @property
     def history_samples(self) -> int:
-        """Past samples and residuals that one step of the layers or the head reads directly."""
+        """Number of past samples or residuals that the first layer and the head read directly."""
         return max(self.front_width, self.head_width, self.longest_period + self.pitch_taps)
 
     @property
     def hop_samples(self) -> int:
-        """Samples between two conditioning frames; 1 without a local condition."""
+        """Hop length of the conditioning frames in samples; 1 without a local condition."""
         return math.prod(self.upsample_factors) if self.feature_channels else 1
 
     @property
     def gate_inputs(self) -> int:
-        """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
+        """Number of channels of the complete condition, [batch, time, gate_inputs]."""
         local = self.condition_channels if self.feature_channels else 0
         if self.conditioner_units:
             local += self.prediction_order + 3
@@ -178,20 +232,22 @@ class WaveNetConfig:
 
     @property
     def block_samples(self) -> int:
-        """Samples that are read or drawn together; windows and chunks begin with a block."""
+        """Number of samples read or drawn together; windows and chunks start at a multiple."""
+        if self.prediction_windows:
+            return self.prediction_block
         return self.context_block_samples if self.context_layers else self.bunch_samples
 
     @property
     def context_blocks(self) -> int:
-        """Past blocks that the context stack sees."""
+        """Number of past blocks in the receptive field of the context stack."""
         return 2**self.context_layers if self.context_layers else 0
 
     def make_likelihood(self) -> "Distribution":
-        """Return the distribution that the output parametrises."""
+        """Return the distribution whose parameters the network computes."""
         return registry.make_distribution(
             self.likelihood, self.levels, self.components, self.min_log_scale
         )
 
     def make_codec(self) -> "Codec":
-        """Return the codec of that distribution's levels."""
+        """Return the codec between waveforms and the distribution's levels."""
         return registry.make_codec(self.likelihood, self.levels)

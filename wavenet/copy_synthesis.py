@@ -1,4 +1,4 @@
-"""Copy synthesis: recordings resynthesised from their own features, by a model and by baselines.
+"""Copy synthesis: a model and baselines resynthesise recordings from the recordings' features.
 
 Every system gets the same recordings and is measured in the same way, so that the results are
 comparable.
@@ -24,20 +24,20 @@ from wavenet.measures.quality import measure
 from wavenet.optional_packages import is_installed
 
 COLUMNS = 3  # systems side by side in a table
-SECONDS = 3  # of a recording that are synthesised: its beginning
+SECONDS = 3  # length of the beginning of each recording that is synthesised
 System = Callable[[dict, int], np.ndarray]
-"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]. Each
-of several recordings has its "row", which changes the noise, since intervals over recordings treat
-them as independent."""
+"""A function of a dev recording (an item of `dev_recordings`) and a number of samples that returns
+a sound, [samples]. The item's "row" selects the noise, so that recordings are independent, which
+the confidence intervals assume."""
 SoundsCallback = Callable[
     [str, Sequence[np.ndarray], Sequence[dict], Sequence[Mapping[str, float]]], None
 ]
-"""Called with a system's name, its sounds, the dev recordings that they are made from, and the
-measures of each sound by name."""
+"""A function called with a system's name, its sounds, the dev recordings that they imitate, and the
+measures {name: value} of each sound."""
 
 
 def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
-    """Return a model of speech as a system, given a recording's own frames and speaker."""
+    """Return a system in which a speech model gets each recording's frames and speaker."""
 
     def synthesise(item: dict, length: int) -> np.ndarray:
         known = model.known_speakers
@@ -58,15 +58,15 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
 
 
 def has_sounds(folder: Path) -> bool:
-    """Return whether a folder holds sounds, and not a model or a run."""
+    """Return whether a folder directly contains sound files, unlike a model folder or a run."""
     return folder.is_dir() and any(path.suffix in audio.SUFFIXES for path in folder.iterdir())
 
 
 def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
-    """Return a system that reads another vocoder's sounds from a folder, by recording.
+    """Return a system that reads another vocoder's sounds from a folder.
 
-    The file has the name of the recording's file, with any readable suffix. Its sound is resampled
-    to `sample_rate_hz` and brought to the recording's RMS.
+    A sound file must have the name of the recording's file, with any readable suffix. The sound is
+    resampled to `sample_rate_hz` and scaled to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
         candidates = (folder / f"{stem}{suffix}" for suffix in audio.SUFFIXES)
         path = next((path for path in candidates if path.is_file()), None)
         if path is None:
-            raise UserError(f"{folder} has no sound named {stem}, as a recording is.")
+            raise UserError(f"{folder} has no sound named {stem}, the name of a recording.")
         sound = audio.read(path, sample_rate_hz)[:length]
         gain_db = audio.rms_db(item["waveform"][:length]) - audio.rms_db(sound)
         return np.pad(audio.amplify(sound, gain_db), (0, length - len(sound)))
@@ -83,31 +83,31 @@ def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
 
 
 def row_of(item: dict) -> int:
-    """Return the index of a recording among several, from 0."""
+    """Return the index of a recording among the synthesised ones, starting at 0."""
     return int(item.get("row", 0))
 
 
 def extra_temperatures(model: Any, temperatures: Sequence[float]) -> tuple[float, ...]:
-    """Return the temperatures of a model besides 1: its own, if different, and those given."""
+    """Return the model's default temperature and the given ones, without 1 and duplicates."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 
 def at_temperatures(
     model: Any, seed: int, temperatures: Sequence[float], name: str = "model"
 ) -> dict[str, System]:
-    """Return a `model_system` for each of these temperatures, by names that include them."""
+    """Return a `model_system` for each temperature, named such as "model_at_0.8"."""
     return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}
 
 
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """Return the systems that need no training, by name.
 
-    - griffin_lim: Griffin and Lim's algorithm.
-    - griffin_lim_mel_consistent: the same with magnitudes that follow the sound as far as the mel
-      allows, which is clearly better.
-    - world: the recording analysed and resynthesised by WORLD, which reads more than the mel; only
-      if pyworld is installed.
-    - recording: the recording itself, the ceiling of every measure without a reference.
+    - griffin_lim: the Griffin-Lim algorithm.
+    - griffin_lim_mel_consistent: a clearly better variant, in which only the mel spectrogram is
+      fixed and the magnitudes are updated in every iteration.
+    - world: analysis and synthesis by WORLD, which uses more information than the mel spectrogram;
+      only if pyworld is installed.
+    - recording: the recording itself, the upper bound of every measure that needs no reference.
     """
     with_world = is_installed("pyworld")
     return {
@@ -124,7 +124,7 @@ def _griffin_lim(mel: MelConvention, seed: int, refit: bool, item: dict, length:
 
 
 def _world(rate_hz: int, item: dict, length: int) -> np.ndarray:
-    import pyworld  # loads slowly, and is an extra
+    import pyworld  # optional, and slow to import
 
     recorded = np.ascontiguousarray(item["waveform"][:length], np.float64)
     sound = pyworld.synthesize(*pyworld.wav2world(recorded, rate_hz), rate_hz)[:length]
@@ -137,9 +137,9 @@ def compare(
     mel: MelConvention,
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
-    """Return for each system "real_time_factor" and "measures" {name: `intervals.Measure`}.
+    """Return a dict {system: {"real_time_factor", "measures": {name: `intervals.Measure`}}}.
 
-    The factor is seconds of computing per second of sound, one sound at a time.
+    The real-time factor is the computing time per second of sound, at batch size 1.
     """
     return {name: _compared(name, systems[name], items, mel, on_sounds) for name in systems}
 
@@ -166,14 +166,14 @@ def _compared(
 
 
 def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:
-    """Return seconds of computing per second of sound, one sound at a time."""
+    """Return the seconds of computing time per second of sound, at batch size 1."""
     return _synthesised("model", system, items, sample_rate_hz)[1]
 
 
 def _synthesised(
     name: str, system: System, items: Sequence[dict], sample_rate_hz: int
 ) -> tuple[list[np.ndarray], float]:
-    system(items[0], min(sample_rate_hz // 2, len(items[0]["waveform"])))  # compiles
+    system(items[0], min(sample_rate_hz // 2, len(items[0]["waveform"])))  # compile beforehand
     sounds, seconds = [], 0.0
     with Progress(len(items), name.replace("_", " "), "recording") as progress:
         for row, item in enumerate(items):
@@ -186,12 +186,12 @@ def _synthesised(
 
 
 def synthesised_samples(item: dict, sample_rate_hz: int) -> int:
-    """Return the number of samples of a recording that are synthesised."""
+    """Return the number of samples to synthesise for a recording, at most `SECONDS` seconds."""
     return min(SECONDS * sample_rate_hz, len(item["waveform"]))
 
 
 def table(systems: Mapping[str, dict]) -> list[str]:
-    """Return the result of `compare` as lines of text, a column per system, a few per table."""
+    """Return the result of `compare` as lines of text: tables of up to `COLUMNS` systems."""
     names = list(systems)
     lines: list[str] = []
     for first in range(0, len(names), COLUMNS):
@@ -201,7 +201,7 @@ def table(systems: Mapping[str, dict]) -> list[str]:
 
 
 def _recordings(systems: Mapping[str, dict]) -> int | str:
-    """Return the number of measured recordings, "all" for folders of version 0.2."""
+    """Return the number of measured recordings; "all" if unknown, as in results of version 0.2."""
     counts = [_given(m) for each in systems.values() for m in each["measures"].values()]
     return max(filter(None, counts), default="all")
 
@@ -228,7 +228,7 @@ def _row(label: str, cells: Sequence[str]) -> str:
 
 
 def _cell(measured: dict) -> str:
-    """Return a mean with its interval, and the number of recordings if some have no value."""
+    """Return a mean with its interval, and the number of values if some are undefined."""
     said = f"{measured['mean']:.3f}"
     if measured["low"] is not None:
         said += f" [{measured['low']:.3f}, {measured['high']:.3f}]"

@@ -1,4 +1,4 @@
-"""The exact log-probability of whole recordings, in windows of bounded memory."""
+"""Exact log-probability of recordings of any length, computed in windows to bound memory."""
 
 import math
 
@@ -11,12 +11,12 @@ WINDOW_SAMPLES = 1 << 16
 
 
 class Density:
-    """log p(x | c) of recordings of any length under a network's current weights."""
+    """The exact log p(x | c) of recordings of any length, under a network's current weights."""
 
     def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES) -> None:
         self.network = network
         config = network.config
-        # A context stack sees further back than the layers do; blocks must stay aligned.
+        # A context stack reaches further back than the layers do; blocks must stay aligned.
         block = config.block_samples
         past = config.receptive_field + config.context_blocks * block
         self.past_samples = math.ceil(past / block) * block
@@ -26,10 +26,9 @@ class Density:
     def log_prob(
         self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
     ) -> np.ndarray:
-        """Return the log-probability of each of the levels int32 [samples] given those before it.
+        """Return each level's log-probability given the levels before it, float32 [samples], nats.
 
-        Returns:
-          float32 [samples], in nats.
+        The condition consists of `frames` [frames, channels] and the speaker's number, or None.
         """
         condition = self._condition(len(levels), frames, speaker)
         parts = []

@@ -1,7 +1,6 @@
-"""The dev split in two halves, by name.
+"""Division of the dev split into two halves.
 
-All choices during development (a checkpoint, a setting) are made on one half, and the reported
-results come from the other.
+Checkpoints and settings are selected on one half, and results are reported on the other.
 """
 
 from collections.abc import Sequence
@@ -11,13 +10,13 @@ DevPart = Literal["choose", "report", "dev"]
 
 
 def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
-    """Return the items, each with a "name" and sorted by it, that belong to a part of dev.
+    """Return the items that belong to a part of the dev split, sorted by their "name".
 
-    "choose" takes the second, fourth, ... item and "report" the others; "dev" takes all. A single
-    item is in every part.
+    "choose" has the second, fourth, ... item, "report" the first, third, ..., and "dev" all of
+    them. A single item belongs to every part.
 
     Raises:
-      ValueError: the part is unknown.
+      ValueError: If `part` is unknown.
     """
     if part not in get_args(DevPart):
         raise ValueError(f"`part` must be one of {get_args(DevPart)}, got {part!r}.")

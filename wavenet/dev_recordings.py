@@ -10,7 +10,7 @@ from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet
 
-LONGEST_SECONDS = 30  # of a recording that are evaluated: its beginning
+LONGEST_SECONDS = 30  # longer recordings are cut, to bound memory
 
 
 def dev_recordings(
@@ -20,14 +20,14 @@ def dev_recordings(
     known: Sequence[str],
     part: DevPart = "dev",
 ) -> list[dict]:
-    """Return the dev recordings of speakers that a network knows, with frames and speaker.
+    """Return the dev recordings by speakers that the network knows, with frames and speaker.
 
-    Recordings longer than `LONGEST_SECONDS` are cut to bound memory. For a network with speakers,
-    `known` names them in the order of their numbers: recordings of others are left out, and
-    "speaker" is the network's number.
+    Recordings are cut to their first `LONGEST_SECONDS` seconds. `known` are the names of the
+    network's speakers, if it has any: recordings by other speakers are left out, and "speaker" is
+    the index in `known`.
 
     Raises:
-      UserError: there is no dev recording of a known speaker.
+      UserError: If there is no dev recording by a known speaker.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
@@ -42,7 +42,7 @@ def dev_recordings(
 
 
 def _beginning(item: dict, samples: int, hop_samples: int) -> dict:
-    """Return a recording, or the beginning of a longer one with its frames."""
+    """Return a recording cut to its first `samples` samples, with the corresponding frames."""
     if len(item["waveform"]) <= samples:
         return item
     cut = {name: item[name][:samples].copy() for name in ("waveform", "samples")}
@@ -73,7 +73,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:
-    """Return a recording's frames and speaker, None for what the network is not conditioned on."""
+    """Return a recording's frames and speaker; each is None if the network does not use it."""
     return (
         item["frames"] if network.config.feature_channels else None,
         item["speaker"] if network.config.speakers else None,
@@ -81,7 +81,7 @@ def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int |
 
 
 def up_to(items: list[dict], samples: float) -> list[dict]:
-    """Return the first recordings, at least one, that together last at most `samples` samples."""
+    """Return the first recordings, at least one, with a total length of at most `samples`."""
     chosen: list[dict] = []
     for item in items:
         if chosen and sum(len(i["waveform"]) for i in chosen) + len(item["waveform"]) > samples:

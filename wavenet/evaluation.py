@@ -1,4 +1,4 @@
-"""Evaluation of a WaveNet: bits per sample, and closeness of its speech to recordings."""
+"""Evaluation of a WaveNet: bits per sample, and similarity of its speech to the recordings."""
 
 import dataclasses
 import math
@@ -46,21 +46,22 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
 ) -> dict:
-    """Return the measures of a model on dev recordings, which `evaluate --json` prints.
+    """Evaluate a model on dev recordings and return what `evaluate --json` prints.
 
-    A model with frames and the baselines resynthesise `copies` recordings (their first three
-    seconds), evenly spaced by name, from their own features. `temperatures` are used besides 1.
+    If the model reads frames, it and the baselines resynthesise `copies` recordings (the first
+    three seconds of each), evenly spaced by name, at temperature 1 and at the `temperatures`.
 
     Returns:
-      A dict with bits_per_sample, real_time_factor (seconds of computing per second of sound, batch
-      1), measures {name: `Measure`}, codec {"flac": bits per sample of the 16-bit samples; left out
-      for a model of fewer levels, which take fewer bits} and dev: {part, recordings, seconds}; for
-      a model with frames, against {baseline: {measures, real_time_factor}}
-      (`copy_synthesis.baselines`); for one with mel frames and 16-bit levels, untrained_predictor
-      {order, bits_per_sample: `Measure`}; not_measured {extra: names}.
+      A dict with:
+      - bits_per_sample, and measures {name: `Measure`};
+      - real_time_factor: seconds of computing time per second of sound, at batch size 1;
+      - codec {"flac": bits per sample}, empty unless the model codes 16-bit samples;
+      - dev {part, recordings, seconds}, and not_measured {extra: names of measures};
+      - against {system: {measures, real_time_factor}}, if the model reads frames;
+      - untrained_predictor {order, bits_per_sample: `Measure`}, for mel frames and 16-bit levels.
 
     Raises:
-      UserError: there is no dev recording of a speaker that the model knows.
+      UserError: If there is no dev recording by a speaker that the model knows.
     """
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
@@ -83,7 +84,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return FLAC's bits per sample, which recordings were used, and the measures left out."""
+    """Return the entries "codec", "dev" and "not_measured" of an evaluation's result."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -94,10 +95,10 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
 
 
 def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
-    """Return the dev recordings of a folder, of one speaker if named, prepared as the model needs.
+    """Return a folder's dev recordings, or only one speaker's, prepared as the model needs them.
 
     Raises:
-      UserError: the model does not know the speaker, or there is no recording of the speaker.
+      UserError: If the model does not know the speaker, or there is no recording by the speaker.
     """
     report = scan_folder(data, model.config)
     recordings = report.of("dev")
@@ -107,7 +108,7 @@ def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Co
         if not recordings:
             raise UserError(f"No dev recording in {data} is of {speaker}.")
     report = dataclasses.replace(report, recordings=recordings)
-    config = dataclasses.replace(model.config, pitch_steps=0)  # nothing learns to read F0
+    config = dataclasses.replace(model.config, pitch_steps=0)  # no pitch reader is trained
     return prepare_corpus(report, config, None, gain_db=model.gain_db)
 
 
@@ -129,7 +130,7 @@ def _compared(
     temperatures: Sequence[float],
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    """Return the result of `compare` for the model and, as "against", for the baselines."""
+    """Return the model's result of `compare`, with the other systems' results under "against"."""
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
     if not model.conditional:
@@ -152,7 +153,7 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
 
 
 def format_report(figures: dict) -> str:
-    """Return the result of `evaluate` as lines of text, a column for each system."""
+    """Return the result of `evaluate` as lines of text, with a column per system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
@@ -184,9 +185,9 @@ def _flac_line(bits: float, flac: float | None) -> str:
 
 
 def codes_16_bit_samples(codec: Codec) -> bool:
-    """Return whether levels are those of 16-bit PCM, so that bits compare with a lossless codec's.
+    """Return whether a codec's levels are 16-bit PCM, so that bits can be compared with FLAC's.
 
-    A coarser or companded grid loses information that the codec keeps.
+    Coarser or companded levels lose information that a lossless codec keeps.
     """
     lowest = codec.decode(tf.range(4)).numpy().astype(np.float64)
     steps = np.diff(lowest) * SIXTEEN_BITS
@@ -194,7 +195,7 @@ def codes_16_bit_samples(codec: Codec) -> bool:
 
 
 def heading(figures: dict) -> str:
-    """Return a line that says which recordings were measured on."""
+    """Return a line of text that says which recordings were evaluated."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
     count = counted(dev["recordings"], f"{part} recording")

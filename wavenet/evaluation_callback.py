@@ -1,4 +1,4 @@
-"""Evaluation during training: bits per sample on dev, a sound and its spectrogram."""
+"""Evaluation during training: bits per dev sample, and a generated sound with its spectrogram."""
 
 import math
 from pathlib import Path
@@ -16,14 +16,17 @@ from wavenet.network import WaveNet
 from wavenet.plots import spectrogram_png
 from wavenet.presets import TrainConfig
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import request_of
+from wavenet.trained_speech import request_of
 
 SAMPLE_SECONDS = 2.0
-DEV_SECONDS = 30.0  # of dev recordings, on which checkpoints are chosen
+DEV_SECONDS = 30.0  # total length of the dev recordings on which checkpoints are selected
 
 
 class EvaluationCallback:
-    """Evaluation by the trainer: bits per sample on dev under the average weights."""
+    """A callback that evaluates the averaged weights on the "choose" half of the dev split.
+
+    Generated sounds and their spectrograms are written to `folder`.
+    """
 
     def __init__(
         self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig, folder: Path
@@ -37,7 +40,7 @@ class EvaluationCallback:
         )
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return bits per sample on dev; log it, and a sound with its spectrogram."""
+        """Return the bits per dev sample, and log them with a sound and its spectrogram."""
         with self.state.averaged():
             bits = self._bits()
             log.scalars(step, {"dev_bits_per_sample": bits})

@@ -1,4 +1,4 @@
-"""The frames that a model of speech computes from a recording, and the speakers that it knows."""
+"""Extraction of conditioning frames by a speech model, and look-up of its speakers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,23 +20,23 @@ from wavenet.features.pitch import fundamental_frequency, log_f0_features
 
 
 class FeatureExtraction:
-    """A mixin for models of speech: frames by the model's own conventions, and speakers by name.
+    """A mixin for speech models that extracts their conditioning frames and looks up speakers.
 
-    The model must have `data` (the data settings of its training), `hop_samples`, `gain_db`,
+    The model must have the attributes `data` (a `DataConfig`), `hop_samples`, `gain_db`,
     `level_db` and `known_speakers`.
     """
 
     @property
     def sample_rate_hz(self: Any) -> int:
-        """Sample rate of its sounds."""
+        """Sample rate of the model's sounds in Hz."""
         return self.data.sample_rate_hz
 
     def frames(self: Any, waveform: np.ndarray) -> RecordedFrames:
-        """Return the conditioning frames of a recording, brought to the model's own level.
+        """Return the conditioning frames of a recording, after bringing it to the model's level.
 
-        The frames keep the recording's gain (`frames.gain_db`, in dB), so that `generate(frames)`
-        returns a sound at the recording's level, with peaks compressed to stay below full scale.
-        From `np.asarray(frames)` it returns one at the model's level.
+        The frames keep the applied gain (`frames.gain_db`, in dB), so that `generate(frames)`
+        returns a sound at the recording's level, with peaks compressed to stay below full scale;
+        `generate(np.asarray(frames))` returns a sound at the model's level.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -53,7 +53,7 @@ class FeatureExtraction:
         return level_gain_db(waveform, self.gain_db, self.level_db)
 
     def frames_at_level(self: Any, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a waveform that has the model's own level already."""
+        """Return the frames of a waveform that is already at the model's level."""
         mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
         columns = []
         if mel is not None:
@@ -64,9 +64,10 @@ class FeatureExtraction:
         return np.concatenate(columns, axis=1)
 
     def frames_in_pieces(self: Any, recording: RecordingInPieces) -> FramesInPieces:
-        """Return the frames that `frames_at_level` gives for the recording at the model's level.
+        """Return the frames of a long recording, of which only a few are in memory at a time.
 
-        The model must read only mel frames. Only a few of them are in memory at a time.
+        They equal `frames_at_level` of the recording at the model's level. The model must read
+        only mel frames.
         """
         mel = self.data.mel(self.hop_samples)
         gain_db = self.level_gain_of(recording)
@@ -80,15 +81,15 @@ class FeatureExtraction:
         return FramesInPieces(shape, pieces, 0.0)
 
     def level_gain_of(self: Any, recording: RecordingInPieces) -> float:
-        """Return `level_gain_db` of a recording in pieces."""
+        """Return the gain, in dB, that brings a recording in pieces to the model's level."""
         levels = (recording.rms_db, recording.peak_db)
         return gain_of_levels_db(*levels, self.gain_db, self.level_db)
 
     def speaker_number(self: Any, name: str | None) -> int | None:
-        """Return the number of a speaker (None: the first), or None for a model without speakers.
+        """Return a speaker's number (None: the first speaker), or None for a model without any.
 
         Raises:
-          UserError: the model does not know the name.
+          UserError: If the model does not know the name.
         """
         known = self.known_speakers
         if not known:

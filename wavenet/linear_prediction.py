@@ -1,11 +1,11 @@
-"""Linear prediction of speech from only its mel frames: nothing is trained or transmitted.
+"""Linear prediction of speech computed from mel frames, without training or side information.
 
 A mel frame determines the spectral envelope, which determines the best linear predictor (Valin and
-Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913):
+Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913). The computation
 
-    magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson's recursion
+    magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson recursion
 
-gives the coefficients a_1 .. a_K and the gain g of the residual e, so that
+yields the coefficients a_1 .. a_K and the gain g of the residual e, so that
 
     x_t = sum_k a_k x_(t-k) + g e_t
 """
@@ -23,22 +23,22 @@ from foundation.errors import UserError
 from wavenet.features import MelConvention, mel_filters
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum
-WHITE_NOISE = 1e-4  # -40 dB of the signal, so that no valley of the spectrum is too deep
-FLOOR = 1e-4  # RMS, three steps of 16 bits: what digital silence is taken for
+WHITE_NOISE = 1e-4  # noise power relative to the signal's, -40 dB; limits the spectrum's valleys
+FLOOR = 1e-4  # RMS that is assumed for digital silence, about three 16-bit steps
 HANN_POWER = 0.375  # mean square of a Hann window
 
 Solver = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class MelPrediction:
-    """Linear prediction of order K from mel frames, `above_silence`, of one convention.
+    """Linear prediction from mel frames.
 
     Args:
-      mel: the definition of the frames that the prediction is computed from.
-      order: K, the number of coefficients.
-      exact: whether to sum and solve in float64. With loud next to silent bands, rounding errors,
-        above all TensorFloat32's, otherwise give a different predictor, or none. False: compute in
-        the frames' own type, with the same bits as version 0.2.
+      mel: convention of the mel frames.
+      order: number of coefficients K.
+      exact: whether to sum and solve in float64. Where loud and silent bands are adjacent, rounding
+        errors in float32, and even more in TensorFloat32, can give a different predictor, or none.
+        False: compute in the frames' type, with the same bits as version 0.2.
     """
 
     def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
@@ -49,13 +49,13 @@ class MelPrediction:
         self._lags = bin_to_lag(mel, order)
 
     def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return coefficients [..., order], and logs of the residual's gain and the level [...].
+        """Return coefficients [..., order], log gain [...] of the residual, and log level [...].
 
-        The level is the root mean square of the sound that the frame describes. All have the
-        frames' type, and are finite for any finite frames.
+        The level is the root mean square of the sound that the frame describes. All results have
+        the frames' type, and are finite if the frames are.
 
         Args:
-          frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
+          frames: [..., bands] from `above_silence`: 0 in digital silence, 1 at magnitude 1.
         """
         natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
         # Bounds that no recording in [-1, 1] can exceed; they keep the squares finite.
@@ -75,7 +75,7 @@ class MelPrediction:
 
 @contextlib.contextmanager
 def solved_by(solver: Solver) -> Iterator[None]:
-    """Let `solver` instead of `levinson` solve the predictions computed in the block."""
+    """Solve the predictions in the body of a `with` statement by `solver`, not `levinson`."""
     token = _SOLVER.set(solver)
     try:
         yield
@@ -85,9 +85,9 @@ def solved_by(solver: Solver) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=8)
 def band_to_bin(mel: MelConvention) -> np.ndarray:
-    """Return weights [bands, bins] that interpolate bin magnitudes linearly between band centres.
+    """Return weights [bands, bins] that interpolate band magnitudes linearly over frequency bins.
 
-    A band's magnitude divided by its triangle's total weight is the mean magnitude under it.
+    A band's magnitude divided by its triangle's total weight is the mean magnitude in the band.
     """
     filters = mel_filters(mel).astype(np.float64)
     weights = filters.sum(0)
@@ -99,9 +99,9 @@ def band_to_bin(mel: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
-    """Return the matrix float32 [bins, order + 1] from power by bin to autocorrelation by lag.
+    """Return the matrix from power per bin to autocorrelation per lag, float32 [bins, order + 1].
 
-    It is the inverse Fourier transform of the power, over the energy of the window, times a
+    It is the inverse Fourier transform divided by the energy of the analysis window, times a
     Gaussian lag window.
     """
     size = mel.fft_size
@@ -115,17 +115,17 @@ def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
 
 
 def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a_1 .. a_K [..., K] and error power [...] of an autocorrelation [..., K + 1].
+    """Return coefficients a_1 .. a_K [..., K] and error power [...] from r_0 .. r_K [..., K + 1].
 
-    Levinson and Durbin's recursion, with the reflection coefficient of step i
+    This is the Levinson-Durbin recursion, whose reflection coefficient k_i in step i is
 
         k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
 
-    `correlation` must be positive definite, as a power spectrum's is; rounding cannot make an error
-    negative, since |k_i| is kept below one.
+    The autocorrelation must be positive definite, as for any power spectrum. Rounding cannot make
+    the error power E_i negative, since |k_i| is clipped below one.
 
-    The steps are a loop over arrays of one size: XLA would compile unrolled steps into one kernel
-    that recomputes each step as often as later ones read it.
+    The steps run in a loop over arrays of constant size, because XLA would compile unrolled steps
+    into one kernel that recomputes each step whenever a later one reads it.
     """
     order = correlation.shape[-1] - 1
     coefficients, error = _recursion(tf.transpose(tf.reshape(correlation, [-1, order + 1])), order)
@@ -136,11 +136,11 @@ def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 @tf.function(autograph=False, reduce_retracing=True)  # op by op it takes ten times longer
 def _recursion(rows: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the coefficients [order, frames] and errors [frames] of rows [order + 1, frames]."""
+    """Return coefficients [order, frames] and error power [frames] from `rows` [lags, frames]."""
     lags, places = rows[1:], tf.range(order + 2)
 
-    # Coefficients of later steps are zeros. Row `order`, -1, turns the reflection into the step's
-    # own coefficient; row `order + 1`, 0, leaves the later coefficients as they are.
+    # Coefficients of later steps are still zero. Row `order` is -1, so that step i sets coefficient
+    # i to the reflection; row `order + 1` is 0, so that the later coefficients do not change.
     def step(
         i: tf.Tensor, coefficients: tf.Tensor, error: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -161,7 +161,7 @@ _SOLVER: contextvars.ContextVar[Solver] = contextvars.ContextVar("solver", defau
 
 
 def levinson_unrolled(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the result of `levinson` with the float32 sums in the order of version 0.2."""
+    """Return the result of `levinson`, summed in the order that version 0.2 used."""
     return _steps_of_version_0_2(correlation, correlation.shape[-1] - 1)
 
 
@@ -179,10 +179,10 @@ def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor
 
 
 def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
-    """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
+    """Return the predictions p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
 
-    The sound is silent before its first sample. Coefficients are [batch, rows, order]; a row holds
-    for time / rows samples.
+    The sound is assumed to be silent before its first sample. The coefficients are [batch, rows,
+    order], where each row applies to time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     padded = tf.pad(wave, [[0, 0], [order, 0]])

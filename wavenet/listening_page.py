@@ -1,4 +1,4 @@
-"""A page to listen to: the same recordings by every system, in one HTML file with its sounds."""
+"""A self-contained HTML page for listening to the same recordings by every system."""
 
 import base64
 import html
@@ -18,13 +18,13 @@ from wavenet.plots import DB_RANGE, level_db
 
 RECORDINGS = 5  # on a page
 OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
-# The order of a page: the goal, the teacher, the model, its peers, and controls last.
+# The order of systems on a page: recording, teacher, model, its peers, and controls last.
 BEFORE_PEERS = ("recording", "teacher", "model", "student")
 CONTROLS = (
     *("world", "griffin_lim_mel_consistent", "griffin_lim"),
     *("source_filter", "untrained"),
 )
-FIGURES = {  # under a sound: measure, words and format
+FIGURES = {  # captions under a sound: measure and format string
     "dnsmos_p808": "DNSMOS {:.2f}",
     "plcmos": "PLCMOS {:.2f}",
     "pesq": "PESQ {:.2f}",
@@ -41,7 +41,7 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 
 
 class ListeningPage:
-    """A collector of the sounds of `copy_synthesis.compare`, which writes the page."""
+    """A callback for `copy_synthesis.compare` that collects sounds and then writes the page."""
 
     def __init__(self, path: Path, title: str, sample_rate_hz: int) -> None:
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
@@ -56,7 +56,7 @@ class ListeningPage:
         items: Sequence[dict],
         measures: Sequence[Mapping[str, float]],
     ) -> None:
-        """Keep a system's sounds of the first `RECORDINGS` dev recordings, and their measures."""
+        """Store a system's sounds for the first `RECORDINGS` dev recordings, and their measures."""
         self._sounds[system] = list(sounds[:RECORDINGS])
         self._measures[system] = list(measures[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
@@ -65,7 +65,7 @@ class ListeningPage:
         """Write the page.
 
         Raises:
-          UserError: the file cannot be written.
+          UserError: If the file cannot be written.
         """
         sections = (self._section(number, name) for number, name in enumerate(self._names))
         title = html.escape(self.title)
@@ -100,7 +100,7 @@ class ListeningPage:
 
 
 def ordered(systems: Iterable[str]) -> list[str]:
-    """Return the names of systems in the order of a page; NAME_at_T follows NAME."""
+    """Return the system names in display order; NAME_at_TEMPERATURE follows NAME."""
     names = list(systems)
     families = {name: name.rsplit("_at_", 1)[0] for name in names}
 
@@ -116,15 +116,15 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def in_figures(measures: Mapping[str, float]) -> str:
-    """Return the measures of a sound as a line; undefined ones are left out."""
+    """Return a caption of the sound's measures, without undefined ones."""
     given = {name: measures[name] for name in FIGURES if name in measures}
     return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return a float sound [samples] in [-1, 1] as an Ogg file of Opus, about 4 kB per second.
+    """Return the content of an Ogg Opus file of a sound [samples] in [-1, 1], about 4 kB/s.
 
-    Opus has five sample rates; a sound of any other rate is resampled to the next higher one.
+    Opus supports five sample rates; other sounds are resampled to the next higher one.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()
@@ -134,7 +134,7 @@ def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
 
 
 def spectrogram_jpeg(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the spectrogram as a small JPEG, of the `DB_RANGE` dB below its loudest point."""
+    """Return the content of a small JPEG spectrogram that spans `DB_RANGE` dB below the peak."""
     level = level_db(np.asarray(sound, np.float64), sample_rate_hz)
     shade = np.clip((level - level.max()) / DB_RANGE + 1.0, 0.0, 1.0)
     colours = matplotlib.colormaps["magma"](shade[::-1], bytes=True)[..., :3]

@@ -1,4 +1,4 @@
-"""A trained WaveNet with all it needs to be used: weights, features, level, speakers."""
+"""A trained WaveNet that generates, evaluates and compresses recordings."""
 
 import dataclasses
 import functools
@@ -20,12 +20,12 @@ from wavenet.config import ComputeDtype
 from wavenet.data import audio
 from wavenet.data.recorded_level import RecordedFrames, at_recorded_level, gain_of
 from wavenet.density import Density
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import PassCount, Request, TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ SHIPPED = shipped.TEACHER
 
 @dataclasses.dataclass(frozen=True)
 class SpeechModel(TrainedSpeechModel):
-    """A network ready to generate sound.
+    """A trained WaveNet with everything needed to generate sound.
 
     Attributes:
       network: the network with its weights.
-      config: its training configuration.
-      gain_db: gain in dB that is applied to recordings before anything else.
-      speakers: the names of its speakers, in the order of their numbers.
+      config: the training configuration.
+      gain_db: gain applied to recordings before anything else, in dB.
+      speakers: speaker names, in the order of their numbers.
       spec: the content of model.json.
-      passes: number of passes that made the newest sounds, for samplers that pass over many samples
-        at once.
-      drafted: the sampler that draws its sounds from a draft's proposals; None: a backend does.
+      passes: pass counts of the latest generation, for samplers that draw many samples per pass.
+      drafted: the speculative sampler that generates from a draft's proposals; None: a backend
+        generates.
     """
 
     network: Network
@@ -63,25 +63,25 @@ class SpeechModel(TrainedSpeechModel):
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The backends that can draw its sounds."""
+        """Names of the backends that can generate from this model."""
         known = methods_of(self.network, self.network.likelihood)
         return known if self.drafted is None else ("auto",)
 
     @property
     def primable(self) -> bool:
-        """True if it can continue a recording."""
+        """Whether the model can continue a recording (`prime`)."""
         return self.drafted is None
 
     @property
     def data(self) -> DataConfig:
-        """The data of its training."""
+        """The data settings of the training configuration."""
         return self.config.data
 
     def generate(self, condition: Any = None, **options: Any) -> np.ndarray:
-        """Return the sounds of `stream` as a whole, float32 [num, samples] in [-1, 1].
+        """Return sounds, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
 
         Args:
-          condition: as for `stream`.
+          condition: the `condition` of `stream`.
           **options: the keyword arguments of `stream`.
         """
         return np.concatenate(list(self.stream(condition, **options)), 1)
@@ -99,27 +99,27 @@ class SpeechModel(TrainedSpeechModel):
         backend: str = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """Yield sounds in chunks float32 [num, up to chunk_samples], as they are made.
+        """Generate sounds and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels], or None for a model that reads none. With those of
-            `frames(...)` the sound has that recording's level; with any others, the model's.
-          seed: the noise's seed, an integer in [0, 2^64).
-          num: number of sounds; sound n of a seed does not depend on it.
-          num_samples: length of each sound in samples; None: that of the condition.
+          condition: frames [frames, channels], or None for an unconditional model. Frames from
+            `frames(...)` give the sound the recording's level, other frames the model's level.
+          seed: random seed, an integer in [0, 2^64).
+          num: number of sounds; it does not affect any single sound.
+          num_samples: length of each sound in samples; None: the length of the condition.
           speaker: a speaker's name, for models with speakers.
-          prime: float32 [samples] to continue, at the level of the sound; the condition covers it
-            too.
-          temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, or
-            1.
-          backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point"
-            there, in passes over many samples, "naive" evaluates the whole network for every
-            sample; "auto" and "cached" take numba, or xla where there is an accelerator or no
-            Numba loop.
+          prime: float32 [samples] to continue, at the level of the sound; the condition must cover
+            the prime as well.
+          temperature: 1 samples the model; lower values are closer to its mode. None: the model's
+            default.
+          backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs
+            there in passes over many samples; "naive" evaluates the whole network for every sample;
+            "auto" and "cached" choose "numba", or "xla" if there is an accelerator or no Numba
+            implementation of the network.
           chunk_samples: length of a chunk, in samples.
 
         Raises:
-          UserError: there is no such backend, or a prime is given to a model with a draft.
+          UserError: If the backend is unknown, or the model has a draft and gets a prime.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
@@ -146,23 +146,24 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length], the same as `generate` for the same seed.
+        """Return sounds, float32 [num, length]; for the same seed they equal those of `generate`.
 
         Args:
           num: number of sounds.
-          length: length of each sound, in samples; None: that of the condition.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for a model that reads none.
-          method: a backend of `generate`, "cached", which is the one for this machine, or
-            "speculative", passes over blocks that `draft` proposes.
-          draft: for "speculative": a student with the same rate and frames.
-          acceptance: for "speculative": "coupling" draws the sound of the other methods;
-            "rejection" draws a different one from the same distribution, at temperature 1, in fewer
-            passes.
-          options: further arguments of `generate`.
+          length: length of each sound, in samples; None: the length of the condition.
+          seed: random seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for an unconditional model.
+          method: a backend of `generate`; or "speculative", which verifies blocks of samples that
+            `draft` proposes.
+          draft: a student with the same sample rate and frames, for "speculative".
+          acceptance: for "speculative": "coupling" draws the same sound as the other methods;
+            "rejection" draws a different sound from the same distribution in fewer passes, at
+            temperature 1 only.
+          **options: further arguments of `generate`.
 
         Raises:
-          UserError: the draft is missing, or its rate or frames are not the model's.
+          UserError: If the method is unknown, the draft is missing, or its sample rate or frames
+            differ from the model's.
         """
         known = (*self.backends, "speculative")
         if method not in known:
@@ -176,43 +177,43 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, backend=method, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return the model with its sounds drawn from a draft's proposals.
+        """Return a copy of the model that samples speculatively from a draft's proposals.
 
         Args:
-          draft: a student with the same rate and frames.
-          acceptance: "coupling" draws the sound of the other methods, "rejection" a different one
-            from the same distribution in fewer passes.
+          draft: a student with the same sample rate and frames.
+          acceptance: "coupling" draws the same sound as the other methods; "rejection" draws a
+            different sound from the same distribution in fewer passes.
 
         Raises:
-          UserError: the draft's rate or frames are not the model's.
+          UserError: If the draft's sample rate or frames differ from the model's.
         """
 
         def make() -> tuple[Any, SpeechModel]:
             sampler = SpeculativeSampler(self.network, draft.as_draft(self), acceptance)
             model = dataclasses.replace(self, passes=PassCount(), drafted=sampler)
-            return draft, model  # which keeps the draft's id its own
+            return draft, model  # the reference to the draft prevents reuse of its id
 
         return self._drafted.once((id(draft), acceptance), make)[1]
 
     @functools.cached_property
     def _drafted(self) -> Compiled:
-        """Models with drafts, compiled once each."""
+        """A cache of the models returned by `drafted_by`."""
         return Compiled()
 
     def log_prob(
         self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
     ) -> np.ndarray:
-        """Return each sample's exact log-probability given those before it, [samples], in nats.
+        """Return each sample's exact log-probability given the past, [samples], in nats.
 
         Args:
-          waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
-          condition: frames of the same recording from `frames(...)`, or None for a model that reads
-            none.
+          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+          condition: frames of the same recording from `frames(...)`, or None for an unconditional
+            model.
           speaker: a speaker's name, for models with speakers.
 
         Raises:
-          UserError: the model does not know the speaker.
-          ValueError: the waveform is not [samples], has whole numbers, or is not finite.
+          UserError: If the model does not know the speaker.
+          ValueError: If the waveform is not one-dimensional, floating-point and finite.
         """
         waveform = np.asarray(waveform)
         if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
@@ -232,31 +233,31 @@ class SpeechModel(TrainedSpeechModel):
         tolerance: float = 1e-5,
         verify: bool | None = None,
     ) -> bytes:
-        """Return a file from which `decompress` restores exactly these recordings.
+        """Compress recordings losslessly and return the content of the file.
 
         Args:
-          recordings: int16 [samples] each, at `sample_rate_hz`, for a model of 65,536 levels; for
-            fewer levels, the levels as uint8 or uint16. They are compressed at their own loudness.
+          recordings: int16 [samples] each, at `sample_rate_hz`, for a model with 65,536 levels; for
+            fewer levels, the levels as uint8 or uint16. No gain is applied.
           speaker: a speaker's name, for models with speakers; it is stored in the file.
-          tolerance: relative difference that the network's outputs may have on the processor that
-            decodes. Below it decoding is exact; above it the file is refused there.
-          verify: decode the file again, with outputs off by half the tolerance, and refuse to
-            return one that does not give these recordings back; None: if they have at most 20,000
-            samples in all, since every sample takes a step.
+          tolerance: maximum relative difference of the network's outputs on the machine that
+            decodes. Up to it decoding is exact; beyond it the decoder rejects the file.
+          verify: whether to decode the file once with outputs perturbed by half the tolerance, and
+            raise an error unless the recordings are restored; None: only for at most 20,000 samples
+            in total, since every sample takes a step.
 
         Raises:
-          UserError: the model reads frames, the recordings do not fit it, or the file failed
-            `verify`.
+          UserError: If the model reads frames, the recordings do not fit the model, or the
+            verification fails.
         """
         from compression.files import compress
 
         return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
-        """Return the recordings in a file from `compress`, exactly as they were passed to it.
+        """Return the recordings in a file from `compress`, bit for bit.
 
         Raises:
-          UserError: the file is damaged, truncated, or was made by a different model.
+          UserError: If the file is damaged, truncated, or from a different model.
         """
         from compression.files import decompress
 
@@ -264,18 +265,18 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """The format of its compressed files; raises UserError if the model cannot compress."""
+        """The format of compressed files; a UserError if the model cannot compress."""
         from wavenet.compression import Recordings
 
         return Recordings(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The network as an `Autoregressive`: `conditionals`, `log_prob`, `sample`, `stream`.
+        """The network as an `Autoregressive`, with `conditionals`, `log_prob`, `sample`, `stream`.
 
-        Its elements are samples in [-1, 1] after the model's gain, float32 [num, time]; its
-        condition is the result of `network.condition`, [num, time, channels]. A seed gives the
-        levels that `generate` gives at temperature 1.
+        Elements are samples in [-1, 1] after the model's gain, float32 [num, time]; the condition
+        is the result of `network.condition`, [num, time, channels]. For the same seed it draws the
+        same levels as `generate` at temperature 1.
         """
         from wavenet.samplers.symbols import autoregressive
 
@@ -286,11 +287,11 @@ class SpeechModel(TrainedSpeechModel):
         return Density(self.network)
 
     def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
-        """Return the prime's integer levels, after the gain of the condition's recording."""
+        """Return the levels of the prime after applying the gain of the condition's recording."""
         return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
 
     def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
-        """Return the sound of integer levels, as loud as the condition's recording."""
+        """Return the waveform of integer levels, at the level of the condition's recording."""
         return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform: np.ndarray) -> np.ndarray:
@@ -298,12 +299,12 @@ class SpeechModel(TrainedSpeechModel):
 
 
 def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
-    """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
+    """Load a model from a run directory or a model folder.
 
     Args:
-      path: the run directory or model folder; "shipped-teacher" is the model that comes with the
-        package, unless a folder has this name.
-      compute_dtype: type of the arithmetic; None: as in training.
+      path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
+        name of a shipped model such as "shipped-teacher", unless a folder has that name.
+      compute_dtype: type of the network's arithmetic; None: the same as in training.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

@@ -5,12 +5,13 @@ van den Oord et al. 2016, "WaveNet: A Generative Model for Raw Audio" (arXiv 160
     z  = tanh(W_f * h + V_f c) . sigmoid(W_g * h + V_g c)            equation 3
     h' = (h + W_r z) sqrt(1/2),      skips summed, ReLU, 1x1, ReLU, 1x1
 
-where `*` is a causal dilated convolution and `c` the condition of that time step: upsampled frames,
-a speaker, and the context stack (section 2.6).
+where `*` is a causal dilated convolution and `c` the condition at the time step: upsampled frames,
+the speaker, and the output of the context stack (section 2.6).
 """
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,9 +31,9 @@ from wavenet.upsampling import FrameUpsampler
 
 
 class ContextStack(tf.Module):
-    """A stack with a longer view, over blocks of past sound (WaveNet, section 2.6).
+    """A stack of layers over blocks of past samples, with a long receptive field (section 2.6).
 
-    Block b of the condition depends only on the sound of the blocks before b.
+    The condition of block b depends only on the samples in earlier blocks.
     """
 
     def __init__(self, config: WaveNetConfig, initial: Initial, name: str = "context") -> None:
@@ -50,21 +51,21 @@ class ContextStack(tf.Module):
         batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
         short = -time % self.block_samples
         blocks = tf.reshape(tf.pad(wave, [[0, 0], [0, short]]), [batch, -1, self.block_samples])
-        # Like a sampler, start from silence that is as long as the stack can see.
+        # Like a sampler, start from silence that fills the stack's receptive field.
         past = tf.pad(blocks, [[0, 0], [self.history, 0], [0, 0]])[:, :-1]
         return self.blocks(past)[:, self.history - 1 :]
 
     def blocks(self, past_blocks: tf.Tensor) -> tf.Tensor:
-        """Return the condition after each past block, [batch, blocks, channels]."""
+        """Return the condition of the block after each past block, [batch, blocks, channels]."""
         hidden = tf.matmul(past_blocks, tf.cast(self.front_kernel, past_blocks.dtype))
         return self.stack(hidden, None)
 
 
 class WaveNet(Network):
-    """The network; it holds only variables, without generation state.
+    """The WaveNet; it contains only variables, no generation state.
 
-    `network(inputs, condition)` returns the parameters of every conditional p(x_t | x_<t, c) in one
-    pass; `network.condition(...)` prepares the condition.
+    `network(inputs, condition)` returns the parameters of all conditionals p(x_t | x_<t, c) in one
+    pass; `network.condition(...)` computes the condition.
     """
 
     def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
@@ -73,20 +74,21 @@ class WaveNet(Network):
         self.config = config
         self.likelihood, self.codec = config.make_likelihood(), config.make_codec()
         self.dtype = compute_dtype(config.compute_dtype)
-        # A wave has 16 bits, more than bfloat16 holds.
+        # A waveform needs 16 bits of precision, more than bfloat16 has.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual, skip = config.residual_channels, config.skip_channels
-        front_inputs = config.levels if config.reads_levels else config.front_width
-        self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
+        front = [config.front_inputs, residual]
+        self.front_kernel = initial.kernel(front, "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([residual], "front_bias")
         self.stack = stack_of(config, initial, config.gate_inputs)
         self.skip_bias = initial.zeros([skip], "skip_bias")
         self.head1_kernel = initial.kernel([skip, skip], "head1_kernel")
         self.head1_bias = initial.zeros([skip], "head1_bias")
-        outputs = self.likelihood.num_parameters
+        outputs = self.likelihood.num_parameters + config.corrections
         self.head2_kernel = initial.kernel([skip, outputs], "head2_kernel", gain=0.1)
-        reach = 0.0 if config.linear_prediction else 0.5
-        self.head2_bias = tf.Variable(initial_output(self.likelihood, reach), name="head2_bias")
+        reach = 0.0 if config.linear_prediction or config.corrections else 0.5
+        bias = tf.pad(initial_output(self.likelihood, reach), [[0, config.corrections]])
+        self.head2_bias = tf.Variable(bias, name="head2_bias")
         self.prediction_kernel = None
         if config.linear_prediction:
             last = tf.one_hot(config.front_width - 1, config.front_width)
@@ -100,7 +102,7 @@ class WaveNet(Network):
         return WaveNet(self.config)
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the input for integer levels: the levels themselves, or scaled floats."""
+        """Return the network's input for integer levels: the levels, or scaled floats."""
         return levels if self.config.reads_levels else self.codec.scale(levels)
 
     def condition(
@@ -109,7 +111,7 @@ class WaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor | None:
-        """Return the condition from frames and speaker, without the context stack's, or None."""
+        """Return the condition from frames and speaker, without the context stack, or None."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -146,11 +148,11 @@ class WaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition of every sample, [batch, time, channels]; `frames` have no sides."""
+        """Return the condition of every sample, [batch, time, channels]; ignores `side_frames`."""
         return self.condition(frames, speaker, num_samples)
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
-        """Return the parameters of a call with these rows as the condition."""
+        """Return the parameters of every sample, given a condition from `clip_rows`."""
         return self(inputs, rows)
 
     def resumed(
@@ -160,11 +162,10 @@ class WaveNet(Network):
         pasts: Sequence[tf.Tensor] | None = None,
         skipped: int = 0,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the parameters of a call, and the input of every layer [batch, time, residual].
+        """Return the parameters, and the input of every layer [batch, time, residual].
 
-        Both begin after the first `skipped` inputs, which only the front reads, not the layers.
-        Without `pasts`, the earlier inputs of every layer [batch, its `past_steps`, residual] are
-        zeros.
+        Both start after the first `skipped` inputs, which only the front convolution reads. `pasts`
+        are the earlier inputs of every layer, [batch, `past_steps`, residual] each; None: zeros.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -174,7 +175,7 @@ class WaveNet(Network):
         return self.head(skips, prediction), hiddens
 
     def wave(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the amplified waveform, float32 [...], of integer levels."""
+        """Return the waveform of integer levels times `input_gain`, float32 [...]."""
         return self.codec.scale(levels) * self.config.input_gain
 
     def head(self, skips: tf.Tensor, prediction: tf.Tensor | None = None) -> tf.Tensor:
@@ -189,25 +190,25 @@ class WaveNet(Network):
 
     @property
     def silence(self) -> int:
-        """The network's input before the first sample: a level that does not exist, or 0."""
+        """The network's input before the first sample: the unused level `levels`, or 0."""
         return self.config.levels if self.config.reads_levels else 0
 
     def shifted(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads at every sample, the one before it, [batch, time]."""
+        """Return the inputs delayed by one sample, [batch, time], starting with silence."""
         return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
 
     def of_past(self, past: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of every sample [batch, time, parameters], from shifted inputs.
 
-        This is the network in causal form: output t reads `past` [batch, time] (`shifted`) up to t.
-        The network must not have a context stack.
+        Output t depends on `past` [batch, time], a result of `shifted`, up to and including t. The
+        network must not have a context stack.
         """
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)
 
     def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self.config.reads_levels:
-            # One more row, of zeros, for the level before the first sample.
+            # One more row of zeros, for the input before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
             return tf.gather(rows, past) + tf.cast(self.front_bias, self.dtype), None
         width = self.config.front_width
@@ -222,11 +223,52 @@ class WaveNet(Network):
         prediction = out[..., residual:] if self.prediction_kernel is not None else None
         return hidden, prediction
 
-    def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
-        """Return means and log-scales of the amplified waveform in the waveform's own units.
+    def first_past(self, batch: int) -> Any:
+        """Return what a step reads of the silence before the first sample.
 
-        A mean that corrects a linear prediction does so in units of its scale: a logistic's
-        gradient in those units is bounded, so that quiet samples do not outweigh loud ones.
+        It is the amplified inputs, the newest last: float32 [batch, front_width], or int32
+        [batch, 1] levels.
+        """
+        if self.config.reads_levels:
+            return tf.fill([batch, 1], self.config.levels)
+        return tf.zeros([batch, self.config.front_width])
+
+    def past_of(self, inputs: tf.Tensor) -> Any:
+        """Return what a step reads of the past after inputs [batch, time] and silence before."""
+        if self.config.reads_levels:
+            return inputs[:, -1:]
+        width = self.config.front_width
+        return tf.pad(inputs * self.config.input_gain, [[0, 0], [width, 0]])[:, -width:]
+
+    def appended(self, past: Any, newest: tf.Tensor) -> Any:
+        """Return the past after one more amplified input, or level, [batch, 1]."""
+        return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
+
+    def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, Any]:
+        """Return the first layer's input [batch, residual], the prediction or None, and the past.
+
+        Args:
+          past: from `first_past`, `past_of` or `appended`.
+          position: int32 [], the number of samples before the step.
+        """
+        del position
+        if self.config.reads_levels:
+            rows = tf.pad(self.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
+            hidden = tf.cast(tf.gather(rows, past[:, 0]) + self.front_bias, self.dtype)
+            return hidden, None, past
+        wave = tf.cast(past, self.front_dtype)
+        hidden = tf.matmul(wave, tf.cast(self.front_kernel, wave.dtype))
+        hidden = tf.cast(hidden + tf.cast(self.front_bias, wave.dtype), self.dtype)
+        if self.prediction_kernel is None:
+            return hidden, None, past
+        kernel = tf.cast(self.prediction_kernel[:, None], wave.dtype)
+        return hidden, tf.matmul(wave, kernel), past
+
+    def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
+        """Return the parameters after converting means and log-scales to the waveform's units.
+
+        The mean's correction to a linear prediction is in units of the scale: the gradient of a
+        logistic's log-density in these units is bounded, so that quiet samples do not dominate.
         """
         likelihood = with_scales(self.likelihood)
         if likelihood is None:

@@ -1,4 +1,4 @@
-"""The packages of optional measures, and the extras that install them."""
+"""Optional packages that some measures need, and the extras that install them."""
 
 import functools
 import importlib.util
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foundation.errors import UserError
 
-# The packages that a measure imports, and the extra of this project that installs them.
+# {extra of this project: {measure: packages that it imports}}
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
     "quality": {
         "pesq": ("pesq",),
@@ -25,7 +25,7 @@ EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
 
 @functools.cache
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported; it is not imported."""
+    """Return whether a package is installed, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -36,7 +36,7 @@ def available(measure: str) -> bool:
 
 
 def left_out() -> dict[str, list[str]]:
-    """Return the measures that are unavailable, by the extra that would add them."""
+    """Return the unavailable measures as {extra that installs their packages: measures}."""
     missing = {
         extra: [name for name in measures if not available(name)]
         for extra, measures in EXTRAS.items()
@@ -45,7 +45,7 @@ def left_out() -> dict[str, list[str]]:
 
 
 def left_out_line() -> str:
-    """Return a line that names the measures left out and the extras that add them; "" for none."""
+    """Return a line of text about unavailable measures and how to install them; "" if none are."""
     missing = left_out()
     if not missing:
         return ""
@@ -60,6 +60,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def require(package: str, extra: str, purpose: str) -> None:
-    """Raise a UserError with the command that installs a package, unless it is installed."""
+    """Raise a UserError with the installation command if a package is not installed."""
     if not is_installed(package):
         raise UserError(f"{purpose} needs {package}: pip install 'onepass[{extra}]'.")

@@ -1,4 +1,4 @@
-"""F0 and voicing estimated from mel frames by a small network, if F0 is not given."""
+"""A small network that estimates F0 and voicing from mel frames."""
 
 import math
 from collections.abc import Callable
@@ -12,27 +12,27 @@ from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from wavenet.data.batch_sampling import ClipSource, batch
 
-REFERENCE_HZ = 200.0  # that of `log_f0_features`
+REFERENCE_HZ = 200.0  # as in `log_f0_features`
 LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
-WIDTHS = (5, 5, 3)  # frames that each layer reads
+WIDTHS = (5, 5, 3)  # kernel width of each layer, in frames
 GAINS = (4.0, math.sqrt(2.0), math.sqrt(2.0))
 READER_CLIPS = 16
-NEAR_BINS = 4  # on either side of the most probable one, over which F0 is averaged
-BLUR_CENTS = 25.0  # deviation of the target over the bins
+NEAR_BINS = 4  # F0 is averaged over this many bins on either side of the most probable one
+BLUR_CENTS = 25.0  # standard deviation of the target distribution over the bins
 READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 
 
 class PitchReader(tf.Module):
-    """A small convolutional network over frames that estimates F0 and voicing.
+    """A small convolutional network that estimates F0 and voicing from frames.
 
-    With bins it is a classifier of F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): if two
-    octaves are possible, it chooses one of them instead of a value in between.
+    With `bins` it classifies F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): if two octaves are
+    plausible, it chooses one of them instead of a value in between.
 
     Args:
-      features: number of channels of a frame.
-      channels: number of channels of a hidden layer.
-      bins: number of classes of F0 between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
-        F0 is a single number, trained by its error.
+      features: number of channels per frame.
+      channels: number of hidden channels.
+      bins: number of F0 classes between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
+        F0 is regressed.
     """
 
     def __init__(
@@ -63,7 +63,10 @@ class PitchReader(tf.Module):
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
     def loss(self, frames: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-        """Return the loss of F0 and voicing, [], over the frames that get an estimate."""
+        """Return the loss of F0 and voicing, a scalar, given the true `pitch`.
+
+        `pitch` has one row for each frame with an estimate, [batch, frames - 2 side_frames, 2].
+        """
         if self.bins:
             raw = self._outputs(frames)
             return class_loss(raw[..., :-1], raw[..., -1], pitch)
@@ -80,7 +83,7 @@ class PitchReader(tf.Module):
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side that one frame's estimate depends on."""
+        """Number of neighbouring frames on either side that an estimate depends on."""
         return sum(width // 2 for width in WIDTHS)
 
 
@@ -95,38 +98,38 @@ def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
 
 
 def _likeliest(logits: tf.Tensor) -> tf.Tensor:
-    """Return log2(F0 / 200 Hz), [batch, frames]: the mean around the most probable bin."""
+    """Return log2(F0 / 200 Hz), averaged around the most probable bin, [batch, frames]."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
-    # Only near bins count: a mean over two octaves would be the pitch of neither.
+    # Average only nearby bins: a mean over two possible octaves would be neither of them.
     near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
     weights = tf.nn.softmax(logits) * near
     return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
 
 
 def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-    """Return the cross-entropy of F0's bins in voiced frames, plus that of voicing, [].
+    """Return the cross-entropy of F0 over voiced frames plus the cross-entropy of voicing.
 
-    The target is a normal distribution around F0 over the bins, 25 cents wide. `logits` are [batch,
-    frames, bins]; `logit`, that of voicing, is [batch, frames]; `pitch`, from `log_f0_features`, is
-    [batch, frames, 2].
+    The target over the bins is a normal distribution around F0 with a deviation of `BLUR_CENTS`.
+    `logits` of the bins are [batch, frames, bins]; the `logit` of voicing is [batch, frames];
+    `pitch` is the true F0 and voicing from `log_f0_features`, [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
     target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
     error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
     doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
-    # Unvoiced frames have no F0; a batch without a voiced frame must not divide by zero.
+    # Unvoiced frames have no F0; the minimum avoids a division by zero if no frame is voiced.
     share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
     return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 
 
 def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-    """Return F0's error in semitones in voiced frames, plus a cross-entropy of voicing, [].
+    """Return the F0 error in semitones over voiced frames plus the cross-entropy of voicing.
 
-    The error is squared up to a semitone and linear beyond, so that a missed octave is one mistake.
-    `octaves` and `logit`, [batch, frames], are a reader's estimates; `pitch` has the true octaves
-    and voicing, [batch, frames, 2].
+    The error is squared below one semitone and linear above, so that octave errors do not dominate.
+    `octaves` and the `logit` of voicing are the reader's estimates, [batch, frames]; `pitch` is the
+    true F0 and voicing from `log_f0_features`, [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
@@ -142,10 +145,10 @@ def train_pitch_reader(
     seed: int,
     prepare: Callable[[tf.Tensor], tf.Tensor],
 ) -> float:
-    """Train the reader on F0 and voicing of clips of frames, and return the last loss.
+    """Train the reader on random clips of frames and return the last loss.
 
-    The last two channels of the source's frames are F0 and voicing; `prepare` turns the frames into
-    the reader's input.
+    The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
+    frames to the reader's input.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

@@ -18,7 +18,7 @@ COLUMNS = 1200
 
 
 def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
-    """Return the levels in dB re a full-scale sine, [frequencies, columns], a column per hop."""
+    """Return the spectrogram in dB relative to a full-scale sine, [frequencies, hops]."""
     window_samples = max(16, round(WINDOW_SECONDS * sample_rate_hz))
     hop_samples = max(window_samples // 8, -(-waveform.size // COLUMNS))
     window = scipy.signal.get_window("hann", window_samples)
@@ -32,7 +32,7 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
 
 
 def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first sample, lowest and highest value of each of about COLUMNS stretches."""
+    """Return start index, minimum and maximum of about COLUMNS segments of the waveform."""
     stretch = max(1, waveform.size // COLUMNS)
     starts = np.arange(0, waveform.size, stretch)
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
@@ -82,9 +82,10 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 
 
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
-    """Return a figure of each titled waveform above its spectrogram, on one scale of decibels.
+    """Return a figure that shows each titled waveform above its spectrogram.
 
-    The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
+    All spectrograms share a colour scale: DB_RANGE dB below the loudest point of all of them, where
+    0 dB is a full-scale sine.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}
@@ -104,10 +105,10 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
 def spectrogram_png(
     path: str | os.PathLike[str], waveforms: dict[str, np.ndarray], sample_rate_hz: int
 ) -> None:
-    """Write `spectrogram_figure` as a PNG file, complete or not at all; its folder must exist.
+    """Write `spectrogram_figure` atomically to a PNG file, whose folder must exist.
 
     Raises:
-      UserError: the file cannot be written.
+      UserError: If the file cannot be written.
     """
     figure = spectrogram_figure(waveforms, sample_rate_hz)
     try:

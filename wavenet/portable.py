@@ -1,4 +1,4 @@
-"""A WaveNet's training step for planning, and its sampler for machines with only JAX."""
+"""Export of a WaveNet: its training step for planning, its sampler for machines with only JAX."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from replicator.portable.export import export_function, named_weights, storable
 from replicator.training.state import TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers import CHUNK_SAMPLES
 from wavenet.samplers.fixed_point import BlockPass
@@ -22,11 +22,11 @@ from wavenet.samplers.xla import XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import ClipLoss, clip_context
 
-PORTABLE_FRAMES = 200  # of a sound, if their number is not given
+PORTABLE_FRAMES = 200  # default number of frames per sound
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
-    """Return the spec of a batch of `data.pipeline.clips` that the exported step reads."""
+    """Return the shapes and types of a training batch from `data.pipeline.clips`."""
     rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}
@@ -39,7 +39,7 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
 
 
 def trainable(config: TrainConfig) -> Trainable:
-    """Return the training step on encoded batches, for planning."""
+    """Return the training step for planning; its batches contain levels instead of waveforms."""
     make = functools.partial(trainable, config)
     config = config.resolved(max(config.network.speakers, 1))
     network = make_network(config)
@@ -59,19 +59,20 @@ def export_sampler(
     sampler: Literal["cached", "fixed-point"] = "cached",
     tensor_float_32: bool = True,
 ) -> None:
-    """Write functions that sample the network with its current weights, and an initial state.
+    """Export functions that sample the network with its current weights, and an initial state.
 
-    `sampler`, made from `XlaSampler.chunk`, takes and returns the fields of a `SamplerState`; it
-    also takes `noise` [batch, time, noise channels], `temperature` [] and, if the network has one,
-    `condition` [batch, time, channels]; it returns `levels` int32 [batch, time] and `parameters`.
-    For "fixed-point", made from `FixedPointSampler.chunk`, the state is a `PassState` (`pasts_0`
-    belongs to the first layer), and `passes` int32 [] replaces the parameters.
+    - `sampler` (`XlaSampler.chunk`) takes and returns the fields of a `SamplerState`. It also takes
+      `noise` [batch, time, noise channels], `temperature` [] and, for a conditional network,
+      `condition` [batch, time, channels]; it also returns `levels` int32 [batch, time] and
+      `parameters`. For "fixed-point" (`FixedPointSampler.chunk`) the state is a `PassState`, whose
+      `pasts_0` belongs to the first layer, and `passes` int32 [] replaces `parameters`.
+    - `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
+      [], the position of the chunk.
+    - `condition`, if `num_frames` is given, takes the inputs that the network reads: `frames`
+      [batch, num_frames, features] and `speaker` int32 [batch].
+    - `sampler_state.npz` contains the initial state.
 
-    `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
-    [], the position of the chunk. `condition`, for sounds of `num_frames`, takes `frames` [batch,
-    num_frames, features] and `speaker` int32 [batch], those that the network reads.
-    `sampler_state.npz` is the initial state. With a context stack, `chunk_samples` must be its
-    block.
+    With a context stack, `chunk_samples` must be the number of samples in one of its blocks.
     """
     made: ChunkSampler = XlaSampler(network)
     if sampler == "fixed-point":
@@ -93,7 +94,7 @@ def export_sampler(
 
 
 def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
-    """Write `export_sampler` of a model for one sound of `frames`, or of `PORTABLE_FRAMES`."""
+    """Export a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
     network = model.network
     blocks = network.config.context_layers > 0
     export_sampler(
@@ -106,10 +107,10 @@ def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:
-    """Return the tensors of a sampler's state by name; those in a list are numbered."""
+    """Return the tensors of a sampler's state by name; those of several are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
-        many = isinstance(value, list)
+        many = isinstance(value, list | tuple)
         named |= {f"{name}_{i}": v for i, v in enumerate(value)} if many else {name: value}
     return named
 
@@ -171,5 +172,5 @@ def _condition(
 
 
 def condition_channels(config: WaveNetConfig) -> int:
-    """Return the channels of `network.condition`, without the context stack."""
+    """Return the number of channels of a result of `network.condition`."""
     return config.gate_inputs - (config.context_channels if config.context_layers else 0)

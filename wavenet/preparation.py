@@ -1,4 +1,4 @@
-"""Preparation of a vocoder before training: mel statistics, and the estimation of F0."""
+"""Preparation of a vocoder before training: mel statistics, and training of its pitch reader."""
 
 import math
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
 
-READER = "conditioner/reader/"  # how the names of its variables begin
-READER_FRAMES = 80  # of a clip that the reader of F0 learns from
-LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
+READER = "conditioner/reader/"  # name prefix of the pitch reader's variables
+READER_FRAMES = 80  # length of the pitch reader's training clips
+LEAST_DEVIATION = 0.02  # lower bound of a band's standard deviation, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
 
 
 def prepare_network(
     network: Network, config: TrainConfig, corpus: Corpus, log: Callable[[str], None] = print
 ) -> None:
-    """Set the network's mel statistics, and train its reader of F0 if it has one.
+    """Set the network's mel statistics, and train its pitch reader if it has one.
 
-    Both are stored with its weights and then stay fixed. A network that starts from a trained model
-    of the same frames takes the statistics and all weights from there, and its reader is trained
-    further for `pitch_steps`; for different frames (rate, hop or mel) the statistics are measured,
-    and a reader of a different size is trained from the start.
+    Both are stored with the weights and stay fixed during training. With `start_from`, all weights
+    come from that model, and the pitch reader is trained further for `pitch_steps`. The mel
+    statistics come from it too if its mel convention is the same; otherwise they are measured. A
+    pitch reader of a different size is trained from random weights.
 
     Raises:
-      UserError: the model to start from cannot be read, or its network differs.
+      UserError: If the model to start from cannot be read, or its network differs.
     """
     same_frames = False
     if config.start_from is not None:
@@ -74,7 +74,7 @@ def _reader_variables(network: Network) -> dict[str, tf.Variable]:
 
 
 def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
-    """Return the values of all variables if the size of one differs from the weights'; else {}."""
+    """Return the variables' values by name if any shape differs from `weights`, else {}."""
     shapes = {name: weights[name].shape for name in variables if name in weights}
     if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
         return {}
@@ -82,7 +82,7 @@ def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
 
 
 def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each mel band over train, float32 [bands] each."""
+    """Return mean and standard deviation of each mel band on the train split, float32 [bands]."""
     frames = np.concatenate(
         [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
     )
@@ -93,7 +93,7 @@ def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 def train_reader(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
 ) -> None:
-    """Train the conditioner's reader on F0 and voicing of the corpus's frames."""
+    """Train the conditioner's pitch reader on the F0 and voicing of the corpus."""
     bands = conditioner.mel.bands
     clip_samples = READER_FRAMES * config.network.hop_samples
     source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
@@ -109,9 +109,9 @@ def train_reader(
 def reader_error(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus
 ) -> tuple[float, float]:
-    """Return the median F0 error in cents, and the share of frames with wrong voicing, on dev.
+    """Return the reader's median F0 error in cents and its voicing error rate on the dev split.
 
-    The error is over the frames voiced in both.
+    The F0 error is over frames that are voiced in both the reader's and the true pitch.
     """
     bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):

@@ -47,7 +47,7 @@ class ResidualLayer(tf.Module):
 
     @property
     def past_steps(self) -> int:
-        """Number of past steps of its input that the layer reads."""
+        """Number of past time steps of the input that the layer reads."""
         return (self.width - 1) * self.dilation
 
     def __call__(
@@ -55,11 +55,11 @@ class ResidualLayer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor | float]:
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
-        The condition may have fewer rows than `hidden`, each of which holds for equally many steps.
-        Without the past [batch, past_steps, residual] the input before these steps is zeros.
+        The condition may have fewer rows than `hidden`; each row then applies to equally many time
+        steps. `past` is the preceding input [batch, past_steps, residual]; None: zeros.
         """
         dtype = hidden.dtype
-        # Taps and condition are one product: fewer, larger products are faster than several.
+        # One matrix product for taps and condition is faster than several smaller ones.
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if past is None:
             past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
@@ -70,7 +70,7 @@ class ResidualLayer(tf.Module):
             inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
         gate += tf.cast(self.gate_bias, dtype)
-        # A matrix product commutes with repetition, so a slow condition is projected once per row.
+        # A condition with a lower rate is projected before it is repeated.
         if slow:
             gate = self._with_slow(gate, condition)
         units = gated(gate)
@@ -81,20 +81,20 @@ class ResidualLayer(tf.Module):
         return self.residual(hidden, update), skip
 
     def _with_slow(self, gate: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-        """Return the gates after adding a condition that is projected at its own, lower rate."""
+        """Return the gate input plus the projection of a condition with a lower rate."""
         batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
         offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
         rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
         return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
 
     def residual(self, hidden: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
-        """Return the input of the next layer from this one's and the projected units."""
+        """Return the next layer's input, given this layer's input and the projected units."""
         dtype = hidden.dtype
         return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
 
 
 class ResidualStack(tf.Module):
-    """Consecutive residual layers, whose skips are summed and scaled by sqrt(1/layers)."""
+    """A sequence of residual layers whose skips are summed and scaled by sqrt(1 / layers)."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ResidualStack(tf.Module):
 
 
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
-    """Return a configuration's residual layers for a condition with `condition_channels`."""
+    """Return the residual layers for a configuration and a number of condition channels."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
     return ResidualStack(
         initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
@@ -152,13 +152,13 @@ def causal_taps(past: tf.Tensor, hidden: tf.Tensor, dilation: int) -> list[tf.Te
     """Return the taps h[t - j dilation], oldest first, each [batch, time, channels]."""
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
     joined = tf.concat([past, hidden], 1)
-    # Not joined[:, ...], whose gradient runs on one core: a fifth of a training step.
+    # The gradient of joined[:, ...] would run on one core and take a fifth of a training step.
     starts = range(0, past.shape[1], dilation)
     taps = [tf.slice(joined, [0, first, 0], [-1, time, -1]) for first in starts]
     return [*taps, hidden]
 
 
 def gated(gate: tf.Tensor) -> tf.Tensor:
-    """Return tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
+    """Return tanh(a) * sigmoid(b), where a and b are the two halves of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)

@@ -1,4 +1,4 @@
-"""The interface of a network of sound for samplers, training and distillation."""
+"""The interface of audio networks for samplers, training and distillation."""
 
 import functools
 import math
@@ -16,19 +16,19 @@ from wavenet.config import WaveNetConfig
 
 
 class Network(tf.Module):
-    """A causal network of sound, such as `WaveNet` and `VocoderWaveNet`.
+    """A causal audio network: the base class of `WaveNet` and `VocoderWaveNet`.
 
     Attributes:
-      config: the sizes of the network.
+      config: the architecture.
       codec: converts samples to levels and back.
       likelihood: the distribution of a level, a `likelihoods.distribution.Distribution`.
-      dtype: type in which the residual layers compute.
-      front_dtype: type in which the wave is read and the parameters are computed.
+      dtype: floating-point type of the residual layers.
+      front_dtype: floating-point type of the waveform and of the output parameters.
       stack: the residual layers.
-      conditioner: standardises mel frames and estimates F0 from them; None: the network has none.
-      upsampler: brings frames to the rate of the samples; None if a conditioner reads the frames,
-        or there are no frames.
-      context_stack: computes a condition from blocks of past sound; None if the network has none.
+      conditioner: computes the condition from mel frames in a vocoder, else None.
+      upsampler: upsamples frames to the sample rate; None if there are no frames or a conditioner
+        reads them.
+      context_stack: computes a condition from blocks of past samples, or None.
     """
 
     config: WaveNetConfig
@@ -60,15 +60,15 @@ class Network(tf.Module):
         Args:
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
           speaker: int32 [batch].
-          num_samples: length in samples; by default frames * hop_samples.
+          num_samples: length in samples; None: frames * hop_samples.
         """
         raise NotImplementedError
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        """Return the parameters of every sample [batch, time, parameters] given those before it.
+        """Return each sample's parameters given the samples before it, [batch, time, parameters].
 
         Args:
-          inputs: [batch, time] from `inputs`; the network shifts them by one itself.
+          inputs: [batch, time] from `inputs`, not shifted.
           condition: [batch, time, channels] from `condition`, or None.
         """
         raise NotImplementedError
@@ -80,8 +80,8 @@ class Network(tf.Module):
 
         Args:
           inputs: [batch, time] from `inputs`, not shifted.
-          frames: [batch, frames, feature_channels], with as many neighbours on either side of the
-            clip as the network needs; None for a network that reads no frames.
+          frames: [batch, frames, feature_channels], including the neighbouring frames on either
+            side of the clip that the network needs; None for a network that reads no frames.
           speaker: int32 [batch], or None.
         """
         raise NotImplementedError
@@ -93,18 +93,18 @@ class Network(tf.Module):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition at the network's own rate, [batch, rows, channels].
+        """Return the condition at the rate at which it changes, [batch, rows, channels].
 
         Args:
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples, or None.
           speaker: int32 [batch], or None.
-          num_samples: number of samples that the condition is for.
-          side_frames: number of `frames` on either side that serve only as context.
+          num_samples: number of samples that the condition covers.
+          side_frames: number of frames on either side that serve only as context.
         """
         raise NotImplementedError
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
-        """Return the parameters of a call, given a condition from `clip_rows`."""
+        """Return each sample's parameters, given a condition from `clip_rows`."""
         raise NotImplementedError
 
     def resumed(
@@ -114,26 +114,27 @@ class Network(tf.Module):
         pasts: Sequence[tf.Tensor] | None = None,
         skipped: int = 0,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the parameters of a call, and the input of every layer [batch, steps, residual].
+        """Return each sample's parameters, and the input of every layer [batch, steps, residual].
 
         Args:
           inputs: [batch, time] from `inputs`, not shifted.
           condition: [batch, time, channels] from `condition`, or None.
           pasts: the earlier inputs of every layer, [batch, steps, residual] each; None: zeros.
-          skipped: number of inputs before those whose parameters are returned.
+          skipped: number of leading inputs for which nothing is returned.
         """
         raise NotImplementedError
 
     @functools.cached_property
     def compiled(self) -> Compiled:
-        """The samplers that were compiled for it, by name; they last as long as it does."""
+        """A cache of the samplers compiled for this network, by name."""
         return Compiled()
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
-    """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
+    """Return the initial bias of the output layer, [parameters].
 
-    `reach` is how far the means lie from 0, as a share of the amplified full scale.
+    It is zero for distributions without means and scales. Otherwise the initial means are in
+    [-reach, reach], in units of the amplified waveform.
     """
     located = with_scales(likelihood)
     if located is None:
@@ -142,7 +143,7 @@ def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
 
 
 def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
-    """Return the learned embedding of speakers [speakers, channels], or None."""
+    """Return a speaker embedding [speakers, channels], or None if the network learns none."""
     if not config.speakers or not config.speaker_channels:
         return None
     shape, gain = [config.speakers, config.speaker_channels], math.sqrt(config.speakers)
@@ -152,19 +153,16 @@ def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | 
 def speaker_row(
     config: WaveNetConfig, embedding: tf.Variable | None, speaker: tf.Tensor
 ) -> tf.Tensor:
-    """Return the channels of the gate condition that encode the speaker, [batch, channels].
+    """Return the encoding of the speakers int32 [batch] for the condition, [batch, channels].
 
-    It is the learned embedding of the speaker int32 [batch], or a one-hot vector without one.
+    It is the learned embedding, or a one-hot vector if `embedding` is None.
     """
     row = tf.one_hot(speaker, config.speakers)
     return row if embedding is None else tf.matmul(row, embedding)
 
 
 def check_condition(config: Any, frames: tf.Tensor | None, speaker: tf.Tensor | None) -> None:
-    """Raise ValueError unless a network gets the frames and the speaker that it reads.
-
-    The error covers an input that is missing or superfluous, and a wrong number of channels.
-    """
+    """Raise a ValueError if frames or speaker are missing, unexpected, or have a wrong shape."""
     for name, value, field in (
         ("frames", frames, "feature_channels"),
         ("speaker", speaker, "speakers"),

@@ -23,14 +23,14 @@ from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import KIND, TrainConfig
 from wavenet.sound_network import Network
 
-HEARD = ("level_db", "frames")  # facts about the recordings in config.json, which change nothing
+HEARD = ("level_db", "frames")  # facts about the recordings, for information, in config.json
 CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
-FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
+FEATURES = "features"  # sub-folder of a run with cached features
 
 
 class SpeechRecipe(Recipe):
@@ -40,13 +40,13 @@ class SpeechRecipe(Recipe):
     changeable: ClassVar = CHANGEABLE
 
     def prepare(self, run: TrainingRun) -> tuple[TrainConfig, Corpus]:
-        """Read the recordings, claim the run, and return the resolved configuration with them."""
+        """Claim the run, and return the resolved configuration and the prepared recordings."""
         features = run.sharing(FEATURES)
         report = scan_folder(self.data, self.config, features and features / FEATURES)
         config = self.config.resolved(len({r.speaker for r in report.of("train")}))
         run.check(self.described(KIND, config), CHANGEABLE, defaults(config))
         run.log(*report.lines())
-        gain_db = run.stored.get("gain_db")  # which resuming keeps
+        gain_db = run.stored.get("gain_db")  # a resumed run keeps its gain
         gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
         corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
         run.log(*corpus.notes, *_schedule_notes(run.stored, config))
@@ -55,7 +55,7 @@ class SpeechRecipe(Recipe):
         return config, corpus
 
     def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
-        """Return the network and its training."""
+        """Return the network, its optimiser state, loss, batches and evaluation."""
         config, corpus = prepared
         network = make_network(config)
         state = TrainState(network, config.optimizer, config.loop.num_steps)
@@ -74,12 +74,12 @@ class SpeechRecipe(Recipe):
             start,
             description=f"{state.size:,} weights, receptive field {past} samples "
             f"({1000 * past / config.data.sample_rate_hz:.0f} ms)",
-            tensor_float_32=not config.network.prediction_order,  # whose sums need every bit
+            tensor_float_32=not config.network.prediction_order,  # needs full float32 precision
         )
 
 
 def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
-    """Return a warning if resuming changes the schedule from here on; `before` is config.json."""
+    """Return a warning if resuming changes the learning rate schedule, given the old config."""
     if config.optimizer.decay != "cosine" or not before:
         return []
     stored = before.get("loop")
@@ -93,17 +93,17 @@ def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
 
 
 class ClipLoss:
-    """The loss of a batch of `clips`, in nats per sample, with `bits_per_sample` as a metric."""
+    """The loss of a batch of clips: negative log-likelihood in nats per sample."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the mean over the samples outside padding, and the metrics.
+        """Return the mean over unmasked samples, and the metric "bits_per_sample".
 
         Args:
-          batch: a batch from `clips`; "levels" are encoded here if they are missing; "counted" is
-            the number of samples to divide by, if it is not the mask's own sum.
+          batch: a batch from `clips`. If "levels" are missing, "waveform" is encoded. "counted" is
+            the number of samples to divide by; the default is the sum of "mask".
         """
         network = self.network
         levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])
@@ -121,12 +121,12 @@ class ClipLoss:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the divisor for every replica, since shares differ in their padding."""
+        """Return the mean divisor of all replicas, since their shares differ in padding."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
 def batches(corpus: Corpus, config: TrainConfig) -> ClipBatches:
-    """Return the batches of training, each a function of only the seed and the step."""
+    """Return the training batches; each depends only on the corpus, the seed and the step."""
     return ClipBatches(
         corpus,
         config.data.clip_samples,
@@ -139,7 +139,7 @@ def batches(corpus: Corpus, config: TrainConfig) -> ClipBatches:
 
 
 def clip_context(config: TrainConfig) -> ClipContext:
-    """Return the past, neighbouring frames and augmentation of a clip."""
+    """Return the settings for the past, neighbouring frames and augmentation of clips."""
     data = config.data
     return ClipContext(
         data.left_samples,
@@ -150,12 +150,12 @@ def clip_context(config: TrainConfig) -> ClipContext:
 
 
 def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = None) -> ScanReport:
-    """Return the contents of a folder of recordings, by the rules of the configuration.
+    """Return the usable recordings in a folder, by the rules of the configuration.
 
     A cache folder that does not exist is not created.
 
     Raises:
-      DataError: there is no usable recording for train or for dev.
+      DataError: If there is no usable recording for train or for dev.
     """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,
@@ -176,9 +176,9 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
 def prepare_corpus(
     report: ScanReport, config: TrainConfig, workdir: Path | None, gain_db: float | None = None
 ) -> Corpus:
-    """Return the recordings with their frames, cached in the run directory if there is one.
+    """Return the recordings with their frames, cached in the run directory `workdir` if given.
 
-    Without `gain_db` they are brought to the configuration's level.
+    If `gain_db` is None, the gain is derived from the configuration's `level_db`.
     """
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
@@ -196,10 +196,10 @@ def prepare_corpus(
 
 
 def heard(corpus: Corpus) -> dict:
-    """Return what config.json records about the data: gain, speakers, and the names in `HEARD`.
+    """Return the facts about the data for config.json: gain, speakers, and those in `HEARD`.
 
-    `level_db` is the median RMS of train after the gain. `frames`, present if there are mel frames,
-    has their `FrameStatistics`.
+    `level_db` is the median RMS of the training recordings after the gain; `frames` contains the
+    `FrameStatistics` of their mel frames, if there are any.
     """
     members = recordings_of(corpus, "train")
     levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
@@ -211,12 +211,12 @@ def heard(corpus: Corpus) -> dict:
 
 
 def config_from(stored: dict) -> TrainConfig:
-    """Return the configuration that a config.json holds.
+    """Return the configuration stored in a config.json.
 
     Raises:
-      UserError: an entry is invalid; the message names it.
+      UserError: If an entry is invalid; the message names it.
     """
-    missing: dict = {"pitch_steps": 0}  # in runs from before this setting existed
+    missing: dict = {"pitch_steps": 0}  # for runs older than this setting
     if isinstance(stored.get("network"), dict):
-        missing["network"] = {"exact_prediction": False}  # of version 0.2
+        missing["network"] = {"exact_prediction": False}  # the behaviour of version 0.2
     return stored_config(TrainConfig, completed(stored, missing))

@@ -1,9 +1,9 @@
-"""The bits that only a mel spectrogram saves: linear prediction from it, with nothing trained.
+"""Mel-LPC: a baseline for bits per sample that uses the mel spectrogram without training.
 
-A conditional model reads the mel, a lossless codec does not, so that the codec's bits say little
-about the model. The predictor here reads the same frames: they determine the coefficients and the
-gain of linear prediction (wavenet/linear_prediction.py), and a single distribution of the residual
-over the gain is fitted to all samples.
+A model conditioned on mel frames cannot be compared fairly with a lossless codec, which does not
+read them. This predictor reads the same frames: they determine coefficients and gain of a linear
+prediction (wavenet/linear_prediction.py), and one distribution of the residual relative to the gain
+is fitted to all samples.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,21 @@ from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
 from wavenet.linear_prediction import MelPrediction, predictions
 
 ORDER = 32
-ROW_SAMPLES = 50  # samples, about, that share one set of coefficients
-SCALES = 0.02 * 1.5 ** np.arange(16)  # of the logistics, in units of the gain: 0.02 to 8.8
-FITTED_SAMPLES = 500_000  # the distribution is fitted to every n-th sample of more than these
+ROW_SAMPLES = 50  # approximate number of samples that share one set of coefficients
+SCALES = 0.02 * 1.5 ** np.arange(16)  # scales of the logistics relative to the gain, 0.02 to 8.8
+FITTED_SAMPLES = 500_000  # longer data are subsampled to this size for fitting
 ITERATIONS = 100
-STEP = 2.0 / 65535.0  # between two levels of 16 bits
+STEP = 2.0 / 65535.0  # distance between two 16-bit levels
 
 
 def untrained_bits(
     items: Sequence[dict], mel: MelConvention, order: int = ORDER
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return bits per sample of each recording, [recordings], and the number of samples of each.
+    """Return the bits per sample and the number of samples of each recording, [recordings] each.
 
-    Every sample is a 16-bit level, whose probability is that of its bin under a mixture of logistic
-    distributions around the prediction of this order; the mixture's weights maximise the likelihood
-    of all these recordings, and nothing else is fitted. Each item has a "waveform", [samples] in
-    [-1, 1].
+    The probability of a 16-bit level is the mass in its bin under a mixture of logistics around the
+    linear prediction of the given order. Only the mixture weights are fitted, by maximum likelihood
+    over all recordings. Each item has a "waveform", [samples] in [-1, 1].
     """
     prediction = MelPrediction(mel, order)
     pairs = [_over_gain(item["waveform"], mel, prediction) for item in items]
@@ -46,7 +45,7 @@ def untrained_bits(
 def _over_gain(
     waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the residual and half the width of a level's bin, [samples], in units of the gain."""
+    """Return residual and half the bin width of each sample, divided by the gain, [samples]."""
     rows, row_samples = _rows(waveform, mel)
     coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
     padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
@@ -57,7 +56,7 @@ def _over_gain(
 
 
 def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
-    """Return rows interpolated linearly between the frames' middles, and the samples per row."""
+    """Return frames interpolated linearly to a higher rate, and the number of samples per row."""
     frames = above_silence(mel_spectrogram(waveform, mel), mel)
     hop = mel.hop_samples
     count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)
@@ -72,8 +71,8 @@ def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
 def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
     """Return the probability of each sample's bin under each logistic, [samples, scales].
 
-    It is F(b) - F(a) with F the logistic distribution function; both arguments are reflected to the
-    side of zero where F is small, so that the tails are not lost.
+    It is F(b) - F(a), where F is the logistic distribution function; both arguments are reflected
+    to negative values, where F is small, to keep precision in the tails.
     """
     distance = np.abs(residual)[:, None]
     half = half_bin[:, None]

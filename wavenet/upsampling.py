@@ -1,4 +1,4 @@
-"""From conditioning frames to one condition per sample, by learned upsampling."""
+"""Learned upsampling of conditioning frames to the sample rate."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 
-FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1, but differ by only a quarter of that
+FRAME_GAIN = 4.0  # frames are between 0 (silence) and 1, but vary by only about a quarter of that
 
 
 class FrameUpsampler(tf.Module):
-    """A convolution over frames, then transposed convolutions up to the sample rate.
+    """A convolution over frames, followed by transposed convolutions up to the sample rate.
 
-    "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
-    convolution has stride s and width 3 s, starts as linear interpolation, and is computed as one
-    matrix product with three neighbouring frames. The configuration is a WaveNet's or a student's.
+    This is "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
+    convolution has stride s and width 3 s, is initialised to linear interpolation, and is computed
+    as one matrix product over three neighbouring frames. `config` is a WaveNet's or a student's.
     """
 
     def __init__(self, config: Any, initial: Initial, name: str = "upsampler") -> None:
@@ -32,7 +32,7 @@ class FrameUpsampler(tf.Module):
         ]
 
     def __call__(self, frames: tf.Tensor) -> tf.Tensor:
-        """Return the condition [batch, frames * hop, channels] of the frames."""
+        """Return the upsampled condition, [batch, frames * hop, channels]."""
         side = self.frame_width // 2
         dtype = frames.dtype
         padded = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
@@ -44,10 +44,10 @@ class FrameUpsampler(tf.Module):
 
 
 def upsample(frames: tf.Tensor, kernel: tf.Tensor, factor: int) -> tf.Tensor:
-    """Return [batch, frames * factor, channels] from [batch, frames, channels].
+    """Upsample frames [batch, frames, channels] to [batch, frames * factor, channels].
 
-    The rows of the kernel [3 * channels, factor * channels] read the previous, the current and the
-    next frame; its columns are the outputs of a frame. The edge frames are repeated outwards.
+    The rows of `kernel` [3 * channels, factor * channels] belong to the previous, current and next
+    frame, the columns to the outputs of the current frame. Edge frames are repeated as padding.
     """
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
@@ -57,7 +57,7 @@ def upsample(frames: tf.Tensor, kernel: tf.Tensor, factor: int) -> tf.Tensor:
 
 
 def interpolated(frames: tf.Tensor, count: int) -> tf.Tensor:
-    """Return [batch, (frames - 2) * count, channels], linear between the frames' centres."""
+    """Interpolate linearly between frame centres, to [batch, (frames - 2) * count, channels]."""
     before, here, after = (share[:, None] for share in _shares(count, frames.dtype))
     rows = (
         frames[:, :-2, None] * before + frames[:, 1:-1, None] * here + frames[:, 2:, None] * after
@@ -66,7 +66,7 @@ def interpolated(frames: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _shares(count: int, dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the weights of the previous, the current and the next frame in each sample."""
+    """Return the interpolation weights of the previous, current and next frame, [count] each."""
     offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
     return before, 1.0 - before - after, after

@@ -1,14 +1,14 @@
 """A WaveNet for vocoding: linear prediction and pitch from frames, several samples per step.
 
-The layers are WaveNet's (wavenet/network.py). Around them:
+The residual layers are WaveNet's (wavenet/network.py); the input and output differ:
 
-    x_t = p_t + g_t e_t          p_t, g_t of the mel's linear prediction (LPCNet, arXiv 1810.11846)
+    x_t = p_t + g_t e_t     p_t, g_t: linear prediction from the mel (LPCNet, arXiv 1810.11846)
     p(x_t | x_<t, c) = p_e(e_t | ...) / g_t                      a mixture of logistics over e_t
     inputs: past residuals e, past samples over their level, residuals one pitch period ago
                                                          (pitch taps: QPNet, arXiv 2007.05663)
 
-and the layers run once every B samples, a bunch; a small head, causal within the bunch, gives each
-sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
+The layers run once per bunch of B samples; a small head, causal within the bunch, computes the
+mixture of each sample (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ from wavenet.linear_prediction import predictions
 from wavenet.residual_layers import gated, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
-AHEAD = 4  # number of pitch taps that lie later than one period ago
+AHEAD = 4  # number of pitch taps after the sample exactly one period ago
 
 
 class VocoderWaveNet(Network):
-    """The network; it holds only variables, and is called like `WaveNet`.
+    """The vocoder; it contains only variables, and is called like `WaveNet`.
 
     Args:
-      config: the sizes of the network; `conditioner_units` must be positive.
+      config: the architecture; `conditioner_units` must be positive.
       mel: the convention of the mel frames.
-      seed: seed of the initial weights.
+      seed: random seed of the initial weights.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class VocoderWaveNet(Network):
 
     @property
     def gate_channels(self) -> int:
-        """Channels of the gates: the condition without prediction, gain, level and period."""
+        """Number of condition channels that the gates read."""
         return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the input for integer levels, float32 [...] in [-1, 1]."""
+        """Return the network's input for integer levels, float32 [...] in [-1, 1]."""
         return self.codec.scale(levels)
 
     def condition(
@@ -102,7 +102,7 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the condition of every sample, float32 [batch, time, channels].
 
-        Its channels are those of `Condition`, in that order; it does not depend on the sound.
+        The channels are the concatenated fields of `Condition`, which `split` separates again.
         """
         rows = self.rows(frames, speaker)
         whole = tf.repeat(rows, self.row_samples, 1)
@@ -113,7 +113,7 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        `side_frames` frames on either side are only neighbours, and get no row.
+        `side_frames` frames on either side serve only as context and get no rows.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -126,11 +126,11 @@ class VocoderWaveNet(Network):
 
     @property
     def row_samples(self) -> int:
-        """Samples for which the condition stays the same."""
+        """Number of samples per sub-frame, for which the condition is constant."""
         return self.config.hop_samples // self.config.subframes
 
     def split(self, condition: tf.Tensor) -> Condition:
-        """Return the parts of a condition [batch, rows, channels]."""
+        """Split a condition [batch, rows, channels] into its fields."""
         sizes = [self.gate_channels, self.config.prediction_order, 1, 1, 1]
         parts = tf.split(condition, sizes, -1)
         return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
@@ -141,14 +141,13 @@ class VocoderWaveNet(Network):
         They are float32, or float64 if `compute_dtype` is.
 
         Args:
-          inputs: [batch, time] from `inputs(levels)`, the first of which begins a bunch; the
-            network shifts them by one itself.
+          inputs: [batch, time] from `inputs(levels)`, not shifted, starting with a whole bunch.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
           row_samples: samples per row of the condition; 1 for a result of `condition`.
         """
         time = tf.shape(inputs)[1]
-        if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
-            # The padding is of samples after the last, which no earlier sample depends on.
+        if row_samples == 1 and self.config.bunch_samples > 1:  # longer rows are whole bunches
+            # Pad the end to a whole bunch; no earlier sample depends on the padding.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
         return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
@@ -161,10 +160,10 @@ class VocoderWaveNet(Network):
         skipped: int = 0,
         row_samples: int = 1,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
+        """Return the parameters, and the input of every layer [batch, steps, residual].
 
-        Both begin after the first `skipped` inputs, whole bunches, which only front and head read,
-        not the layers. `pasts` are the earlier inputs of every layer; None: zeros.
+        Both start after the first `skipped` inputs, which only front and head read; `inputs` and
+        `skipped` are whole bunches. `pasts` are the earlier inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -190,11 +189,11 @@ class VocoderWaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor:
-        """Return the condition of every sub-frame of these samples, [batch, rows, channels]."""
+        """Return the condition of the sub-frames of `num_samples`, [batch, rows, channels]."""
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Return the parameters of any number of samples, with a condition from `clip_rows`."""
+        """Return each sample's parameters, given a condition from `clip_rows`."""
         time = tf.shape(inputs)[1]
         beyond = tf.shape(rows)[1] * self.row_samples - time
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
@@ -220,7 +219,7 @@ class VocoderWaveNet(Network):
     def residuals(
         self, wave: tf.Tensor, made: Condition, row_samples: int = 1
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return predictions p_t, residuals e_t and samples over their level, [batch, time]."""
+        """Return predictions p_t, residuals e_t, and samples x_t / level, [batch, time] each."""
         predicted = tf.zeros_like(wave)
         if self.config.prediction_order:
             predicted = predictions(wave, made.coefficients)
@@ -230,18 +229,17 @@ class VocoderWaveNet(Network):
     def front(self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the first layer, [..., residual_channels].
 
-        Residuals and scaled samples are those before the step, oldest first, [..., front_width]
-        each.
+        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
         return tf.cast(hidden + tf.cast(self.front_bias, hidden.dtype), self.dtype)
 
     def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
-        """Return residuals around one period before every sample, [batch, time, pitch_taps].
+        """Return the residuals around one period before every sample, [batch, time, pitch_taps].
 
-        Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; all samples of a bunch, up
-        to four, read the taps of the first. All lie in the past, since no period is that short.
+        Tap j at time t is the residual at t - period + j - pitch_taps + AHEAD + 1, always in the
+        past since `whole_period` has a lower bound.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
@@ -250,12 +248,12 @@ class VocoderWaveNet(Network):
         return tf.gather(padded, index, batch_dims=1)
 
     def whole_period(self, period: tf.Tensor) -> tf.Tensor:
-        """Return the period in whole samples, int32 [...], within the reach of the taps."""
+        """Return the period in whole samples, clipped to the range of the taps, int32 [...]."""
         shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
     def head(self, skips: tf.Tensor, bottom: "_Bottom", skipped: int = 0) -> tf.Tensor:
-        """Return the parameters of e_t's mixture after `skipped` samples, [batch, time, ...]."""
+        """Return the mixture parameters of the residuals, [batch, time - skipped, parameters]."""
         config = self.config
         units = 2 * config.head_channels
         given = self.from_layers(skips)
@@ -268,7 +266,7 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
-        """Return what the layers give to the head of every sample in a bunch, [..., B * units]."""
+        """Return the layers' contribution to the head for each bunch, [..., B * units]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
@@ -277,16 +275,16 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the newest samples' contribution to the head, [..., units].
+        """Return the contribution of the latest samples to the head, [..., units].
 
-        Residuals and scaled samples are the newest ones, oldest first, [..., head_width] each.
+        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)
 
     def outputs(self, gates: tf.Tensor) -> tf.Tensor:
-        """Return the raw parameters, [..., parameters], from gates [..., 2 head_channels]."""
+        """Return the residual's parameters [..., parameters] from gates [..., 2 head_channels]."""
         dtype = gates.dtype
         hidden = tf.matmul(gated(gates), tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
@@ -294,7 +292,7 @@ class VocoderWaveNet(Network):
         return raw + tf.cast(self.head2_bias, raw.dtype)
 
     def in_wave_units(self, raw: tf.Tensor, predicted: tf.Tensor, log_gain: tf.Tensor) -> tf.Tensor:
-        """Return the mixture over x from that over e: mean p + g m, log-scale log g + s."""
+        """Convert the mixture over e_t to one over x_t: mean p + g m, log-scale log g + s."""
         weights, means, log_scales = tf.split(raw, self.likelihood.sections, -1)
         gain = log_gain[..., None]
         means = predicted[..., None] + tf.exp(gain) * means
@@ -305,7 +303,7 @@ def located(likelihood: Distribution) -> LocationScale:
     """Return the distribution unchanged, after checking that a vocoder can use it.
 
     Raises:
-      ValueError: the distribution does not have means and scales.
+      ValueError: If the distribution has no means and scales.
     """
     found = with_scales(likelihood)
     if found is None:
@@ -315,7 +313,7 @@ def located(likelihood: Distribution) -> LocationScale:
 
 
 class _Bottom(NamedTuple):
-    """Everything that is known before the layers run."""
+    """Inputs of the layers and the head, which are computed before the layers run."""
 
     hidden: tf.Tensor
     local: tf.Tensor
@@ -326,12 +324,12 @@ class _Bottom(NamedTuple):
 
 
 def past(x: tf.Tensor, width: int, every: int = 1) -> tf.Tensor:
-    """Return the `width` values before each, oldest first, [batch, time / every, width]."""
+    """Return the `width` values before each `every`-th one, [batch, time / every, width]."""
     padded = tf.pad(x, [[0, 0], [width, 0]])
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
 
 
 def spread(rows: tf.Tensor, times: int) -> tf.Tensor:
-    """Return each row [batch, rows] repeated, [batch, rows * times]."""
+    """Repeat each row of [batch, rows] to [batch, rows * times]."""
     return rows if times == 1 else tf.repeat(rows, times, 1)

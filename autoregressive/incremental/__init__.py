@@ -1,4 +1,4 @@
-"""The cached step of any causal network, derived from its graph."""
+"""Derive the cached step of any causal network from its graph."""
 
 from autoregressive.incremental.derive import incremental
 from autoregressive.incremental.rules import rule

@@ -1,4 +1,4 @@
-"""Analysis of a network's graph at two lengths: the operations of a step, and the rows it keeps."""
+"""Analyse a network's graphs for two lengths: a step's operations, and the rows that it keeps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,18 +31,18 @@ class Analysis:
 
     Args:
       graphs: the network's graphs at two lengths.
-      lengths: number of times of the inputs in each graph.
+      lengths: number of time steps of the inputs of each graph.
       temporal: whether each argument has a time axis.
       names: names of the network's layers, for errors.
 
     Attributes:
       inputs: names of the arguments.
-      parts: the operations of a step, in order, with how they are computed.
+      parts: the operations of a step in order, each with its `Part`.
       timed: indices of the arguments with a time axis.
-      fixed: tensors that depend only on the other arguments and are read in a step, by name.
-      memory: rows to keep of the tensors with a past, by name.
-      groups: the groups of tensors with an entry per pair of times, such as attention scores.
-      lag: rows by which the output is ahead.
+      fixed: tensors read in a step that depend only on arguments without a time axis, by name.
+      memory: number of past rows to keep of each tensor that a step reads at a delay, by name.
+      groups: the groups of tensors with an entry per pair of time steps, such as attention scores.
+      lag: number of rows by which the output precedes the input.
 
     Raises:
       NotCausalError: the network looks ahead or depends on the length; the message names the layer.
@@ -84,7 +84,7 @@ class Analysis:
         self.memory = {name: rows for name, rows in self.memory.items() if rows}
 
     def root(self, name: str) -> str:
-        """Return the tensor under whose name rows are kept, so that equal rows are kept once."""
+        """Return the name under which a tensor's rows are kept; equal rows are kept once."""
         return self.roots.get(name, name)
 
     def stream(self, name: str) -> Stream:
@@ -99,12 +99,12 @@ class Analysis:
         return layer_of(op.name, self._names)
 
     def sources(self, op: tf.Operation) -> list[tf.Tensor]:
-        """Return the tensors that an operation reads, treating a dilated convolution as one."""
+        """Return the tensors an operation reads; a dilated convolution counts as one operation."""
         whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
         return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
 
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
-        """Yield the operations that the output needs, of both graphs."""
+        """Yield each operation that the output needs, with its counterpart in the other graph."""
         short, long = (needed(graph.outputs) for graph in self.graphs)
         first = first_difference(short, long)
         if first is not None:
@@ -120,7 +120,7 @@ class Analysis:
         yield from (pair for pair in both if pair[0] not in inside)
 
     def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
-        """Record how a step runs an operation, its outputs' kinds and the rows that it reads."""
+        """Record how a step runs an operation, its outputs' kinds, and the rows that it reads."""
         if op.type == "Placeholder":
             return
         tensors = self.sources(op)
@@ -130,7 +130,7 @@ class Analysis:
         part = self._part(node)
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
         if op in self._fixed and not any(part.kinds):
-            return  # computed once, with the first state
+            return  # it is computed once, with the first state
         if part.run is not None:  # a tensor without a value is refused where it is read
             self.parts.append((op, part))
             for index, tensor in enumerate(tensors):
@@ -172,7 +172,7 @@ class Analysis:
         return part
 
     def _static(self, node: Node) -> Part:
-        """Return how a step computes a tensor that grows and does not depend on the sequence."""
+        """Return how a step computes a tensor that grows but does not depend on the sequence."""
         if not any(isinstance(kind, Table) for kind in node.kinds):
             try:
                 if not node.streams() or node.type in SHAPES:
@@ -180,7 +180,7 @@ class Analysis:
                 if node.type in RULES:
                     return _ruled(node)
             except (NotCausalError, UnsupportedNetworkError):
-                pass  # its rows differ
+                pass  # its rows differ from each other
         refused = Refused(f"{node.layer} depends on the length of its input")
         axes = [node.moving(i) for i in range(node.num_outputs)]
         return Part([Table(tuple(each)) if each else refused for each in axes], None)
@@ -229,7 +229,7 @@ class Analysis:
 
 
 def _ruled(node: Node) -> Part:
-    """Return how a step runs an operation, by its registered rule."""
+    """Return how a step runs an operation, according to its registered rule."""
     if node.type not in RULES:
         node.refuse_kinds()
         raise node.unsupported("there is no rule for it; `rule` registers one")

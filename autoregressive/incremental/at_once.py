@@ -1,7 +1,7 @@
-"""Operations of a traced graph, executed at once on given tensors.
+"""Execute operations of a traced graph eagerly on given tensors.
 
-A function that is called once or twice costs more to build and to optimise than to execute: a
-second for a network of 24 layers, of which the operations themselves take a thirtieth.
+Building and optimising a function that is called only once or twice takes longer than executing its
+operations: a second for a network of 24 layers, of which execution takes a thirtieth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ _KEPT = "onepass/at_once"
 
 
 class _Prepared(NamedTuple):
-    """What the eager execution of an operation needs to know.
+    """The arguments for the eager execution of an operation.
 
     Attributes:
       name: name of the operation's type.
       outputs: number of outputs.
-      attributes: names and values of the attributes in turn.
+      attributes: alternating names and values of the attributes.
       constant: the value, if the operation is a constant; else None.
     """
 
@@ -35,8 +35,8 @@ class Entry(NamedTuple):
     Attributes:
       op: the operation.
       inputs: names of the tensors that it reads.
-      outputs: names of those that it makes.
-      last: names of those that nothing reads after it.
+      outputs: names of the tensors that it computes.
+      last: names of the tensors that no later operation reads.
     """
 
     op: tf.Operation
@@ -67,9 +67,9 @@ def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _kept(graph: tf.Graph) -> dict:
-    """Return the dictionary of values that live as long as the graph."""
+    """Return a dictionary of cached values that lives as long as the graph."""
     kept = graph.get_collection_ref(_KEPT)
-    if not kept or kept[0] is not graph:  # a graph within another one copies its collections
+    if not kept or kept[0] is not graph:  # a nested graph copies the collections of the outer one
         kept[:] = [graph, {}]
     return kept[1]
 
@@ -86,7 +86,7 @@ def _prepared(op: tf.Operation) -> _Prepared:
 
 
 def _plain(value: Any) -> Any:
-    """Return a graph's attribute in the form that an eager execution takes."""
+    """Return a graph's attribute in the form required by eager execution."""
     kind = value.WhichOneof("value")
     if kind == "list":
         found = next((each for _, each in value.list.ListFields()), ())
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
 def _of_kind(value: Any) -> Any:
     if hasattr(value, "unknown_rank"):  # a shape
         return None if value.unknown_rank else [dim.size for dim in value.dim]
-    return value.name if hasattr(value, "attr") else value  # a function, or a number
+    return value.name if hasattr(value, "attr") else value  # function or number
 
 
 def schedule(
@@ -107,9 +107,9 @@ def schedule(
 
     Args:
       fetches: tensors of one graph.
-      known: tensors that need not be computed, by name.
+      known: tensors that are already computed, by name.
       needed: function that finds the operations, `replay.needed`.
-      assigns: whether assignments to variables are among the operations.
+      assigns: whether to include assignments to variables.
     """
     names = tuple(tensor.name for tensor in fetches)
     found = _kept(fetches[0].graph)

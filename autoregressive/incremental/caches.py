@@ -1,4 +1,4 @@
-"""Rows of a stream as keys: all rows of the horizon, or the last ones in a ring."""
+"""Caches of a tensor's rows as keys: all rows up to the horizon, or the last ones in a ring."""
 
 import tensorflow as tf
 
@@ -7,7 +7,7 @@ from autoregressive.incremental.streams import Keys
 
 
 def written(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Return a cache in which `rows` are written at the times starting at `position`.
+    """Return a cache with `rows` written at the time steps starting at `position`.
 
     Args:
       cache: [horizon, ...].
@@ -27,14 +27,14 @@ def written(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor
 def keyed(
     cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, keys: Keys, axis: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the rows of all keys in the order of `keys.times`, and the new cache.
+    """Write rows to a cache; return the keys' rows in the order of `keys.times`, and the cache.
 
     Args:
       cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
-      rows: [..., n, ...] with time at `axis`; the first row is of time `position`.
+      rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
       position: int32 scalar.
       keys: the keys that the step's queries read.
-      axis: axis of time in `rows`.
+      axis: time axis of `rows`.
     """
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]
@@ -44,20 +44,20 @@ def keyed(
     new, window = pushed(cache, rows, position, axis), cache.shape[0]
     if rows.shape[axis] == 1:
         return tf.transpose(new, back), new
-    # The first queries of several rows read keys that the new ring has overwritten already.
+    # With several rows, the first queries read keys that the new ring has already overwritten.
     past = tf.gather(cache, tf.math.floormod(keys.times[: window - 1], window))
     whole = tf.concat([past, tf.transpose(rows, [axis, *rest])], 0)
     return tf.transpose(whole, back), new
 
 
 def lengthened(cache: tf.Tensor, length: int) -> tf.Tensor:
-    """Return a cache [horizon, ...] with rows of zeros up to a longer horizon."""
+    """Return a cache [horizon, ...] padded with zeros up to a longer horizon."""
     return tf.pad(cache, [[0, length - cache.shape[0]], *[[0, 0]] * (cache.shape.rank - 1)])
 
 
 def as_ring(cache: tf.Tensor, position: tf.Tensor, window: int) -> tf.Tensor:
     """Return the last rows of a cache [horizon, ...] before `position` as a ring."""
-    # For each slot the newest time before `position` that belongs there; negative: none yet.
+    # For each slot, the latest time step before `position` stored in it; negative if there is none.
     times = position - 1 - tf.math.floormod(position - 1 - tf.range(window), window)
     rows = tf.gather(cache, tf.maximum(times, 0))
     shape = [window, *[1] * (cache.shape.rank - 1)]

@@ -1,4 +1,4 @@
-"""Convolutions: plain, dilated, depthwise, grouped. A step reads only the taps it needs."""
+"""Rules for plain, dilated, depthwise and grouped convolutions; a step reads only taps' rows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 @rule(*CONVOLUTIONS)
 def convolution(node: Node) -> Part:
-    """Return how a step runs a convolution along time and at most one more axis."""
+    """Return how a step runs a convolution over time and at most one other axis."""
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)
@@ -31,7 +31,7 @@ def convolution(node: Node) -> Part:
     front, after = _padding(node, axis, (taps - 1) * dilation)
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
     kind = node.grown(0, stream)
-    # A kernel that extends only along time is one product of all taps: faster than convolutions.
+    # A kernel that extends only along time is a single product of all taps, which is faster.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
     return Part([kind], run, {0: delays})
@@ -41,8 +41,8 @@ def convolution(node: Node) -> Part:
 class Dilated:
     """The operations into which TensorFlow splits a dilated convolution.
 
-    `space` separates the times by their remainder (SpaceToBatchND), `inner` convolves, `batch`
-    joins them again (BatchToSpaceND).
+    `space` (SpaceToBatchND) separates time steps by their remainder modulo the dilation, `inner`
+    convolves, and a BatchToSpaceND joins them again.
     """
 
     space: tf.Operation
@@ -51,7 +51,7 @@ class Dilated:
 
     @classmethod
     def ending_at(cls, batch: tf.Operation) -> "Dilated | None":
-        """Return the convolution that ends with this BatchToSpaceND, or None."""
+        """Return the dilated convolution that ends with a given BatchToSpaceND, or None."""
         chain = []
         op = batch.inputs[0].op
         while op.type in (*CONVOLUTIONS, "ExpandDims", "Squeeze"):
@@ -66,9 +66,9 @@ class Dilated:
 
 
 def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
-    """Return how a step runs a dilated convolution, whose BatchToSpaceND is the node.
+    """Return how a step runs a dilated convolution; the node is its BatchToSpaceND.
 
-    The inputs of the node are those of the convolution.
+    The node's inputs are the inputs of the convolution.
     """
     stream = node.only()
     axis = stream.axis
@@ -95,7 +95,7 @@ def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
 
 
 def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
-    """Return the rows of zeros before and after, without those that only fill the last block."""
+    """Return the numbers of zero rows before and after, without those that fill the last block."""
     paddings = _known(node, whole.space.inputs[2])[axis - 1]
     crops = _known(node, batch.inputs[2])[axis - 1]
     # Rows that fill the last block are padded first and cropped at the end.
@@ -105,7 +105,7 @@ def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple
 def _windows(
     node: Node, stream: Stream, taps: int, dilation: int, around: tuple[int, int]
 ) -> tuple[Stream, tuple[int, ...]]:
-    """Return the stream of windows that end at each row, and the delays of their taps."""
+    """Return the stream of a convolution's output, and the delay of each tap."""
     if any(around):
         stream = padded(node, stream, *around)
     reach = (taps - 1) * dilation
@@ -128,7 +128,7 @@ def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
 
 
 def _flat(type_name: str, axis: int) -> Run:
-    """Return the `run` of a kernel that extends only along its `axis`: a single product."""
+    """Return the `run` for a kernel that extends only along its `axis`: a single product."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         taps, kernel = inputs[0], tf.squeeze(inputs[1][0], 1 - axis)
@@ -160,7 +160,7 @@ def _grouped(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Te
 
 
 def _tapwise(op: tf.Operation, axis: int) -> Run:
-    """Return the `run` of a kernel with another axis: a convolution along that axis per tap."""
+    """Return the `run` for a kernel with a second axis: one convolution over that axis per tap."""
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
     dilations = op.get_attr("dilations")
     padding = op.get_attr("padding").decode()

@@ -1,4 +1,4 @@
-"""`incremental`: a network's cached step, derived from its graph."""
+"""`incremental`: derive a network's cached step from its graph."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -17,22 +17,22 @@ from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import brings_step, condition_specs, input_spec
 
-LENGTH = 1024  # of a state without a given length
+LENGTH = 1024  # default length of a state
 
 
 class Incremental:
-    """A network that processes a few times per call, with the past in a state.
+    """A network that processes a few time steps per call and keeps the past in a state.
 
-    Law: for x [batch, time, ...] split along time into parts of any length, `step` over the parts
-    returns the rows of `network(x)`, up to rounding.
+    Law: if x [batch, time, ...] is split along time into parts of any length, calling `step` on the
+    parts in turn gives the outputs of `network(x)`, up to rounding.
 
-    A network with attention or a table of positions keeps rows for all times up to a horizon, the
-    length that its state was made for, rounded up to a power of two; `lengthened` extends it.
+    With attention or a table of positions, the state has room for a limited number of time steps,
+    its horizon: the length it was made for, rounded up to a power of two. `lengthened` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].
       specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
-        a size is the same at every time.
+        a size has no time axis.
       names: names of the network's layers, for errors.
     """
 
@@ -44,7 +44,7 @@ class Incremental:
         self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
-            if isinstance(function, Traces):  # of an earlier check
+            if isinstance(function, Traces):  # graphs of an earlier check
                 short = [sized(spec, LENGTHS[0][0]) for spec in specs]
                 function.forget_if_changed([_of_rows(spec, 1) for spec in short])
             verify(self, self.program(1), specs)
@@ -59,7 +59,7 @@ class Incremental:
 
         Args:
           batch: number of rows.
-          shapes: shapes of the arguments without a time axis; None: those of the specs.
+          shapes: shapes of the arguments without a time axis; None: the shapes in the specs.
         """
         if shapes is None:
             shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
@@ -83,12 +83,11 @@ class Incremental:
 
         Args:
           batch: number of rows.
-          length: number of time steps that will be processed; only used by a network that
-            `has_horizon`.
+          length: number of time steps that will be processed; only used if `has_horizon`.
           fixed: conditions without a time axis, [batch, ...] each.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         shapes = tuple(tuple(each.shape) for each in fixed)
@@ -102,22 +101,22 @@ class Incremental:
         return self._starts[key](*fixed)
 
     def horizon(self, length: int) -> int:
-        """Return the horizon of a state made for `length` time steps; 0: it has no limit."""
+        """Return the horizon of a state made for `length` time steps; 0: there is no limit."""
         return self._horizon(self.program(1), length)
 
     def first_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
     ) -> State:
-        """Return `initial_state`, computed eagerly, which is faster for a single state.
+        """Return `initial_state` computed eagerly, which is faster if only one state is needed.
 
-        The arguments are those of `initial_state`.
+        The arguments are as in `initial_state`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         program = self.program(batch, [tuple(each.shape) for each in fixed])
         return program.initial_state(self._horizon(program, length), fixed)
 
     def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
-        """Trace a step as compiled callers do, and return a function that runs its graph at once.
+        """Trace a step as compiled callers do, and return a function that runs its graph eagerly.
 
         Args:
           state: a state from `initial_state`.
@@ -139,7 +138,7 @@ class Incremental:
         return step
 
     def _horizon(self, program: StepProgram, length: int) -> int:
-        """Return the horizon for a length: a power of two, or the length if positions end there."""
+        """Return the horizon for a length: a power of two, or the length if no table is longer."""
         if not program.has_horizon:
             return 0
         with tf.init_scope():
@@ -154,11 +153,11 @@ class Incremental:
 
         Args:
           state: a state from `initial_state` or `step`.
-          length: number of times that will be processed, including those already processed.
+          length: number of time steps that will be processed, including those already processed.
           fixed: the conditions that `initial_state` was given.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         before = horizon_of(state)
         if before >= length or not before:
@@ -178,7 +177,7 @@ class Incremental:
           *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
-          ValueError: the state was made for fewer time steps; this is only noticed in eager calls.
+          ValueError: the state was made for fewer time steps; only eager calls detect this.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
@@ -192,7 +191,7 @@ class Incremental:
                     f"`state` must be made for at least {end} times, got one for {horizon}; see"
                     " `lengthened`."
                 )
-        # Traced once per number of rows, also when called in a graph.
+        # Traced once per number of time steps, even if called inside a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
     def _step(
@@ -202,7 +201,7 @@ class Incremental:
         return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
-        """Return the shapes of a state's conditions that have no time axis."""
+        """Return the shapes, stored in a state, of the conditions without a time axis."""
         count = sum(not is_temporal(spec) for spec in self.specs)
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
@@ -212,7 +211,7 @@ def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
 
 
 def bucket(length: int) -> int:
-    """Return the least power of two that is at least `length` and at least 64."""
+    """Return the smallest power of two that is at least `length` and at least 64."""
     return max(64, 1 << (length - 1).bit_length())
 
 
@@ -231,27 +230,27 @@ def incremental(
     """Derive the cached step of a causal network from its graph.
 
     The network is traced at two lengths. Every operation on a tensor with a time axis is replaced
-    by one on a few rows and the past rows that it needs. A network that has both methods of a
+    by an operation on a few rows and the past rows that it needs. A network with both methods of a
     `SteppedNetwork` is returned unchanged.
 
     Args:
-      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and, as further
-        arguments, of conditions.
-      inputs: spec of the first argument, [None, None, channels]; by default that of a Keras model,
-        or float32 [None, None, 1].
-      condition: spec of the second argument, or specs by name of the further ones, as `conditions`
-        of `Autoregressive`; not needed for a Keras model with several inputs.
-      function: the network as a function of `inputs` and the conditions, if the caller has one
-        already.
+      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and,
+        optionally, conditions.
+      inputs: spec of the first argument, [None, None, channels]; by default as declared by a Keras
+        model, or float32 [None, None, 1].
+      condition: spec of the second argument, or specs of all further arguments by name, like
+        `conditions` of `Autoregressive`; not needed for a Keras model with several inputs.
+      function: the network as a function of `inputs` and the conditions, if the caller already has
+        it.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
       rows [batch, n, channels] and returns parameters [batch, n, parameters] and the next state.
-      Conditions without a time axis are given to `initial_state(batch, length, fixed)` instead.
+      Conditions without a time axis are passed to `initial_state(batch, length, fixed)` instead.
 
     Raises:
-      NotCausalError: the network looks ahead, depends on the length or has its own randomness;
-        the message names the layer.
+      NotCausalError: the network looks ahead, depends on the length or draws random numbers; the
+        message names the layer.
       UnsupportedNetworkError: an operation has no rule; the message names it.
     """
     if brings_step(network):

@@ -1,4 +1,4 @@
-"""The execution of a step: its operations in order, on a few rows and the state."""
+"""Execute a step: its operations in order, on a few rows and the state."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ class Execution:
         self._read_keys: dict[str, tf.Tensor] = {}
 
     def run(self) -> tuple[tf.Tensor, State]:
-        """Return the parameters of the next n times and the state after them."""
+        """Return the parameters of the next n time steps and the state after them."""
         analysis, values = self._analysis, self._values
         for op, part in analysis.parts:
             inputs = [self._input(op, part, i) for i in range(len(analysis.sources(op)))]
@@ -57,7 +57,7 @@ class Execution:
         return result, {**self._state, **changed}
 
     def _input(self, op: tf.Operation, part: Part, index: int) -> list:
-        """Return an operation's input, as a list with a tensor per delay."""
+        """Return an input of an operation as a list with one tensor per delay."""
         name = self._analysis.sources(op)[index].name
         if index in part.tables:
             return [self._table(op, part, index)]
@@ -80,7 +80,7 @@ class Execution:
         return self._known_keys[root]
 
     def _whole(self, name: str, group: str, delay: int) -> tf.Tensor:
-        """Return a stream's rows at the times of all keys."""
+        """Return a stream's rows at the time steps of all keys."""
         key = self._horizon.keys_name(name, self._analysis.groups.root(group))
         if key not in self._read_keys:
             axis = self._analysis.stream(name).axis

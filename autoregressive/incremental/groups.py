@@ -1,4 +1,4 @@
-"""Groups of pairs: tensors of query and key times that are computed from one another."""
+"""Groups of tensors over pairs of query and key time steps, computed from one another."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ from autoregressive.incremental.streams import Mask
 
 
 class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
-    """A sign that the second of two growing axes is the query's, not the first.
+    """A signal that the second of two growing axes is the query axis, not the first.
 
     Args:
-      group: the group of the pairs.
+      group: name of the group.
     """
 
     def __init__(self, group: str) -> None:
@@ -19,12 +19,12 @@ class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Pairs that a layer multiplies with the values of their keys.
+    """A tensor of pairs, such as attention weights, that a layer multiplies with values.
 
     Attributes:
       tensor: name of the tensor, or of a table.
-      query: axis of the query times.
-      key: axis of the key times.
+      query: axis of the query time steps.
+      key: axis of the key time steps.
       layer: name of the layer that reads the tensor.
     """
 
@@ -35,15 +35,15 @@ class Weights:
 
 
 class Groups:
-    """The groups of tensors of pairs in a graph, and the facts found about them.
+    """The groups of tensors of pairs in a graph, and what is known about them.
 
     Args:
-      turned: names of the groups whose second growing axis is the query's.
+      turned: names of the groups whose second growing axis is the query axis.
 
     Attributes:
       softmaxes: for every softmax, the group of its scores and the masks applied to them.
       unbounded: groups with an operation that reads all keys, so that no window suffices.
-      weights: the pairs that values are multiplied with.
+      weights: the tensors of pairs that are multiplied with values.
     """
 
     def __init__(self, turned: frozenset[str]) -> None:
@@ -59,7 +59,7 @@ class Groups:
         return (second, first) if group in self.turned else (first, second)
 
     def root(self, group: str) -> str:
-        """Return the name that stands for all groups merged with this one."""
+        """Return the name that represents all groups merged with this one."""
         while self._parents[group] != group:
             group = self._parents[group]
         return group

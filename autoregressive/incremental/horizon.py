@@ -1,4 +1,4 @@
-"""The tables and windows of a step for sequences up to a length, its horizon."""
+"""Tables and attention windows of a step for sequences of limited length, its horizon."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,12 @@ from autoregressive.incremental.tracing import aligned
 
 State = dict[str, tf.Tensor]
 POSITION = "position"
-# An entry [batch, horizon, 0] of the state, for its shape.
+# Name of an empty state entry [batch, horizon, 0], which only records the shape.
 EXTENT = "extent"
 
 
 def horizon_of(state: State) -> int:
-    """Return the horizon of a state, in time steps; 0: it has no limit."""
+    """Return the horizon of a state, in time steps; 0: there is no limit."""
     return state[EXTENT].shape[1] if EXTENT in state else 0
 
 
@@ -34,10 +34,10 @@ class Entry:
 
     Attributes:
       key: name of the table in the state.
-      read: the axes and the delay by which a step reads the table.
-      is_band: whether only the table's diagonals are kept: [2 horizon - 1, ...], the entry of query
-        q and key k at k - q + horizon - 1. Otherwise its axes of time come first, the query's
-        before the key's.
+      read: the axes and the delay at which a step reads the table.
+      is_band: whether only the table's diagonals are kept: [2 horizon - 1, ...], with the entry of
+        query q and key k at k - q + horizon - 1. Otherwise the time axes come first, query before
+        key.
     """
 
     key: str
@@ -50,13 +50,13 @@ class Horizon:
 
     Args:
       analysis: the analysis of the network.
-      length: the largest number of times that a sequence may have.
+      length: the largest number of time steps that a sequence may have.
       graph: the network's graph at that length; None: no operation reads a table.
 
     Attributes:
-      windows: number of most recent keys that a query reads, by group of pairs, if it is at most
-        half the horizon.
-      names: number of rows kept as keys, by (name of the stream, name of the state's entry).
+      windows: number of most recent keys that a query reads, by group of pairs; only groups for
+        which it is at most half the horizon.
+      names: number of rows kept as keys, by (stream name, name of the state entry).
     """
 
     def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None) -> None:
@@ -88,7 +88,7 @@ class Horizon:
                 yield (name, self.keys_name(name, root)), self.windows.get(root, self.length)
 
     def keys_name(self, name: str, root: str) -> str:
-        """Return the state's entry for a stream's rows as keys of a group."""
+        """Return the name of the state entry that holds a stream's rows as keys of a group."""
         window = self.windows.get(root)
         return f"keys/{name}" + (f"/{window}" if window else "")
 
@@ -164,17 +164,17 @@ class Horizon:
                 yield root, max(reach, 2)
 
     def _reach(self, mask: Mask) -> int:
-        """Return the number of last keys that a mask does not hide."""
+        """Return the number of most recent keys that a mask does not hide."""
         entry = self._entries[mask.operation, mask.index]
         if not entry.is_band:
             return self.length
         values = self._constants[entry.key]
-        past = mask.hides(values)[self.length - 1 :: -1]  # by distance from the query
+        past = mask.hides(values)[self.length - 1 :: -1]  # ordered by distance from the query
         shown = ~past.reshape([self.length, -1]).all(1)
         return int(np.flatnonzero(shown)[-1]) + 1 if shown.any() else 1
 
     def tables(self, fixed: Sequence[tf.Tensor]) -> State:
-        """Return the tables; those that depend on weights are computed from the current weights.
+        """Return the tables, by name; learned tables are computed from the current weights.
 
         Args:
           fixed: the arguments without a time axis.
@@ -186,20 +186,20 @@ class Horizon:
         return state
 
     def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:
-        """Return the keys that `rows` queries read, the first of which is of time `position`.
+        """Return the keys that `rows` queries read; the first query is at time step `position`.
 
         Args:
           group: name of the group of pairs.
-          rows: number of query times.
+          rows: number of query time steps.
           position: int32 scalar.
         """
         window = self.windows.get(self._analysis.groups.root(group))
         if window is None:
             times = tf.range(self.length)
-        elif rows == 1:  # time t is in slot t modulo the window
+        elif rows == 1:  # time step t is in slot t modulo the window
             times = position - tf.math.floormod(position - tf.range(window), window)
         else:
-            # In order of time: the first query reads the window - 1 times before it, too.
+            # In order of time; the first query also reads the window - 1 time steps before it.
             times = position - (window - 1) + tf.range(window - 1 + rows)
         queries = position + tf.range(rows)
         return Keys(times, queries[:, tf.newaxis] - times, window is not None)
@@ -211,10 +211,10 @@ class Horizon:
 
         Args:
           op: the operation.
-          index: the table's place among its inputs.
+          index: index of the table among the operation's inputs.
           state: the state before the step.
           keys: function that returns the keys of the operation's group.
-          rows: number of times in the step.
+          rows: number of time steps in this call.
         """
         entry, rank = self._entries[op.name, index], op.inputs[index].shape.rank
         table, read = state[entry.key], entry.read
@@ -233,9 +233,9 @@ class Horizon:
         return _times_back(found, [axis for axis in (read.query, read.key) if axis is not None])
 
     def _diagonals(self, table: tf.Tensor, keys: Keys, rows: int) -> tf.Tensor:
-        """Return the entries [rows, keys, ...] of a table that is kept as its diagonals."""
+        """Return the entries [rows, keys, ...] of a table that is stored as its diagonals."""
         if rows > 1 or keys.is_window:
-            at = self.length - 1 - keys.distances  # beyond the table where there was no time yet
+            at = self.length - 1 - keys.distances  # out of bounds before the first time step
             return tf.gather(table, tf.clip_by_value(at, 0, 2 * self.length - 2))
         first = self.length - 1 - keys.distances[0, 0]
         begin = tf.concat([[first], tf.zeros([table.shape.rank - 1], tf.int32)], 0)
@@ -248,7 +248,7 @@ def too_long(layer: str, positions: int, length: int) -> ValueError:
     Args:
       layer: name of the layer.
       positions: number of positions that the layer's table has.
-      length: number of times of the sequence.
+      length: number of time steps of the sequence.
     """
     return ValueError(
         f"`length` must be at most {positions}, the positions that {layer} has, got {length}."

@@ -1,4 +1,4 @@
-"""Names of layers for error messages, from the names of operations."""
+"""Find the names of layers for error messages from the names of operations."""
 
 import re
 from typing import Any
@@ -17,12 +17,12 @@ def layer_names(network: Any) -> frozenset[str]:
 
 
 def layer_of(operation: str, names: frozenset[str]) -> str:
-    """Return the layer that an operation belongs to.
+    """Return the name of the layer that an operation belongs to.
 
     Args:
       operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
       names: names of the known layers. If the operation's name contains none of them, its scope is
-        returned, or the operation's own name.
+        returned, or its full name if it has no scope.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):

@@ -1,4 +1,4 @@
-"""Lookups of positions in tables with a limited number of entries."""
+"""Find lookups in tables with a limited number of entries."""
 
 import tensorflow as tf
 
@@ -7,10 +7,10 @@ from autoregressive.incremental.sizes import static_value
 
 
 def entries(op: tf.Operation) -> int | None:
-    """Return the number of entries that an operation chooses from; None if it is not a lookup.
+    """Return the number of entries of the table that an operation looks up in, or None.
 
     Args:
-      op: any operation of a graph, including one that reads a variable through its handle.
+      op: any operation of a graph, including a read of a variable through its handle.
     """
     if op.type == "GatherV2":
         axis = static_value(op.inputs[2])
@@ -23,7 +23,7 @@ def entries(op: tf.Operation) -> int | None:
 
 
 def fits(graph: tf.Graph) -> bool:
-    """Return whether every constant lookup of a graph stays within its table."""
+    """Return whether every lookup with constant indices in a graph stays within its table."""
     for op in needed(graph.outputs):
         size = entries(op)
         chosen = None if size is None else static_value(op.inputs[1])

@@ -1,4 +1,4 @@
-"""Recurrent layers: a loop over time, whose variables are the state of the step."""
+"""Rules for recurrent layers: loops over time, whose variables become part of a step's state."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ ADDITIONS = ("Add", "AddV2")
 
 @rule("TensorListFromTensor")
 def list_of_rows(node: Node) -> Part:
-    """Return how a step runs TensorListFromTensor, which lists the rows of a time-first tensor."""
+    """Return how a step runs TensorListFromTensor, which lists the rows of a time-major tensor."""
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
         raise node.unsupported("time must be the first axis of a tensor that becomes a list")
@@ -34,11 +34,8 @@ def list_of_rows(node: Node) -> Part:
 
 @rule("TensorListStack")
 def stacked_list(node: Node) -> Part:
-    """Return how a step runs TensorListStack, which stacks the list that a loop has written."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its list was not written by a loop over time")
+    """Return how a step runs TensorListStack, which stacks a list written by a loop."""
+    stream = node.first("its list was not written by a loop over time")
     return Part([node.grown(0, stream)], lambda inputs, call: [inputs[0][0]])
 
 
@@ -51,8 +48,8 @@ class Body:
       graph: graph of one iteration; its inputs and outputs are the loop's variables.
       counters: indices of the variables that count iterations.
       reads: indices of the variables that are lists of input rows.
-      writes: indices of the variables that are lists of results.
-      states: indices of the variables that carry values from one time to the next.
+      writes: indices of the variables that are lists of output rows.
+      states: indices of the variables that carry values from one time step to the next.
     """
 
     name: str
@@ -63,7 +60,7 @@ class Body:
     states: tuple[int, ...]
 
     def key(self, index: int) -> str:
-        """Return the name under which the step's state holds a variable."""
+        """Return the name of a variable in the step's state."""
         return f"{self.name}:{index}"
 
     def iterate(
@@ -72,10 +69,10 @@ class Body:
         """Return the results and the states of one iteration.
 
         Args:
-          fixed: all variables of the loop, of which those in `reads`, `writes`, `states` and
-            `counters` are ignored.
+          fixed: all variables of the loop; those in `reads`, `writes`, `states` and `counters` are
+            ignored.
           rows: one row of every list in `reads`.
-          states: value of every variable in `states`.
+          states: values of the variables in `states`.
         """
         variables = list(fixed)
         for index, state in zip(self.states, states, strict=True):
@@ -96,7 +93,7 @@ class Body:
     def scan(
         self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the results [n, ...] and the last states of n iterations; `rows` are [n, ...]."""
+        """Run n iterations on `rows` [n, ...]; return the results [n, ...] and the last states."""
         count = rows[0].shape[0]
         if count == 1:
             results, states = self.iterate(fixed, [row[0] for row in rows], states)
@@ -126,7 +123,7 @@ def loop(node: Node) -> Part:
     streams = [
         kind for i, kind in enumerate(node.kinds) if i in body.reads and isinstance(kind, Stream)
     ]
-    # Rows that are equal at all times have no delay.
+    # Rows that are equal at all time steps have no delay.
     offsets = {stream.offset for stream in streams if stream.offset is not None}
     if not offsets:
         raise node.unsupported("it reads no rows but equal ones")
@@ -153,12 +150,12 @@ def loop(node: Node) -> Part:
 
 
 def _start(node: Node, body: Body, offset: int) -> Start:
-    """Return the values that the loop carries before the first time step.
+    """Return the loop's contribution to the state before the first time step.
 
     Args:
       node: the loop's operation.
       body: the loop's body.
-      offset: number of rows before the first time step, which the loop has already read.
+      offset: number of rows before the first time step, which the loop processes in advance.
     """
 
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
@@ -179,7 +176,7 @@ def _listed(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _body(node: Node) -> Body:
-    """Return the body with its variables sorted by role."""
+    """Return the loop's body, with its variables classified by role."""
     graph = called_graph(node.op, "body")
     found: dict[str, list[int]] = {"counters": [], "reads": [], "writes": [], "states": []}
     for index, (inner, outer) in enumerate(zip(graph.inputs, graph.outputs, strict=True)):
@@ -205,12 +202,12 @@ def _body(node: Node) -> Body:
 
 
 def _is_read(variable: tf.Tensor, output: tf.Tensor) -> bool:
-    """Return whether an iteration uses a variable rather than only passing it on."""
+    """Return whether an iteration does more with a variable than pass it on."""
     return any(op.outputs[0].name != output.name for op in variable.consumers())
 
 
 def _check_use(node: Node, body: Body) -> None:
-    """Raise UnsupportedNetworkError unless lists are read and written at the loop's counter."""
+    """Raise UnsupportedNetworkError unless lists are accessed only at the loop's counter."""
     counters = {body.graph.inputs[index].name for index in body.counters}
     for index in body.reads:
         consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
@@ -236,14 +233,14 @@ def _written(graph: tf.Graph, index: int) -> tf.Tensor:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor before any chain of identities."""
+    """Return the tensor that a chain of Identity operations starts from."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
-    """Return whether a variable grows by one at each iteration."""
+    """Return whether a variable increases by one in each iteration."""
     if source.op.type not in ADDITIONS or not source.dtype.is_integer or source.shape.rank != 0:
         return False
     terms = [_source(tensor) for tensor in source.op.inputs]

@@ -1,4 +1,4 @@
-"""Softmax, reductions and running sums of pairs of times."""
+"""Rules for softmax, reductions and running sums over pairs of time steps."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def softmax(node: Node, groups: Groups) -> Part:
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         scores, keys = inputs[0][0], call.keys(kind.group)
-        if keys.is_window:  # no mask of the network hides the zero rows before the first time step
+        if keys.is_window:  # the network has no mask for the zero rows before the first time step
             scores = tf.where(keys.times >= 0, scores, tf.constant(scores.dtype.min, scores.dtype))
         return run_op(node.op, [scores])
 
@@ -33,7 +33,7 @@ def softmax(node: Node, groups: Groups) -> Part:
 
 
 def reduction(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a sum, maximum or the like over the keys or over another axis."""
+    """Return how a step runs a reduction, such as a sum, over the keys or over another axis."""
     kind = only_pairs(node)
     rank = node.op.inputs[0].shape.rank
     axes = {int(axis) % rank for axis in np.ravel(node.static(1))}

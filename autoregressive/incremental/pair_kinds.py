@@ -1,4 +1,4 @@
-"""What the rules for pairs of times share: their axes, groups and reads."""
+"""Helpers of the rules for pairs of time steps: axes, groups and reads."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
 
 
 def only_pairs(node: Node) -> Pairs:
-    """Return the kind of the first input, which must have pairs."""
+    """Return the kind of the first input, which must be a tensor of pairs."""
     kind = node.kinds[0]
     if not isinstance(kind, Pairs):
         raise node.unsupported("its input is not a tensor of pairs")
@@ -27,7 +27,7 @@ def only_pairs(node: Node) -> Pairs:
 
 
 def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
-    """Return the delay that aligns an input's row i with time i."""
+    """Return the delay that aligns an input's row i with time step i."""
     if (kind.offset or 0) < 0:
         raise node.unsupported("its first times were dropped")
     if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
@@ -36,7 +36,7 @@ def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
 
 
 class Reads:
-    """The way an operation's inputs are read along the times of the queries and of the keys."""
+    """A record of how an operation's inputs are read along the query and key axes."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -45,7 +45,7 @@ class Reads:
         self.keys: set[int] = set()
 
     def add(self, index: int, query: int | None, key: int | None) -> None:
-        """Record which axis of an input has the query times, and which has the key times."""
+        """Record which axis of an input is the query axis and which is the key axis."""
         kind, node = self._node.kinds[index], self._node
         if isinstance(kind, Pairs) or (query is None and key is None):
             return
@@ -57,7 +57,7 @@ class Reads:
                 self.keys.add(index)
 
     def part(self, kinds: list[Kind], run: Run, group: str) -> Part:
-        """Return the `Part` of an operation that reads its inputs in this way."""
+        """Return the `Part` of an operation with these reads."""
         return Part(
             kinds, run, self.delays, tables=self.tables, keys=frozenset(self.keys), group=group
         )
@@ -67,9 +67,9 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
     """Return the group of a node's pairs, all of which must have the same orientation.
 
     Args:
-      node: an operation that reads pairs, or makes the first ones of a group.
-      groups: all groups of the graph, in which those of the inputs are joined.
-      query: the query axis, in the coordinates of `axes`.
+      node: an operation that reads pairs, or creates the first pairs of a group.
+      groups: all groups of the graph; the groups of the inputs are joined.
+      query: the query axis of the result, in the coordinates of `axes`.
       axes: index and query axis of every input that may have pairs.
     """
     names = []
@@ -85,18 +85,18 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
 
 
 def turn(node: Node, groups: Groups, group: str) -> Exception:
-    """Return `Turned`, to swap a group's axes, or an error if they are swapped already."""
+    """Return `Turned`, to swap a group's axes, or an error if they have already been swapped."""
     if group in groups.turned:
         return node.unsupported("it mixes queries with keys")
     return Turned(group)
 
 
 def checked(node: Node, output: int, made: Pairs) -> Pairs:
-    """Return the kind of an output, whose axes must grow by an entry per time.
+    """Return `made` after checking that the output's axes grow by one entry per time step.
 
     Raises:
-      UnsupportedNetworkError: an axis grows in a different way, such as that of scores of relative
-        positions before their shift.
+      UnsupportedNetworkError: an axis grows in a different way, as in scores of relative positions
+        before they are shifted.
     """
     growth = node.lengths[1] - node.lengths[0]
     tensors = [op.outputs[output] for op in (node.op, node.longer)]
@@ -107,13 +107,13 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
 
 
 def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
-    """Return the query and the key axis of an output that keeps the order of its input's."""
+    """Return the query and key axes of an output that has them in the same order as its input."""
     first, second = node.moving(output)
     return (first, second) if like.query < like.key else (second, first)
 
 
 def growing_axes(kind: Kind) -> list[int]:
-    """Return the axes of a tensor that grow, the query's first for pairs."""
+    """Return the growing axes of a tensor; for pairs, the query axis first."""
     if isinstance(kind, Pairs):
         return [kind.query, kind.key]
     if isinstance(kind, Table):
@@ -122,5 +122,5 @@ def growing_axes(kind: Kind) -> list[int]:
 
 
 def plain(kind: Pairs) -> Pairs:
-    """Return pairs of the same axes whose values hide nothing."""
+    """Return pairs with the same axes, without masks and not marked as a softmax."""
     return dataclasses.replace(kind, masks=(), is_softmax=False)

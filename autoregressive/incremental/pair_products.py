@@ -1,4 +1,4 @@
-"""Products that make pairs of times (scores), or end them (weights times values)."""
+"""Rule for products that create pairs of time steps (scores), or consume them (weights)."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from autoregressive.incremental.streams import ENDLESS, Kind, Node, Pairs, Part,
 
 
 def product(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a matrix product or einsum that has both times among its axes."""
+    """Return how a step runs a matrix product or einsum over both query and key axes."""
     sources, target = _labels(node)
     growing = [
         [letters[axis] for axis in growing_axes(kind)]
@@ -53,7 +53,7 @@ def product(node: Node, groups: Groups) -> Part:
 
 
 def _labels(node: Node) -> tuple[list[str], str]:
-    """Return the axes of a product's inputs and of its output as letters."""
+    """Return the axes of a product's inputs and output as letters."""
     if node.type == "Einsum":
         sources, target = node.op.get_attr("equation").decode().split("->")
         letters = sources.split(",")
@@ -87,7 +87,7 @@ def _without_ellipsis(node: Node, letters: list[str], target: str) -> tuple[list
 def _letters(
     node: Node, groups: Groups, growing: Sequence[list[str]], target: str
 ) -> tuple[str, str]:
-    """Return the letters of query and key for a product without pairs among its inputs."""
+    """Return the letters of the query and key axes of a product whose inputs are not `Pairs`."""
     every = dict.fromkeys(letter for letters in growing for letter in letters)
     kept = sorted((letter for letter in every if letter in target), key=target.index)
     if len(every) != 2 or not kept:
@@ -100,7 +100,7 @@ def _letters(
 
 
 def _note_weights(node: Node, groups: Groups, growing: Sequence[list[str]], group: str) -> None:
-    """Record the pairs that values are multiplied with, whose later keys will be checked."""
+    """Record pairs that are multiplied with values, to check later that they do not look ahead."""
     for index, kind in enumerate(node.kinds):
         if len(growing[index]) == 2:
             tensor = node.op.inputs[index].name

@@ -1,4 +1,4 @@
-"""Operations that move or cut the axes of pairs of times."""
+"""Rules for operations that move or slice the axes of pairs of time steps."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ def transpose(node: Node) -> Part:
 
 
 def reshape(node: Node) -> Part:
-    """Return how a step runs a reshape, which may merge the query axis with others or split it."""
+    """Return how a step runs a reshape that may merge the query axis with others, or split it."""
     kind = only_pairs(node)
     query, key = same_order(node, 0, kind)
     before, after = node.op.inputs[0].shape.as_list(), node.op.outputs[0].shape.as_list()
@@ -41,14 +41,14 @@ def reshape(node: Node) -> Part:
 
 
 def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
-    """Return the sizes before and after the query's axis up to the keys', and of the rest."""
+    """Return the sizes before and after the query axis up to the key axis, and the rest."""
     first, last = math.prod(shape[: min(query, key)]), math.prod(shape[max(query, key) + 1 :])
     between = math.prod(shape[min(query, key) + 1 : max(query, key)])
     return (first, between, last) if query < key else (between, last, first)
 
 
 def band_part(node: Node) -> Part:
-    """Return how a step runs `tf.linalg.band_part` over the two axes of time."""
+    """Return how a step runs `tf.linalg.band_part` over the two time axes."""
     kind, rank = only_pairs(node), node.op.inputs[0].shape.rank
     is_last = {kind.query, kind.key} == {rank - 2, rank - 1}
     if not is_last or kind.outer * kind.inner != 1:
@@ -67,7 +67,7 @@ def band_part(node: Node) -> Part:
 
 
 def sliced(node: Node) -> Part:
-    """Return how a step runs a slice along axes other than the two of time."""
+    """Return how a step runs a slice along axes other than the two time axes."""
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:
         raise node.unsupported("it reads some of the pairs")

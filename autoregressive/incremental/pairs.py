@@ -1,9 +1,9 @@
-"""Operations on pairs of times: attention scores, masks, weights and their products with values.
+"""Rules for pairs of time steps: attention scores, masks, weights and products with values.
 
-A tensor has pairs where a product or a broadcast brings together two tensors with time at different
-axes. Element-wise operations and a softmax over the keys keep them; a sum over the keys, or a
-product that contracts the keys, ends them. A step computes the rows of its own query times, for all
-keys so far.
+Pairs arise where a product or a broadcast combines two tensors with time at different axes.
+Element-wise operations and a softmax over the keys keep them; a sum over the keys, or a product
+that contracts the keys, consumes them. A step computes the rows of the current query time steps,
+for all keys so far.
 """
 
 import dataclasses
@@ -27,19 +27,19 @@ from autoregressive.incremental.rowwise import ELEMENTWISE, replayed
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Kind, Mask, Node, Pairs, Part, Run, Table
 
-# Scores at or below it have no weight after a softmax, unless all scores of a query do.
+# Scores at or below this value get no weight in a softmax, unless all scores of a query are so low.
 HIDDEN = -1e4
 REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
 SUMS = ("Cumprod", "Cumsum", "CumulativeLogsumexp")
 SHAPED = ("BroadcastTo", "Tile")
-# Operations on axes other than those of time, which keep the order of the two times.
+# Operations on other axes, which keep the order of the two time axes.
 PLAIN = ("ConcatV2", "ExpandDims", "GatherV2", "Pack", "Split", "SplitV", "Squeeze", "Unpack")
 # Element-wise operations that keep hidden scores hidden.
 KEEPS_HIDDEN = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose")
 
 
 def concerns(node: Node) -> bool:
-    """Return whether an operation reads or makes pairs."""
+    """Return whether an operation reads or creates pairs."""
     kinds = node.kinds
     is_pairs = any(isinstance(kind, Pairs) for kind in kinds)
     is_table = any(isinstance(kind, Table) and len(kind.axes) > 1 for kind in kinds)
@@ -47,10 +47,10 @@ def concerns(node: Node) -> bool:
 
 
 def pairs(node: Node, groups: Groups) -> Part:
-    """Return how a step runs an operation that reads or makes pairs.
+    """Return how a step runs an operation that reads or creates pairs.
 
     Raises:
-      Turned: a group's query axis is the second one.
+      Turned: the second growing axis of a group is the query axis.
     """
     node.refuse_kinds(but=[1] if node.type in (*SHAPED, "Reshape") else [])
     if any(isinstance(kind, Table) and len(kind.axes) > 2 for kind in node.kinds):
@@ -77,7 +77,7 @@ def pairs(node: Node, groups: Groups) -> Part:
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
-    """Return how a step runs an operation that keeps both axes of time, in their order."""
+    """Return how a step runs an operation that keeps both time axes and their order."""
     moving = node.moving(0)
     if len(moving) != 2:
         raise node.unsupported("it does not keep both times")
@@ -108,7 +108,7 @@ def _elementwise(node: Node, groups: Groups) -> Part:
 
 
 def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
-    """Return the output's axes for the time axes of an input, the query's first for pairs."""
+    """Return the output axes that match an input's time axes; for pairs, the query first."""
     growing = growing_axes(node.kinds[index])
     if len(growing) == 2:
         return [moving[sorted(growing).index(axis)] for axis in growing]
@@ -119,7 +119,7 @@ def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
 
 
 def _shaped(node: Node, made: Pairs) -> Run:
-    """Return the `run` of an operation whose output has the sizes of `made`."""
+    """Return the `run` of an operation whose output has the axes of `made`."""
     if node.type not in SHAPED:
         return replayed(node)
     shape = node.op.outputs[0].shape.as_list()

@@ -1,4 +1,4 @@
-"""The program of a step for one batch size, from a network's graph at two lengths."""
+"""A step's program for one batch size, from a network's graphs for two lengths."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,20 +30,20 @@ from autoregressive.incremental.tracing import (
     trace,
 )
 
-# Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
-# a different operation from 1,000 elements up, which may lie between the lengths of the first pair.
-# The last ones are for networks with few positions.
+# Pairs of lengths that are unlikely to equal another size in a network. TensorFlow uses a different
+# operation for zeros above 1,000 elements, which may lie between the first two lengths. The last
+# pairs are for networks with few positions.
 LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
-LONG = 1031  # a length beyond these, for which the operations are compared
+LONG = 1031  # a longer length, for which the operations must be the same
 
 
 class StepProgram:
-    """The operations of a step for one batch size, with the states that they begin from.
+    """The operations of a step for one batch size, and its initial states.
 
     Args:
       function: function from inputs, and conditions if there are any, to the parameters.
-      specs: specs of the function's arguments, with the batch size and without the length: [batch,
-        None, ...].
+      specs: specs of the function's arguments, with the batch size but no length: [batch, None,
+        ...].
       names: names of the network's layers, for errors.
 
     Raises:
@@ -63,16 +63,16 @@ class StepProgram:
         graphs = [traced.graph for traced in self._traced]
         temporal = [is_temporal(spec) for spec in specs]
         self._analysis = Analysis(graphs, self.lengths, temporal, names)
-        forget(graphs[1])  # masks of the longer one may be large
+        forget(graphs[1])  # cached masks of the longer graph may be large
         self._horizons: dict[int, Horizon] = {}
         self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
     def _trace(self) -> tuple[tuple[int, int], list]:
-        """Return two lengths for which the graphs have the same operations, and the graphs."""
+        """Return two lengths for which the graphs have the same operations, and both graphs."""
         found, failure, pairs = None, None, LENGTHS
         long = [sized(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long):
-            pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # which is traced already
+            pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
         for lengths in pairs:
             try:
                 traced = [trace(self._function, self._specs, length) for length in lengths]
@@ -91,23 +91,23 @@ class StepProgram:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a limited length: there are keys or positions."""
+        """True if a state is made for a limited length, because there are keys or positions."""
         parts = self._analysis.parts
         return parts_with_tables(parts) or any(part.keys for _, part in parts)
 
     @property
     def tolerance(self) -> float:
-        """Largest difference due to rounding, relative to the size of the outputs."""
+        """Largest allowed rounding difference, relative to the magnitude of the outputs."""
         used = {x.dtype for op in self.graph.get_operations() for x in op.outputs}
         if used & {tf.bfloat16, tf.float16}:
             return 0.1
         return 1e-3 if tf.float32 in used else 1e-6
 
     def horizon(self, length: int) -> Horizon:
-        """Return the tables and windows for sequences of `length` time steps, cached by length.
+        """Return the `Horizon` for sequences of `length` time steps, cached by length.
 
         Raises:
-          ValueError: a layer has a table of fewer positions than `length`.
+          ValueError: a layer's table has fewer positions than `length`.
         """
         if self._none is not None:
             return self._none
@@ -146,7 +146,7 @@ class StepProgram:
                     raise too_long(self._analysis.layer(op), size, length)
 
     def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the network's output for arguments of `lengths[0]` times."""
+        """Return the network's output for arguments of `lengths[0]` time steps."""
         return self._values(arguments, [self.graph.outputs[0]])[0]
 
     def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -154,10 +154,10 @@ class StepProgram:
         return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
-        """Return the name of a layer that gives weight to keys of later times; "" if there is none.
+        """Return the name of a layer that attends to later time steps; "" if there is none.
 
         Args:
-          *arguments: arguments of the network, with `lengths[0]` times.
+          *arguments: arguments of the network, with `lengths[0]` time steps.
         """
         for weights in self._analysis.groups.weights:
             values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
@@ -166,10 +166,10 @@ class StepProgram:
         return ""
 
     def initial_state(self, length: int = 0, fixed: Sequence[tf.Tensor] = ()) -> State:
-        """Return the state before the first time step: pads and start values with current weights.
+        """Return the state before the first time step, computed with the current weights.
 
         Args:
-          length: largest number of times; only used by a network that `has_horizon`.
+          length: largest number of time steps; only used if `has_horizon`.
           fixed: the arguments without a time axis.
         """
         analysis, horizon = self._analysis, self.horizon(length)
@@ -202,7 +202,7 @@ class StepProgram:
         return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
     def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the values of `fetches` in a pass over zeros; rows before time 0 are constant."""
+        """Return the values of `fetches` for zero inputs; rows before time step 0 are constant."""
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
         values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
         names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
@@ -227,7 +227,7 @@ class StepProgram:
 
         Args:
           state: a state that was made for the horizon `before`.
-          before: the present horizon, in time steps.
+          before: the current horizon, in time steps.
           after: the new horizon, in time steps.
           fixed: values of the arguments without a time axis.
         """
@@ -239,7 +239,7 @@ class StepProgram:
                 kept[key] = state[previous]
             elif previous == key:
                 kept[key] = caches.lengthened(state[previous], size)
-            elif rows == before:  # the longer horizon shows that the last keys suffice
+            elif rows == before:  # with the longer horizon, the last keys suffice
                 kept[key] = caches.as_ring(state[previous], state[POSITION], size)
             else:
                 raise UnsupportedNetworkError(
@@ -250,7 +250,7 @@ class StepProgram:
     def step(
         self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
     ) -> tuple[tf.Tensor, State]:
-        """Return the parameters of the next times and the new state, in the current graph.
+        """Return the parameters of the next time steps and the new state, in the current graph.
 
         Args:
           arguments: inputs [batch, n, ...], and the conditions with a time axis.
@@ -261,7 +261,7 @@ class StepProgram:
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:
-    """Return whether any pair whose key is later than its query has a weight."""
+    """Return whether any key later than its query has a nonzero weight."""
     rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
     later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
     largest = np.abs(rows).max(initial=0.0)

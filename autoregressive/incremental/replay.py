@@ -1,4 +1,4 @@
-"""Execution of a traced graph's operations inside another graph."""
+"""Run a traced graph's operations inside another graph, or eagerly."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -12,16 +12,16 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 def run_op(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
 ) -> list[tf.Tensor]:
-    """Return the outputs of an operation run on other inputs, in the default graph or eagerly.
+    """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
     Args:
       op: an operation of any graph.
-      inputs: tensors in place of the operation's inputs, one for each.
+      inputs: tensors that replace the operation's inputs, one for each.
       scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
-        from every node that TensorFlow creates when it inlines a called function.
+        from all nodes that TensorFlow creates when inlining a function.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
-        # Keras has XLA compute it: not every processor has a kernel for it.
+        # Without XLA, not every processor has a kernel for grouped convolutions.
         parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
         return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
     if tf.executing_eagerly():
@@ -44,7 +44,7 @@ def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
 
 
 def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
-    """Return the graph of a function that the operation calls, such as a loop's `body`."""
+    """Return the graph of a function that an operation calls, such as a loop's `body`."""
     return op.graph._get_function(op.get_attr(attribute).name).graph
 
 
@@ -55,8 +55,8 @@ def needed(
 
     Args:
       fetches: tensors of one graph.
-      known: names of tensors that need not be computed.
-      assigns: whether to return also the assignments to variables that these operations wait for.
+      known: names of tensors whose values are already known.
+      assigns: whether to include assignments to variables that these operations wait for.
     """
     found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
@@ -76,15 +76,15 @@ def run_graph(
     scope: str | None = None,
     assigns: bool = False,
 ) -> list[tf.Tensor]:
-    """Return the fetched tensors of a graph, with calls of other functions inlined.
+    """Run a graph with function calls inlined, and return the fetched tensors.
 
-    They are added to the default graph, or executed eagerly outside of any graph.
+    The operations are added to the default graph, or executed eagerly outside of any graph.
 
     Args:
       values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
       scope: prefix of the names of all new operations; None: their names have no scopes.
-      assigns: whether to run also the assignments to variables that come before.
+      assigns: whether to run assignments to variables, too.
     """
     known = dict(values)
     if not fetches:
@@ -98,19 +98,19 @@ def run_graph(
             inside = None if scope is None else f"{scope}{op.name}/"
             made = run_graph(inner, body.outputs, inside, assigns)
             outputs = [tensor.name for tensor in op.outputs]
-            made = made[: len(outputs)]  # a function that had a gradient taken returns more
+            made = made[: len(outputs)]  # a differentiated function has more outputs
         else:
             made = run_op(op, inputs, scope)
         known.update(zip(outputs, made, strict=True))
         if at_once:
             del inputs, made
-            for name in last:  # so that a long sequence does not keep what all layers made
+            for name in last:  # frees memory: long sequences have large activations
                 del known[name]
     return [known[tensor.name] for tensor in fetches]
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Return the outside tensors that a graph reads, by the names of their placeholders."""
+    """Return the outer tensors that a graph captures, by the names of their placeholders."""
     return {inner.name: outer for outer, inner in graph.captures}
 
 

@@ -1,4 +1,4 @@
-"""Past rows of a tensor in a ring: the row of time t is in slot t modulo the ring's size."""
+"""Ring buffers of past rows: the row of time step t is in slot t modulo the ring's size."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ import tensorflow as tf
 def delayed(
     ring: tf.Tensor | None, rows: tf.Tensor, position: tf.Tensor, delays: Sequence[int], axis: int
 ) -> list[tf.Tensor]:
-    """Return the rows delayed by each of the delays.
+    """Return the rows at each of several delays.
 
     Args:
-      ring: [size, ...], the rows of the last `size` times, time first; None if all delays are 0.
-      rows: [..., n, ...] with time at `axis`; the first one is of time `position`.
+      ring: [size, ...], rows of the last `size` time steps, time first; None if all delays are 0.
+      rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
       position: int32 scalar.
-      delays: numbers of times, from 0 to `size`.
-      axis: axis of time in `rows`.
+      delays: numbers of time steps, from 0 to `size`.
+      axis: time axis of `rows`.
     """
     if ring is None:
         return [rows] * len(delays)
@@ -24,7 +24,7 @@ def delayed(
         return [
             rows if delay == 0 else _row(ring, position + (size - delay), axis) for delay in delays
         ]
-    # Slot `position` modulo the size holds the oldest row: starting there, the rows are in order.
+    # Slot `position` modulo size contains the oldest row; starting there, rows are in order.
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     whole = tf.concat([past, _time_first(rows, axis)], 0)
     starts = [size - delay for delay in delays]
@@ -32,7 +32,7 @@ def delayed(
 
 
 def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return the ring after `rows` are written to it, the first of which is of time `position`."""
+    """Return the ring after writing `rows`, the first of which belongs to time step `position`."""
     size, count = ring.shape[0], rows.shape[axis]
     if count == 1:
         slot = tf.math.floormod(position, size)
@@ -40,7 +40,7 @@ def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> 
         return tf.tensor_scatter_nd_update(ring, tf.reshape(slot, [1, 1]), row)
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     last = tf.concat([past, _time_first(rows, axis)], 0)[-size:]
-    # `last` begins with time position + count - size; each row goes to its time modulo size.
+    # `last` starts at time step position + count - size; each row goes to slot time modulo size.
     return tf.gather(last, tf.math.floormod(tf.range(size) - position - count, size))
 
 

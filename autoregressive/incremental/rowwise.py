@@ -1,4 +1,4 @@
-"""Operations that treat all times equally: element-wise, products over channels, embeddings."""
+"""Rules for operations that treat all time steps equally, such as products over channels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ ELEMENTWISE = types_of("""
     Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
     StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
 """)
-# Operations whose output must keep the time axis; otherwise `Node.grown` refuses them.
+# Operations whose output must keep the time axis, or `Node.grown` refuses them.
 OVER_CHANNELS = types_of("""
     All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
     LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
@@ -28,13 +28,13 @@ OVER_CHANNELS = types_of("""
 """)
 # Operations that mix the entries of their last axis.
 LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
-# Operations whose outputs are equal at every time if their inputs are.
+# Operations whose output is equal at all time steps if their inputs are.
 STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
 LIKE = ("ZerosLike", "OnesLike")
 
 
 def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
-    """Return offset, end and lookahead of a result whose row i is computed from rows i."""
+    """Return offset, end and lookahead of an output whose row i is computed from input rows i."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
         raise node.unsupported("its inputs have their axes merged in different ways")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
@@ -60,7 +60,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
 
 @rule(*ELEMENTWISE, *OVER_CHANNELS)
 def rowwise(node: Node) -> Part:
-    """Return how a step runs an operation that computes each row from rows of the same index."""
+    """Return how a step runs an operation that computes each row from rows with the same index."""
     node.refuse_kinds()
     streams = node.streams()
     if node.type in LAST_AXIS and any(
@@ -91,7 +91,7 @@ def filled(node: Node) -> tf.Tensor:
 
 @rule("GatherV2", "ResourceGather")
 def gather(node: Node) -> Part:
-    """Return how a step runs an embedding, or a choice of channels."""
+    """Return how a step runs an embedding or a selection of channels."""
     table, indices = node.kinds[0], node.kinds[1]
     if isinstance(table, Stream) and indices is None:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
@@ -104,11 +104,8 @@ def gather(node: Node) -> Part:
 
 @rule("Reshape")
 def reshape(node: Node) -> Part:
-    """Return how a step runs a reshape, which may merge time with adjacent axes or split them."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its input has no time")
+    """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
+    stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:
         return Part([node.grown(0, stream)], replayed(node))
@@ -131,7 +128,7 @@ def reshape(node: Node) -> Part:
 
 @rule("Squeeze")
 def squeeze(node: Node) -> Part:
-    """Return how a step runs a squeeze, which keeps a time axis of one row."""
+    """Return how a step runs a squeeze, keeping the time axis even if it has one row."""
     stream = node.only()
     shape = node.op.inputs[0].shape.as_list()
     listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
@@ -143,10 +140,7 @@ def squeeze(node: Node) -> Part:
 @rule("BroadcastTo")
 def broadcast(node: Node) -> Part:
     """Return how a step runs a broadcast of a stream to a shape."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its input has no time")
+    stream = node.first()
     kind = node.grown(0, stream)
     shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
 

@@ -1,4 +1,4 @@
-"""The registry of rules: from a TensorFlow operation on a sequence to its part in a step."""
+"""The registry of rules, which determine how a step runs each TensorFlow operation."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,15 +15,15 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
     """Register a function as the rule by which a step runs an operation, such as "Conv2D".
 
     A rule that is registered later replaces an earlier one. Every derived step is compared with its
-    network before it is used, so a wrong rule is found.
+    network before it is used, which exposes wrong rules.
 
     Args:
       *types: names of TensorFlow operations, including those loaded from a library.
 
     Returns:
-      A decorator for a function from a `Node`, whose inputs have at most one axis of time, to its
-      `Part`. The function raises `node.refused(reason)` for what looks ahead, and
-      `node.unsupported(reason)` for what it does not support.
+      A decorator for a function from a `Node`, whose inputs have at most one time axis, to its
+      `Part`. The function raises `node.refused(reason)` if the operation looks ahead, and
+      `node.unsupported(reason)` if the rule does not support it.
 
     Raises:
       ValueError: TensorFlow has no operation of one of the names.
@@ -43,5 +43,5 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
 
 def types_of(names: str | Iterable[str]) -> frozenset[str]:
-    """Return the names of operations given as a text, separated by spaces, or as an iterable."""
+    """Return a set of operation names from a space-separated string or an iterable."""
     return frozenset(names.split() if isinstance(names, str) else names)

@@ -1,4 +1,4 @@
-"""Running sums and products over time: the step keeps the total so far."""
+"""Rule for running sums and products over time: the state keeps the total so far."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Operations that shift the sequence in time: slices, pads, concatenations."""
+"""Rules for operations that shift the sequence in time: slices, pads, concatenations."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from autoregressive.incremental.streams import Call, Node, Part, Stream
 
 
 def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
-    """Return the stream with constant rows around it."""
+    """Return a stream after padding with constant rows at the front and the end."""
     if front and (stream.offset or 0) < 0:
         raise node.unsupported("it pads a sequence whose first times were dropped")
     offset = (stream.offset or 0) + front
@@ -51,7 +51,7 @@ def pad(node: Node) -> Part:
 
 @rule("MirrorPad")
 def mirror_pad(node: Node) -> Part:
-    """Return how a step runs a mirror pad, which must not be along time."""
+    """Return how a step runs a mirror pad along axes other than time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
         raise node.refused("mirrors the start of the sequence, which reads later times")
@@ -60,7 +60,7 @@ def mirror_pad(node: Node) -> Part:
 
 @rule("ConcatV2")
 def concatenation(node: Node) -> Part:
-    """Return how a step runs a concatenation of channels, or of constant rows before a sequence."""
+    """Return how a step runs a concatenation along channels, or of constant rows and a sequence."""
     axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
     axes = node.moving(0)
     if axes != [axis]:
@@ -135,7 +135,7 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
 
 
 def entry_of(node: Node, axis: int) -> int | None:
-    """Return the entry of a slice's specification for an axis; None: all of the axis.
+    """Return the index of the entry in a slice's specification for an axis; None: there is none.
 
     Args:
       node: an operation StridedSlice.

@@ -1,4 +1,4 @@
-"""Values that follow from constants and static shapes, such as bounds of slices and pads."""
+"""Compute values that follow from constants and static shapes, such as bounds of slices."""
 
 import operator
 import weakref
@@ -44,9 +44,9 @@ _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def static_value(tensor: tf.Tensor) -> np.ndarray | None:
-    """Return the value of a tensor that is known when the graph is traced, or None.
+    """Return the value of a tensor if it is known when the graph is traced, else None.
 
-    In addition to `tf.get_static_value`, it computes arithmetic of sizes.
+    Unlike `tf.get_static_value`, it also evaluates arithmetic on sizes.
     """
     known = _KNOWN.setdefault(tensor.graph, {})
     if tensor.name not in known:
@@ -56,7 +56,7 @@ def static_value(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def forget(graph: tf.Graph) -> None:
-    """Drop the cached values of a graph; they are computed again when needed."""
+    """Drop the cached values of a graph; they are recomputed when needed."""
     _KNOWN.pop(graph, None)
 
 

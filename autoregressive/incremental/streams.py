@@ -1,4 +1,4 @@
-"""The role of time in a tensor: its axis, its alignment with the input, its valid rows."""
+"""The role of time in a tensor: time axis, alignment with the input, valid rows."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autoregressive.incremental.sizes import static_value
 
-# `Stream.end` of a tensor that is equal at every time.
+# `Stream.end` of a tensor whose rows are known for all later time steps.
 ENDLESS = 1 << 40
 
 
@@ -23,16 +23,16 @@ class UnsupportedNetworkError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A tensor that grows with time; row `i` along its time axis is of time `i - offset`.
+    """A tensor with a time axis; row `i` along it belongs to time step `i - offset`.
 
     Attributes:
-      axis: the time axis, which holds `outer * rows * inner` entries, in this order.
-      offset: number of rows before time 0; negative if rows of the first times are missing; None if
-        all rows are equal.
-      end: number of rows after the present that a longer input would not change; negative if the
-        last rows up to the present are missing.
+      axis: the time axis, with `outer * rows * inner` entries in this order.
+      offset: number of rows before time step 0; negative if rows of the first time steps are
+        missing; None if all rows are equal.
+      end: number of rows after the last time step that a longer input would not change; negative if
+        rows of the last time steps are missing.
       outer, inner: sizes of the axes merged with time, before and after it.
-      ahead: layers that looked ahead, one text per layer.
+      ahead: phrases that say how layers looked ahead, one per layer.
       merged_by: name of the layer that merged time with another axis, or "".
     """
 
@@ -60,40 +60,40 @@ class Refused:
     """A tensor that is not available in a step.
 
     Attributes:
-      reason: a sentence that says why, for the error.
-      is_causal: whether an output that reads it may still be causal.
+      reason: the error message.
+      is_causal: whether an output that depends on it may still be causal.
     """
 
     reason: str
     is_causal: bool = False
 
     def error(self) -> NotCausalError | UnsupportedNetworkError:
-        """Return the error to raise for an output that reads the tensor."""
+        """Return the error to raise for an output that depends on the tensor."""
         return (UnsupportedNetworkError if self.is_causal else NotCausalError)(self.reason)
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A tensor that grows with the length and does not depend on the sequence: positions, masks.
+    """A tensor that grows with the length but does not depend on the inputs: positions, masks.
 
     Attributes:
-      axes: the axes that grow; a table with two of them has an entry per pair of times.
+      axes: the growing axes; a table with two of them has an entry per pair of time steps.
     """
 
     axes: tuple[int, ...]
 
     def as_stream(self) -> Stream:
-        """Return a table with one axis as a stream whose row i is of time i."""
+        """Return a table with one growing axis as a stream whose row i belongs to time step i."""
         return Stream(self.axes[0], 0, ENDLESS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A table of pairs that makes scores so low that their softmax is 0.
+    """A table over pairs of time steps that makes scores so low that their softmax is 0.
 
     Attributes:
       operation: name of the operation that reads the table.
-      index: the table's place among its inputs.
+      index: index of the table among the operation's inputs.
       hides: function from the table's values to a boolean array, True where a pair is hidden.
     """
 
@@ -104,19 +104,19 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """A tensor with an entry per pair of a query time and a key time, such as attention scores.
+    """A tensor with an entry per pair of query and key time steps, such as attention scores.
 
-    Row i along either axis is of time i. A step computes the rows of its own times, with all keys
-    so far.
+    Row i along either axis belongs to time step i. A step computes the rows of its time steps, for
+    all keys so far.
 
     Attributes:
-      query: axis of the query times.
-      key: axis of the key times.
-      group: name of the operation that made the first tensor with these two axes.
-      outer: size of an axis that is merged with the query's, before it.
-      inner: size of an axis that is merged with the query's, after it.
-      masks: the masks that were applied and still hide their pairs.
-      is_softmax: whether the tensor has been divided by its sum over the keys.
+      query: axis of the query time steps.
+      key: axis of the key time steps.
+      group: name of the operation that created the first tensor with these two axes.
+      outer: size of an axis merged into the query axis, before the time steps.
+      inner: size of an axis merged into the query axis, after the time steps.
+      masks: the masks that were applied and still hide pairs.
+      is_softmax: whether the tensor is the result of a softmax over the keys.
     """
 
     query: int
@@ -136,12 +136,12 @@ Kind = Stream | Table | Pairs | Refused | None
 
 
 class Node:
-    """An operation traced at two lengths.
+    """An operation, traced for two lengths of the input.
 
     Args:
       pair: the operation in both graphs.
-      lengths: number of times of the network's input in each graph.
-      kinds: kind of each of the operation's inputs; None: the same for all lengths and sequences.
+      lengths: number of time steps of the network's input in each graph.
+      kinds: kind of each of the operation's inputs; None: independent of length and input.
       layer_of: function from an operation to the name of its layer, for errors.
       static_inputs: indices of the inputs that do not depend on the sequence.
     """
@@ -165,7 +165,7 @@ class Node:
 
     @property
     def layer(self) -> str:
-        """Name of the layer."""
+        """Name of the operation's layer."""
         return self._layer_of(self.op)
 
     @property
@@ -178,7 +178,7 @@ class Node:
         return [kind for kind in self.kinds if isinstance(kind, Stream)]
 
     def only(self, index: int = 0) -> Stream:
-        """Return the kind of one input, the only one that may depend on the sequence."""
+        """Return the kind of an input, the only input that may depend on the sequence."""
         stream = self.kinds[index]
         if isinstance(stream, Stream) and all(
             kind is None for i, kind in enumerate(self.kinds) if i != index
@@ -187,14 +187,22 @@ class Node:
         self.refuse_kinds()
         raise self.unsupported("the sequence is not the input that its rule expects")
 
+    def first(self, fault: str = "its input has no time") -> Stream:
+        """Return the kind of the first input, a stream; another one raises with `fault`."""
+        stream = self.kinds[0]
+        if isinstance(stream, Stream):
+            return stream
+        self.refuse_kinds(but=[1])
+        raise self.unsupported(fault)
+
     def refuse_kinds(self, but: Sequence[int] = ()) -> None:
-        """Raise NotCausalError if an input depends on the length or on all of the sequence."""
+        """Raise the error of the first refused input, except for the indices in `but`."""
         for i, kind in enumerate(self.kinds):
             if isinstance(kind, Refused) and i not in but:
                 raise kind.error()
 
     def bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value of an input at both lengths; it must not depend on the sequence."""
+        """Return the value of an input for both lengths; it must not depend on the sequence."""
         values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
             raise self.unsupported("an argument that must be constant is computed")
@@ -219,7 +227,7 @@ class Node:
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
     def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
-        """Return the kind of an output that has the same times as `like`.
+        """Return the kind of an output that is aligned with the stream `like`.
 
         Raises:
           NotCausalError: the output has a different number of rows per time step.
@@ -260,12 +268,12 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """The key times of a group of pairs in one step.
+    """The key time steps of a group of pairs in one step.
 
     Attributes:
-      times: int32 [count], the time of every key; negative before the first time step.
-      distances: int32 [rows, count], query time minus key time.
-      is_window: whether they are only the last times rather than all times of the horizon.
+      times: int32 [count], the time step of every key; negative before the first time step.
+      distances: int32 [rows, count], query time step minus key time step.
+      is_window: whether there are keys only for the last time steps, not for the whole horizon.
     """
 
     times: tf.Tensor
@@ -284,10 +292,10 @@ def _no_keys(group: str) -> Keys:
 
 @dataclasses.dataclass
 class Call:
-    """What an operation needs of a step besides its inputs, and its changes of the state.
+    """The context in which a step runs an operation, and its changes of the state.
 
     Attributes:
-      rows: number of times in this call.
+      rows: number of time steps in this call.
       state: the state before the call, by name.
       changed: entries of the state that the call changes, by name.
       keys: function from the name of a group of pairs to the keys that its queries read.
@@ -301,12 +309,12 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class TableRead:
-    """The rule by which an operation reads a table in a step.
+    """How an operation reads a table in a step.
 
     Attributes:
-      query: the axis along which a step takes the entries of its own times, or None.
-      key: the axis along which a step takes the entries of its keys' times, or None.
-      delay: number of steps by which the rows read are earlier than the step's times.
+      query: the axis along which a step reads the entries of its time steps, or None.
+      key: the axis along which a step reads the entries of all keys' time steps, or None.
+      delay: number of time steps by which the rows that are read precede the step's time steps.
     """
 
     query: int | None
@@ -316,12 +324,12 @@ class TableRead:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The state of a running operation before the first time step.
+    """The state of a stateful operation before the first time step.
 
     Attributes:
-      needs: tensors of the graph from whose values, for inputs of zeros, the state is computed.
-      states: function from these values, and from a function that evaluates further tensors, to
-        the entries of the state by name.
+      needs: tensors of the graph from whose values for zero inputs the state is computed.
+      states: function from these values, and a function that evaluates other tensors, to the
+        entries of the state by name.
     """
 
     needs: tuple[tf.Tensor, ...]
@@ -337,15 +345,15 @@ class Part:
 
     Attributes:
       kinds: kind of each output.
-      run: function from the inputs, each as a list with a tensor per delay, to the outputs.
-      delays: delays at which every input that is a stream is read, by its index, in steps; by
-        default (0,).
-      start: the initial state of an operation that has state of its own, such as a loop.
-      is_alias: whether the output's rows are those of the first input, at the same times.
-      tables: the rule by which each table among the inputs is read, by index; by default the rows
-        of the step's times along the table's only axis.
-      keys: indices of the streams whose times are keys, so that all rows so far are read.
-      group: name of the group of pairs that the operation reads or makes.
+      run: function from the inputs, each a list with one tensor per delay, and a `Call` to the
+        outputs.
+      delays: delays in time steps at which an input is read, by index of the input; (0,) by
+        default.
+      start: the initial state of a stateful operation, such as a loop.
+      is_alias: whether the output has the same rows as the first input, at the same time steps.
+      tables: how each table among the inputs is read, by index of the input.
+      keys: indices of the inputs whose time steps are keys, so that all rows so far are read.
+      group: name of the group of pairs that the operation reads or creates.
     """
 
     kinds: list[Kind]
@@ -359,7 +367,7 @@ class Part:
 
 
 def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:
-    """Return the axes in which the shapes of a tensor differ between two lengths."""
+    """Return the axes whose size differs between a tensor's shapes for two lengths."""
     if short.shape.rank is None or long.shape.rank is None:
         return []
     sizes = zip(short.shape.as_list(), long.shape.as_list(), strict=True)

@@ -1,4 +1,4 @@
-"""Graphs of a network at given lengths, and the operations that depend on its inputs."""
+"""Trace a network's graphs for given lengths, and find operations that depend on its inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from autoregressive.trainable import in_order_of_reads
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
-# Number of graphs that are kept.
+# Largest number of cached graphs.
 KEPT = 8
 
 
 class Traces:
-    """A network as a function, with one cached graph for each shape of its arguments.
+    """A network as a function, with a cached graph for each combination of argument shapes.
 
     Args:
       function: the network, a function from tensors to a tensor.
@@ -31,7 +31,7 @@ class Traces:
         self._variables: dict[tuple, list[tf.Variable]] = {}
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return what the network returns."""
+        """Call the network."""
         return self.function(*arguments)
 
     def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
@@ -55,17 +55,17 @@ class Traces:
         return _key(specs) in self._graphs
 
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the output for the arguments, computed eagerly from the graph for their shapes."""
+        """Return the network's output, computed eagerly from the graph for these shapes."""
         return run_traced(self.of(specs_of(arguments)).graph, arguments)
 
     def forget(self) -> None:
-        """Drop all graphs, so that they are traced again: the network may have changed."""
+        """Drop all graphs, because the network may have changed."""
         self._graphs, self._variables = {}, {}
 
     def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
-        """Drop all graphs if the network no longer computes what a graph computes.
+        """Drop all graphs if the network's output differs from that of a cached graph.
 
-        New values of variables do not matter, but an exchanged layer does.
+        New values of variables make no difference, but a replaced layer does.
 
         Args:
           specs: specs of the network's arguments, for which one of the graphs was traced.
@@ -85,10 +85,10 @@ class Traces:
 
 
 def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
-    """Return random numbers for arguments, zeros and ones for integers.
+    """Return random arguments: normal floats, and zeros and ones for integers.
 
     Args:
-      specs: specs of the arguments; the batch has a size, other axes may have none.
+      specs: specs of the arguments, with a batch size; other sizes may be None.
       seed: seed of the numbers.
     """
     generator, arguments = np.random.default_rng(seed), []
@@ -101,7 +101,7 @@ def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.T
 
 
 def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
-    """Return the shapes and dtypes of tensors."""
+    """Return the specs of tensors."""
     return [tf.TensorSpec(each.shape, each.dtype) for each in arguments]
 
 
@@ -115,13 +115,13 @@ def run_traced(
     outside: Mapping[str, tf.Tensor] | None = None,
     assigns: bool = False,
 ) -> tf.Tensor:
-    """Return the first output of a graph.
+    """Run a graph eagerly or inside the current graph, and return its first output.
 
     Args:
       graph: the graph of a network.
       arguments: arguments of the network.
-      outside: values of the captured tensors, by the names of their placeholders; None: those that
-        the graph has captured.
+      outside: values of the captured tensors, by the names of their placeholders; None: the values
+        that the graph captured.
       assigns: whether to run also the assignments to variables that come before.
     """
     values = dict(captured(graph) if outside is None else outside)
@@ -136,7 +136,7 @@ def is_temporal(spec: tf.TensorSpec) -> bool:
 
 
 def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
-    """Return the spec of an argument with `length` times."""
+    """Return the spec of an argument with `length` time steps."""
     if not is_temporal(spec):
         return spec
     return tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype)
@@ -150,7 +150,7 @@ def trace(
     Args:
       function: the network, a function from tensors to a tensor.
       specs: specs of the network's arguments, with the batch size and without the length.
-      length: number of times.
+      length: number of time steps.
     """
     return graph_of(function, [sized(spec, length) for spec in specs])
 
@@ -179,9 +179,9 @@ def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 def first_difference(
     short: Sequence[tf.Operation], long: Sequence[tf.Operation]
 ) -> tf.Operation | None:
-    """Return the first operation for the shorter length whose type differs from the longer one's.
+    """Return the first operation for the shorter length that has another type for the longer one.
 
-    Where one list is a prefix of the other, that is the last operation that has a counterpart.
+    If one list is a prefix of the other, return the last operation that has a counterpart.
     """
     for op, longer in zip(short, long, strict=False):
         if op.type != longer.type:
@@ -193,7 +193,7 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     """Return the operations, in order, whose values depend on given arguments or are random.
 
     Args:
-      graph: a graph whose inputs are its arguments, then the tensors that it captures.
+      graph: a graph whose inputs are its arguments, followed by the tensors that it captures.
       arguments: indices of the arguments.
     """
     inputs = {graph.inputs[index].op for index in arguments}
@@ -212,7 +212,7 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
 def aligned(
     first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
 ) -> dict[tf.Operation, tf.Operation] | None:
-    """Return the second graph's operation for each operation of the first from `dependent`.
+    """Match the operations of two graphs that `dependent` returns.
 
     Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
 

@@ -1,4 +1,4 @@
-"""A comparison of a derived step with the network, before it is used."""
+"""Compare a derived step with the network before it is used."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from autoregressive.incremental.tracing import is_temporal, random_arguments, si
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:
-    """Raise an error unless the steps give the same outputs as a whole call, on random inputs.
+    """Raise an error unless steps give the same outputs as one call of the network.
 
     Args:
       stepped: the derived step to verify.
@@ -19,8 +19,8 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
       specs: specs of the network's arguments.
 
     Raises:
-      NotCausalError: a layer attends to later times.
-      UnsupportedNetworkError: the outputs of the steps differ from those of the call.
+      NotCausalError: a layer attends to later time steps.
+      UnsupportedNetworkError: the outputs of the steps differ from the outputs of the call.
     """
     length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
     arguments = random_arguments(
@@ -34,7 +34,7 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
     state, outputs, start = stepped.first_state(1, length, fixed), [], 0
     one = stepped.traced_step(state, *(argument[:, :1] for argument in timed))
-    for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
+    for rows in (1, 1, length - 3, 1):  # single time steps, after one step and after many
         given = [argument[:, start : start + rows] for argument in timed]
         many = rows > 1
         output, state = (

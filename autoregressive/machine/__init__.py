@@ -1,1 +1,1 @@
-"""The step machine: a network's step as a program for one loop that is compiled once."""
+"""The step machine: an interpreter, compiled once, that runs the steps of any network."""

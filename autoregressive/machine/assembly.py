@@ -1,4 +1,4 @@
-"""Instructions, their order and their places in memory."""
+"""Assemble instructions into a program: drop unused ones, and place buffers in memory."""
 
 import dataclasses
 import enum
@@ -9,12 +9,12 @@ import numpy as np
 from autoregressive.machine.kernels import LANES, aligned, pack_matrix
 from autoregressive.machine.values import Buffer, Constant, Value, is_wide
 
-WIDTH = 21  # integers of an instruction
-OPERANDS = 7  # of these, after the operation: one that is written, then those that are read
+WIDTH = 21  # number of integers in an instruction
+OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
 
 
 class Op(enum.IntEnum):
-    """Operations of the machine; `execute.py` and `operations.py` define what each one does."""
+    """Operations of the machine, which `execute.py` and `operations.py` define."""
 
     PRODUCT = 0
     MAP = 1
@@ -38,7 +38,7 @@ class Op(enum.IntEnum):
 
 @dataclasses.dataclass
 class Place:
-    """The place of a number in a buffer.
+    """The position of a number in a buffer.
 
     Attributes:
       buffer: a buffer of the workspace, or of constants.
@@ -56,17 +56,17 @@ class Place:
 
 @dataclasses.dataclass
 class Instruction:
-    """An operation with its operands.
+    """An operation of the machine with its operands.
 
     Attributes:
       op: the operation.
-      out: place of the result's first number; None: there is no result.
+      out: place of the result's first number; None if there is no result.
       reads: place of each argument's first number.
       numbers: sizes, strides and other integers that the operation needs.
-      stays: the instruction has an effect besides its result, and must not be dropped.
-      limited: index in `numbers` of a count of rows that is cut to the present position; None: no
-        count is.
-      partly: buffers of which only the rows up to the present position are read after such a cut.
+      stays: whether the instruction has an effect besides its result, and must be kept.
+      limited: index in `numbers` of a count of rows that is limited to the current position, or
+        None.
+      partly: buffers that, with that limit, are read only up to the row of the current position.
     """
 
     op: Op
@@ -89,17 +89,17 @@ class Instruction:
 
 
 def place_of(value: Value) -> Place:
-    """Return where a value begins."""
+    """Return the place of a value's first number."""
     return Place(value.buffer, value.start)
 
 
 class Assembly:
-    """Instructions in order, and the constants that they read."""
+    """A list of instructions under construction, and the constants that they read."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.constants: dict[Buffer, np.ndarray] = {}
-        self.matrices: dict[Buffer, np.ndarray] = {}  # as they were before they were packed
+        self.matrices: dict[Buffer, np.ndarray] = {}  # before packing
         self._equal: dict[tuple, Value] = {}
         self._stored: dict[tuple, Buffer] = {}
 
@@ -113,17 +113,17 @@ class Assembly:
         fills: bool = False,
         limited: int | None = None,
     ) -> Value | None:
-        """Add an instruction and return its result; that of an equal earlier one, if there is one.
+        """Add an instruction and return its result, or the result of an equal earlier instruction.
 
         Args:
           op: the operation.
-          out: the value that the result is written to; None: there is no result.
+          out: the value that the result is written to; None if there is no result.
           reads: the arguments.
           numbers: sizes, strides and other integers that the operation needs.
-          stays: the instruction has an effect besides its result, and must not be dropped.
-          fills: the instruction writes a part of a value that others write too.
-          limited: index in `numbers` of a count of rows that is cut to the present position; None:
-            no count is.
+          stays: whether the instruction has an effect besides its result, and must be kept.
+          fills: whether the instruction writes only part of a value that others also write to.
+          limited: index in `numbers` of a count of rows that is limited to the current position, or
+            None.
         """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
@@ -140,7 +140,7 @@ class Assembly:
         return out
 
     def stored(self, array: np.ndarray, wide: bool) -> Buffer:
-        """Return the buffer of constant numbers; equal ones share it."""
+        """Return a buffer that holds constant numbers; equal arrays share a buffer."""
         array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
         key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
         if key not in self._stored:
@@ -149,13 +149,13 @@ class Assembly:
         return self._stored[key]
 
     def packed_matrix(self, matrix: np.ndarray) -> Buffer:
-        """Return the buffer of a constant matrix [inputs, outputs], laid out for products."""
+        """Return a buffer that holds a constant matrix [inputs, outputs], packed for products."""
         buffer = self.stored(pack_matrix(matrix), False)
         self.matrices[buffer] = matrix
         return buffer
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
-        """Return the buffer of constant 32-bit integers."""
+        """Return a buffer that holds constant 32-bit integers."""
         return self.stored(np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False)
 
     def value_of(self, constant: Constant) -> Value:
@@ -170,14 +170,14 @@ class Assembly:
 
 @dataclasses.dataclass
 class Program:
-    """A program in the form that the machine runs.
+    """A program that the machine can run.
 
     Attributes:
       rows: instructions, int32 [instructions, WIDTH].
-      constants: all constants, float32, from a cache line's start.
+      constants: all constants, float32, aligned to a cache line.
       workspace: the initial workspace of one row, before the first step, float32.
-      offsets: first word of each buffer in the workspace.
-      position: the workspace's word that holds the position; -1: there is none.
+      offsets: index of each buffer's first word in the workspace.
+      position: index of the word in the workspace that holds the position; -1: none.
     """
 
     rows: np.ndarray
@@ -192,12 +192,12 @@ class Program:
 
 
 def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
-    """Return the program, without unused instructions and with a place for every buffer.
+    """Assemble a program: drop unused instructions, and assign a place to every buffer.
 
     Args:
       assembly: the instructions in order, and their constants.
       kept: buffers that get a place even if no instruction uses them.
-      counter: the buffer among these that holds the position; None: there is none.
+      counter: the buffer in `kept` that holds the position; None: there is none.
     """
     instructions = needed(assembly.instructions)
     constants, fixed = _constants(assembly, instructions)
@@ -218,12 +218,12 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None
 
 
 def _announce(rows: np.ndarray) -> None:
-    """Tell every product where the next one's weights are, so that it can prefetch them."""
+    """Store in every product the address of the next product's weights, for prefetching."""
     first = 1 + OPERANDS
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
     inputs, vectors = following[:, first], following[:, first + 1]
-    # Weights are constants, whose words are stored as their complements.
+    # Weights are constants, whose addresses are stored as complements.
     products[:, first + 5] = ~following[:, 3]
     products[:, first + 6] = -(-vectors // 4)  # panels
     products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
@@ -239,7 +239,7 @@ def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) ->
 
 
 def needed(instructions: list[Instruction]) -> list[Instruction]:
-    """Return the instructions whose results are used."""
+    """Return the instructions whose results are used, in order."""
     read: set[Buffer] = set()
     found = []
     for each in reversed(instructions):
@@ -250,7 +250,7 @@ def needed(instructions: list[Instruction]) -> list[Instruction]:
 
 
 def _padded(words: int) -> int:
-    """Return words rounded up to whole vectors."""
+    """Return a number of words, rounded up to whole vectors."""
     return -(-words // LANES) * LANES
 
 
@@ -272,7 +272,7 @@ def _constants(
 def _placed(
     instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
-    """Return each buffer's first word, and the total size; room of unread buffers is reused."""
+    """Return each buffer's offset, and the total size; memory of dead buffers is reused."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for time, each in enumerate(instructions):
@@ -285,16 +285,16 @@ def _placed(
     inner = [buffer for buffer in first if buffer.kept and buffer not in kept]
     for buffer in [*kept, *inner]:
         offsets[buffer], size = size, size + _padded(buffer.words)
-    free: list[tuple[int, int]] = []  # (start, size) of room
+    free: list[tuple[int, int]] = []  # (start, size) of free memory
     ends: list[tuple[int, Buffer]] = []
     for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
         for ended, old in [pair for pair in ends if pair[0] < first[buffer]]:
             ends.remove((ended, old))
             free = _joined([*free, (offsets[old], _padded(old.words + LANES - 1))])
-        words = _padded(buffer.words + LANES - 1)  # the last row of several may reach beyond
+        words = _padded(buffer.words + LANES - 1)  # vector stores may write past the last row
         fits = [room for room in free if room[1] >= words]
         if fits:
-            # The smallest room that fits leaves the larger ones for larger buffers.
+            # The smallest room that fits, which leaves larger rooms for larger buffers.
             room = min(fits, key=lambda each: each[1])
             free.remove(room)
             offsets[buffer] = room[0]

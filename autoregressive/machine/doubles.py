@@ -1,4 +1,4 @@
-"""Functions of doubles, one number at a time: for integers, draws and rarely used functions."""
+"""Scalar functions of doubles, for integers, random draws and rarely used functions."""
 
 import math
 
@@ -173,7 +173,7 @@ def _angle(code: int, x: float) -> float:
 
 @compiled
 def function_of(code: int, a: float, b: float, c: float) -> float:
-    """Return the function numbered `code` of one to three doubles; truth values are 0 and 1."""
+    """Return the value of function number `code` at one to three doubles; booleans are 0 and 1."""
     if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
         return _arithmetic(code, a, b, c)
     if code <= _NOT or code >= _IS_NAN:

@@ -1,9 +1,9 @@
-"""The machine: one compiled loop that knows operations, but no particular network.
+"""The machine: one compiled loop that implements operations, independent of any network.
 
-An instruction is a row of integers: the operation, the words where its result and its arguments
-begin (a negative number is a word of the constants), and its sizes. Every row of a batch has a
-workspace of its own, and runs an instruction after the same instruction of the row before it, so
-that a product reads its weights once for several rows. No sum depends on the other rows.
+An instruction is a row of integers: the operation, the word offsets of its result and arguments (a
+negative number is the complement of an offset into the constants), and its sizes. Every batch row
+has a separate workspace. Each instruction is run for all rows before the next one, so that a
+product reads its weights once for several rows. Sums of a row do not depend on the other rows.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
 
 @compiled
 def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
-    """Run an instruction of one row."""
+    """Run an instruction for one row."""
     op = p[0]
     if op == _READ:
         read(p, o, a, b)
@@ -72,7 +72,7 @@ def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 def _exchange(
     p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
 ) -> None:
-    """Copy a row's arguments of one time into its workspace, or its results out of it."""
+    """Copy a row's arguments of one time step into its workspace, or its results out of it."""
     if p[0] == _INPUT:
         for i in range(p[10]):
             value = given[row, time, p[9] + i]
@@ -93,7 +93,7 @@ def _place(word: int, constants: int, workspace: int) -> np.int64:
 
 @compiled
 def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
-    """Return the most rows that any row of the batch has filled, the present one included."""
+    """Return the largest number of state rows filled in any batch row, including this step."""
     filled = np.int64(0)
     for row in range(rows):
         filled = max(filled, np.int64(double_at(base + row * step + 4 * position)) + 1)
@@ -104,7 +104,7 @@ def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
 def _past(
     p: np.ndarray, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
 ) -> None:
-    """Run a product with old rows for each row of the batch in turn."""
+    """Run a product with past rows for each batch row in turn."""
     at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
     for _ in range(rows):
         past(p, o, a, b, c, at, sums, end)
@@ -123,16 +123,16 @@ def run(
     first: int,
     rows: int,
 ) -> None:
-    """Run all times of `rows` rows, starting at row `first`.
+    """Run all time steps of `rows` rows, starting at row `first`.
 
     Args:
-      program: instructions, int32 [instructions, WIDTH]; its counts of rows up to the position are
-        overwritten.
-      position: the workspace's word that holds the position; negative: there is none.
+      program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
+        are overwritten.
+      position: index of the word in the workspace that holds the position; negative: none.
       constants: all constants, float32, contiguous.
-      workspaces: float32 [all rows, words], contiguous; holds the states before and after.
-      given: arguments of every time, float64 [all rows, times, channels].
-      drawn: filled with the results of every time, float64 [all rows, times, channels].
+      workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
+      given: arguments of every time step, float64 [all rows, times, channels].
+      drawn: filled with the results of every time step, float64 [all rows, times, channels].
       first: index of the first row to run.
       rows: number of rows to run.
     """
@@ -145,14 +145,14 @@ def run(
             filled = _filled(position, base, step, rows)
         for index in range(program.shape[0]):
             p = program[index]
-            # Column 20 has the index of a count of rows, and 19 its full value: no more rows are
-            # treated than have been filled so far.
+            # Column 20 contains the index of a count of rows, and column 19 its full value; the
+            # count is limited to the rows filled so far.
             if p[20]:
                 p[p[20]] = min(np.int64(p[19]), filled)
             o = _place(p[1], fixed, base)
             a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
             c = _place(p[4], fixed, base)
-            # Operands in the workspace are different in every row; constants are the same for all.
+            # Operands in the workspace differ between rows; constants are the same for all rows.
             a_step = step if p[2] >= 0 else np.int64(0)
             if p[0] == _PRODUCT:
                 ask(p, fixed)

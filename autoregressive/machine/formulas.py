@@ -1,7 +1,7 @@
-"""The functions of single numbers: their codes, and their forms in NumPy and in LLVM for vectors.
+"""Element-wise functions: their codes, and implementations in NumPy and, for vectors, LLVM.
 
-Each function has one entry here. Its vector formula, if it has one, is accurate to about 1e-7 of
-its value; functions without one are computed in doubles, number by number.
+Each function has one entry here. Its vector formula, if it has one, has a relative error of about
+1e-7; functions without one are computed in doubles, one number at a time.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ class Function:
     Attributes:
       code: the function's number in programs.
       arity: number of arguments.
-      numpy: the same function on arrays, for constants.
-      vector: function from a builder and vectors to a vector; None: it is computed in doubles only.
-      truth: whether the result is a truth value.
+      numpy: the function on NumPy arrays, for constants.
+      vector: function from an LLVM builder and vectors to a vector; None: doubles are used.
+      truth: whether the result is boolean.
     """
 
     code: int
@@ -77,7 +77,7 @@ def _call(name: str) -> Formula:
 
 
 def _polynomial(builder: ir.IRBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    """Return the polynomial whose highest coefficient comes first."""
+    """Return the value of a polynomial, given its coefficients from the highest power down."""
     total = number(coefficients[0])
     for coefficient in coefficients[1:]:
         total = multiply_add(builder, total, x, number(coefficient))
@@ -125,7 +125,7 @@ def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 def _gate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return tanh(a) sigmoid(b).
 
-    It is e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1: one division in all.
+    It is e / ((e + 2) (f + 2)) with e = exp(2 a) - 1 and f = exp(-b) - 1, a single division.
     """
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))
     f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
@@ -148,7 +148,7 @@ def _log_near_one(builder: ir.IRBuilder, m: ir.Value) -> ir.Value:
 
 
 def _log(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return log(x): the exponent times log 2, plus the mantissa's logarithm; x must be normal."""
+    """Return log(x), the exponent times log 2 plus the log of the mantissa; x must be normal."""
     bits = builder.bitcast(x, WORDS)
     bits = builder.sub(bits, whole(0x3F3504F3))  # sqrt(1/2)
     exponent = builder.sitofp(builder.ashr(bits, whole(23)), VECTOR)
@@ -168,7 +168,7 @@ def _log1p(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     u = builder.fadd(x, number(1.0))
     lost = builder.fsub(x, builder.fsub(u, number(1.0)))
     made = builder.fadd(_log(builder, u), builder.fdiv(lost, u))
-    plain = builder.fcmp_unordered(">", u, number(1e30))  # infinity less infinity
+    plain = builder.fcmp_unordered(">", u, number(1e30))  # avoids infinity minus infinity
     plain = builder.or_(plain, builder.fcmp_ordered("<=", u, number(0.0)))
     return builder.select(plain, _log(builder, u), made)
 
@@ -301,7 +301,7 @@ VECTORISED = max(f.code for f in FUNCTIONS.values() if f.vector is not None) + 1
 
 
 def folded(name: str, *arrays: np.ndarray) -> np.ndarray:
-    """Return the value of a function of constants."""
+    """Return the value of a named function for constants."""
     return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
 
 
@@ -318,9 +318,9 @@ def map_vectors(
     c_step: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Set `vectors` vectors at o to the function numbered `code` of those at a, b and c.
+    """Set `vectors` vectors at o to the function numbered `code` of the vectors at a, b and c.
 
-    A step is the number of bytes from one vector to the next; 0: one number serves all lanes.
+    A step is the number of bytes between vectors; 0: a single number is used for all lanes.
     """
     steps = a_step, b_step, c_step
     starts = [_spread_once(builder, at, step) for at, step in zip((a, b, c), steps, strict=True)]
@@ -345,7 +345,7 @@ def map_vectors(
 
 
 def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:
-    """Return the address of an operand; a single number is first spread over a vector."""
+    """Return the address of an operand; a single number is first broadcast to a vector."""
     slot = cgutils.alloca_once(builder, VECTOR)
     slot.align = 4 * LANES
     alone = builder.icmp_signed("==", step, integer(0))

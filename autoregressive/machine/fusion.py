@@ -1,8 +1,8 @@
-"""Fewer and larger instructions with the same results.
+"""Fuse instructions into fewer and larger ones with the same results.
 
-A product takes in the bias that is added to it; products of the same row become one; tanh times
-sigmoid becomes one function; and the part of a convolution that reads old rows is computed for many
-times at once, because these rows are known long before, so its weights are read once for all.
+A bias is merged into the product it is added to; products of the same row become one; tanh times
+sigmoid becomes one function; and the part of a convolution that reads past rows is computed for
+many time steps at once, since these rows are known long before, to read its weights only once.
 """
 
 from collections import defaultdict
@@ -15,19 +15,19 @@ from autoregressive.machine.formulas import CODES
 from autoregressive.machine.kernels import LANES, padded
 from autoregressive.machine.values import Buffer
 
-BLOCK = 16  # most times whose old rows are multiplied at once
+BLOCK = 16  # most time steps whose past rows are multiplied at once
 _ADD, _MUL, _TANH, _SIGMOID, _GATE = (
     CODES[name] for name in ("Add", "Mul", "Tanh", "Sigmoid", "Gate")
 )
 
 
 class Fusion:
-    """The fusion of a step's instructions.
+    """Fuses a step's instructions.
 
     Args:
       assembly: the assembly of the step.
       instructions: the needed instructions, in order.
-      counters: states that grow by one with every step.
+      counters: states that increase by one in every step.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Fusion:
         self._dropped.add(id(each))
 
     def _rename(self, old: Buffer, new: Buffer, shift: int) -> None:
-        """Redirect all readers of a buffer to a new one, in which its numbers are shifted."""
+        """Redirect all readers of a buffer to a new buffer, in which its numbers are shifted."""
         for each in self._readers.pop(old, []):
             each.reads = [
                 Place(new, place.start + shift) if place.buffer is old else place
@@ -74,7 +74,7 @@ class Fusion:
             self._readers[new].append(each)
 
     def _maker(self, place: Place, *ops: Op) -> Instruction | None:
-        """Return the only instruction that writes a buffer, if it is one of these operations."""
+        """Return the only instruction that writes a buffer if it is one of these operations."""
         writers = self._writers[place.buffer]
         if place.buffer.kept or len(writers) != 1 or self._is_dropped(writers[0]):
             return None
@@ -86,7 +86,7 @@ class Fusion:
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
     def _biases(self) -> None:
-        """Move a constant that is added to a product into the bias of the product."""
+        """Merge a constant that is added to a product into the product's bias."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _ADD or each.out is None:
                 continue
@@ -100,7 +100,7 @@ class Fusion:
                     break
 
     def _summand(self, place: Place, count: int) -> Instruction | None:
-        """Return the product that a value is, or that it is a sum of with something else."""
+        """Return the product that computes a value, or that is a term of a sum that computes it."""
         if not self._is_read_once(place.buffer) or place.start:
             return None
         made = self._maker(place, Op.PRODUCT, Op.MAP)
@@ -116,7 +116,7 @@ class Fusion:
         return None
 
     def _takes_bias(self, product: Instruction, add: Instruction, bias: Place, step: int) -> bool:
-        """Return whether a sum adds a whole constant vector to the whole row of a product."""
+        """Return whether a sum adds an entire constant vector to the entire row of a product."""
         outer, inner = add.numbers[1:3]
         outputs = self._assembly.matrices[product.reads[1].buffer].shape[1]
         return (
@@ -135,7 +135,7 @@ class Fusion:
         product.reads[2] = Place(self._assembly.stored(total, False), 0)
 
     def _merged(self) -> None:
-        """Join products of the same row with several matrices to one with a wider matrix."""
+        """Merge products of the same row with several matrices into one with a wider matrix."""
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and each.out is not None:
@@ -165,7 +165,7 @@ class Fusion:
         first.numbers = (first.numbers[0], start // LANES, 1, 0, start)
 
     def _gates(self) -> None:
-        """Replace tanh(a) sigmoid(b) by one function, which divides once instead of twice."""
+        """Replace tanh(a) sigmoid(b) with one function, which divides once instead of twice."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _MUL:
                 continue
@@ -181,8 +181,8 @@ class Fusion:
                     break
 
     def _makes_gate(self, gate: Instruction, half: Instruction | None, code: int) -> bool:
-        """Return whether a factor is the function `code` of a row and only the gate reads it."""
-        simple = (1, gate.numbers[2], 1, 1)  # one axis, and every argument as long as it
+        """Return whether a factor is the function `code` of a row that only the gate reads."""
+        simple = (1, gate.numbers[2], 1, 1)  # one axis, along which all arguments have equal length
         return (
             half is not None
             and half.out is not None
@@ -195,7 +195,7 @@ class Fusion:
         )
 
     def _split_pasts(self) -> None:
-        """Split products of concatenated rows, to multiply past rows for many times at once."""
+        """Split products of concatenated rows, to multiply past rows for many steps at once."""
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
@@ -203,7 +203,7 @@ class Fusion:
                     self._split(each, parts)
 
     def _parts(self, product: Instruction) -> list[Instruction]:
-        """Return the copies that fill a product's row; none if they do not fill all of it."""
+        """Return the copies that fill a product's row; [] if they do not fill it completely."""
         place = product.reads[0]
         copies = self._writers[place.buffer]
         if place.buffer.kept or place.start or place.buffer.size != product.numbers[0]:
@@ -218,7 +218,7 @@ class Fusion:
         return copies if simple and whole == product.numbers[0] else []
 
     def _lag(self, copy: Instruction) -> int:
-        """Return how many steps a part lags behind the present; 0 if it is not a row of a ring."""
+        """Return the age of a part in time steps; 0 if it is not a row of a ring."""
         read = self._maker(copy.reads[0], Op.READ)
         if read is None or read.numbers[:2] != (1, 1) or copy.numbers[3] != read.numbers[2]:
             return 0
@@ -229,19 +229,19 @@ class Fusion:
         if at.buffer not in self._counters or len(written) != 1 or not ring.buffer.kept:
             return 0
         write = written[0]
-        # Only a ring that is written at the position itself has rows of known age.
+        # Only rings that are written at the position itself contain rows of known age.
         same = write.reads[1].key == at.key and write.numbers[5:] == (0, size, last)
         if not same or count != step or ring.start or last != size - 1 or add >= size:
             return 0
         return size - add
 
     def _split(self, product: Instruction, parts: list[Instruction]) -> None:
-        """Replace a product of concatenated rows by a product of each of them."""
+        """Replace a product of concatenated rows with one product per row."""
         assembly, out = self._assembly, product.out
         matrix = assembly.matrices[product.reads[1].buffer]
         vectors = product.numbers[1]
         made: list[Instruction] = []
-        # Past rows come first: the product of the present row adds to the sums that they leave.
+        # Past rows come first; the product of the current row is added to their sums.
         for copy in sorted(parts, key=lambda each: self._lag(each) == 0):
             start, count, lag = copy.out.start, copy.numbers[3], self._lag(copy)  # type: ignore[union-attr]
             weights = Place(assembly.packed_matrix(matrix[start : start + count]), 0)
@@ -263,8 +263,8 @@ class Fusion:
         self._drop(product)
 
     def _placed(self) -> None:
-        """Have each part of a concatenated row written directly to its place in the row."""
-        # These write exactly their numbers; others may write whole vectors, beyond their part.
+        """Make instructions write parts of a concatenated row directly into the row."""
+        # These write exactly their numbers; other operations write whole vectors, past the end.
         exact = (Op.READ, Op.ROWS, Op.GATHER, Op.INPUT)
         for copy in self.instructions:
             if copy.op is not Op.COPY or copy.out is None or copy.out.buffer.kept or copy.stays:

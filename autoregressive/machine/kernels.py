@@ -1,12 +1,12 @@
-"""Vector kernels for one core, written in LLVM's own language and called from Numba.
+"""Vector kernels for one core, written in LLVM IR and called from Numba.
 
-Numba vectorises plain loops but spills a matrix product's running sums to memory at every step;
-here they stay in registers. All kernels take the addresses of float32 rows, padded to whole vectors
-of `LANES` channels. The terms of every output are summed in the same order for any number of rows,
-so a row is the same, to the last bit, in any batch.
+Numba vectorises plain loops but spills a matrix product's partial sums to memory in every
+iteration; here they stay in registers. All kernels take addresses of float32 rows, padded to whole
+vectors of `LANES` channels. The terms of every output are summed in the same order for any number
+of rows, so a row has the same bits in any batch.
 
-A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel
-[inputs, vectors * LANES], so that every product reads its weights from the first to the last.
+A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel [inputs,
+vectors * LANES], so that every product reads its weights sequentially.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from autoregressive.machine.llvm import (
 )
 
 _PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
-# Rows that share one read of the weights: their sums, and the weights, must fit the registers.
+# Numbers of rows that share one read of the weights; sums and weights must fit in registers.
 HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
 _ROWS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)
 
@@ -54,20 +54,20 @@ compiled = numba.njit(**_OPTIONS)
 
 
 def entry(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled; the code is cached on disk if its folder is writable."""
+    """Compile a function with Numba; the code is cached on disk if its folder is writable."""
     try:
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         return compiled(function)
-    # Numba checks only the file of `function`, and would run stale code of what it calls.
+    # Numba checks only the file of `function`, and would use stale code of functions that it calls.
     made._cache._cache_file._source_stamp = _stamp(function)
-    for name in ("load_overload", "save_overload"):  # on a full disk, or in a sandbox
+    for name in ("load_overload", "save_overload"):  # the disk may be full or read-only
         setattr(made._cache, name, functools.partial(_unless_refused, getattr(made._cache, name)))
     return made
 
 
 def _stamp(function: Callable[..., Any]) -> tuple:
-    """Return modification times and sizes of all files that compiled code may come from."""
+    """Return modification times and sizes of all source files of the compiled code."""
     folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)
@@ -84,7 +84,7 @@ def padded(channels: int) -> int:
 
 
 def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Return zeros whose first element starts a cache line of 64 bytes."""
+    """Return an array of zeros that is aligned to a cache line of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -92,7 +92,7 @@ def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.nda
 
 
 def pack_matrix(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
+    """Return the panels of `matrix` [inputs, outputs] in sequence, padded with zeros."""
     inputs, outputs = matrix.shape
     wide = np.zeros([inputs, padded(outputs)], np.float32)
     wide[:, :outputs] = matrix
@@ -104,7 +104,7 @@ def pack_matrix(matrix: np.ndarray) -> np.ndarray:
 
 
 def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list[int]:
-    """Return the widths, widest first, of the panels that hold `vectors` vectors of outputs."""
+    """Return the widths, widest first, of the panels for `vectors` vectors of outputs."""
     chosen = []
     for width in widths:
         chosen += [width] * (vectors // width)
@@ -123,7 +123,7 @@ def _each_vector(
 def _emit_panel(
     builder: ir.IRBuilder, rows: int, panels: int, vectors: int, arguments: Sequence[ir.Value]
 ) -> None:
-    """Add `rows` rows of x times adjacent panels to rows of y, with all sums in registers."""
+    """Emit code that adds rows of x times adjacent panels to rows of y, with sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
     panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
     panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
@@ -137,7 +137,7 @@ def _emit_panel(
         for row in range(rows)
     ]
     x_at = [builder.add(x, builder.mul(x_stride, integer(row))) for row in range(rows)]
-    # LLVM turns these stack slots into registers.
+    # LLVM promotes these stack slots to registers.
     sums = [
         [cgutils.alloca_once_value(builder, load_vector(builder, at)) for at in row] for row in y_at
     ]
@@ -187,14 +187,14 @@ def multiply(
 ) -> None:
     """Add the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
 
-    Strides, from one row to the next, are in bytes.
+    Strides between rows are in bytes.
     """
     done = 0
     while done < vectors:
         left = vectors - done
         width = 4 if left >= 4 else (2 if left >= 2 else 1)
         if rows == 1 and left >= 8:
-            width = 8  # one row has too few sums to hide the latency of a multiplication
+            width = 8  # a single row has too few sums to hide latency
         row = 0
         while row < rows:
             group = _ROWS[-1]
@@ -212,7 +212,7 @@ def multiply(
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
-    """Return a kernel(y, a, b, c, d, vectors): y = formula of the vectors at a to d."""
+    """Return a kernel(y, a, b, c, d, vectors) that sets y to a formula of the vectors at a to d."""
 
     @emitted(types.void, *[types.int64] * 6)
     def kernel(
@@ -235,7 +235,7 @@ def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
 
 
 def _gated(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
-    """Return tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+    """Emit tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1

@@ -1,4 +1,4 @@
-"""Pieces of LLVM code, and functions for compiled code that are written in them."""
+"""Helpers to emit LLVM code, and to write functions for Numba's compiled code in it."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _lanes() -> int:
     return 8 if features.get("avx") else 4
 
 
-LANES = _lanes()  # float32 numbers in one vector register
+LANES = _lanes()  # number of float32 values in a vector register
 INT = ir.IntType(64)
 FLOAT = ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, LANES)
@@ -28,18 +28,18 @@ FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
 
 def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that turns a function that emits LLVM code into one for compiled code.
+    """Return a decorator that makes a function that emits LLVM code callable from Numba.
 
     Args:
-      result: the type of what the function returns.
+      result: the type of the function's result.
       *arguments: the types of its arguments.
 
     Returns:
-      A decorator for a function from a builder and the arguments' values to the result, if any.
+      A decorator for a function from an LLVM builder and the arguments' values to the result.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
-        @functools.wraps(emit)  # Numba reads the names of the arguments
+        @functools.wraps(emit)  # Numba reads the argument names
         def typed(typing_context: Any, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
             def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 made = emit(builder, *values)
@@ -58,32 +58,32 @@ def integer(value: int) -> ir.Value:
 
 
 def number(value: float) -> ir.Value:
-    """Return the vector of floats whose every lane is this constant."""
+    """Return a vector of floats with this constant in every lane."""
     return ir.Constant(VECTOR, [value] * LANES)
 
 
 def whole(value: int) -> ir.Value:
-    """Return the vector of 32-bit integers whose every lane is this constant."""
+    """Return a vector of 32-bit integers with this constant in every lane."""
     return ir.Constant(WORDS, [value] * LANES)
 
 
 def pointer_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = VECTOR) -> ir.Value:
-    """Return a pointer to values of a kind at an address."""
+    """Return a pointer to a value of type `kind` at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
 def load_vector(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Return the vector at an address."""
+    """Emit a load of the vector at an address."""
     return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
 def store_vector(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
-    """Write a vector to an address."""
+    """Emit a store of a vector to an address."""
     builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
 def spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
-    """Return the vector whose every lane is `scalar`."""
+    """Return a vector with `scalar` in every lane."""
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, whole(0))
@@ -104,11 +104,11 @@ def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
 
 
 def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return 2^n and exp(r) - 1, x = n log 2 + r, |r| <= log(2) / 2, to an ulp or so; |x| < 87."""
-    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
+    """Return 2^n and exp(r) - 1, where x = n log 2 + r and |r| <= log(2) / 2, for |x| < 87."""
+    to_whole = number(1.5 * 2.0**23)  # adding this rounds to an integer
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)
-    high = 355 / 512  # log 2 in two parts; n times the first is exact
+    high = 355 / 512  # log 2 is split in two; n times this part is exact
     r = multiply_add(builder, n, number(-high), x)
     r = multiply_add(builder, n, number(high - np.log(2)), r)
     series = number(1 / 5040)  # Taylor; the next term is below 6e-9
@@ -120,6 +120,6 @@ def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Val
 
 
 def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return exp(x) - 1, to about an ulp; |x| < 87."""
+    """Return exp(x) - 1, accurate to about 1 ulp for |x| < 87."""
     power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))

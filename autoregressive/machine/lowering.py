@@ -1,4 +1,4 @@
-"""The translation of one step's graph into instructions."""
+"""Lower the graph of one step to instructions."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a function that lowers the operations of these types, from inputs to outputs."""
+    """Register a function that lowers operations of these types, from lowered inputs to outputs."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -42,19 +42,19 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A variable that operations read through its handle."""
+    """The handle of a variable, through which operations read it."""
 
     handle: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An integer that the machine computes: the number at a place plus `add`, modulo `modulo`.
+    """An integer computed at run time: the number at a place plus `add`, modulo `modulo`.
 
     Attributes:
       place: a scalar, stored as a double.
-      add: the integer that is added first.
-      modulo: the divisor whose remainder is taken; 0: none.
+      add: the integer to add.
+      modulo: the modulus, applied after the addition; 0: none.
     """
 
     place: Value
@@ -63,15 +63,15 @@ class Slot:
 
 
 class Lowering:
-    """The lowering of a step: visits its operations and collects its instructions."""
+    """Lowers a step: visits its operations and collects instructions."""
 
     def __init__(self) -> None:
         self.assembly = Assembly()
         self.read: list[tuple[Any, tf.DType, np.ndarray]] = []  # variables and their values
-        self.candidates: set[Buffer] = set()  # states that may be the position
-        self.counter: Buffer | None = None  # the first of these that rows are written at
-        self.packed: dict[Buffer, list[Any_Value]] = {}  # the scalars in a small vector
-        self.joined: dict[tuple, Value] = {}  # what was put together, by its parts
+        self.candidates: set[Buffer] = set()  # states that could be the position
+        self.counter: Buffer | None = None  # the first candidate at which rows are written
+        self.packed: dict[Buffer, list[Any_Value]] = {}  # the scalars that form a small vector
+        self.joined: dict[tuple, Value] = {}  # concatenations, by their parts
         self._slots: dict[tuple[int, int], Slot] = {}
 
     def graph(
@@ -85,7 +85,7 @@ class Lowering:
           known: values of the graph's placeholders, by tensor name.
 
         Raises:
-          Unlowerable: an operation has no rule, or no rule for these arguments.
+          Unlowerable: an operation has no rule, or its rule does not support these arguments.
         """
         values = dict(known)
         for op in needed(fetches, values):
@@ -93,7 +93,7 @@ class Lowering:
             try:
                 outputs = self._outputs(op, inputs)
             except Unlowerable as error:
-                if error.args[1:]:  # the operation is named already
+                if error.args[1:]:  # the error already names the operation
                     raise
                 message = f"{op.type} of {origin(op)}: {error.args[0]}"
                 raise Unlowerable(message, op.type) from None
@@ -113,7 +113,7 @@ class Lowering:
         raise Unlowerable("the step machine has no rule for it")
 
     def variable(self, resource: Resource, dtype: tf.DType) -> np.ndarray:
-        """Return the present value of a variable."""
+        """Return the current value of a variable, and record that it was read."""
         with tf.init_scope():
             tensor = tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=dtype)
         array = np.asarray(tensor)
@@ -121,20 +121,20 @@ class Lowering:
         return array
 
     def value(self, given: Any_Value) -> Value:
-        """Return a constant as a value in memory; a value is returned as it is."""
+        """Return a constant as a value in memory; a value is returned unchanged."""
         if given.size == 0:
             raise Unlowerable("a tensor without entries")
         return given if isinstance(given, Value) else self.assembly.value_of(given)
 
     def materialised(self, value: Value) -> Value:
-        """Return a contiguous copy of a value; a contiguous one is returned as it is."""
+        """Return a contiguous copy of a value; a contiguous value is returned unchanged."""
         if value.contiguous:
             return value
         out = contiguous(value.shape, value.dtype)
         return self.copied(out, value)
 
     def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
-        """Add an instruction that writes the entries of a value to `out`, and return `out`."""
+        """Add an instruction that copies a value's entries to `out`, and return the result."""
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
@@ -151,7 +151,7 @@ class Lowering:
         return out if made is None else made
 
     def gathered(self, value: Value, places: np.ndarray) -> Value:
-        """Return the entries at given places of a value's buffer."""
+        """Return the entries at given indices of a value's buffer."""
         out = contiguous(places.shape, value.dtype)
         table = Value(self.assembly.stored_indices(places), 0, (1,), (1,), np.dtype(np.int32))
         base = dataclasses.replace(value, start=0)
@@ -166,25 +166,25 @@ class Lowering:
         numbers: Sequence[int],
         limited: int | None = None,
     ) -> Value:
-        """Return the result of a new instruction, or that of an equal earlier one."""
+        """Return the result of a new instruction, or of an equal earlier one."""
         found = self.assembly.add(op, out, reads, numbers, limited=limited)
         return out if found is None else found
 
     def arranged(self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]) -> Any_Value:
-        """Return a value changed by a function that only selects and reorders its entries."""
+        """Apply a function that only selects and reorders entries to a value."""
         if isinstance(given, Constant):
             return Constant(function(given.array))
         made = rearranged(given, function)
         return made if isinstance(made, Value) else self.gathered(given, made)
 
     def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
-        """Return an elementwise function of values.
+        """Apply an element-wise function to values.
 
         Args:
           name: name of the function in `formulas`.
           *given: the function's arguments, which are broadcast.
-          dtype: type of the result; by default that of the last argument, or bool for a truth
-            value.
+          dtype: type of the result; by default the type of the last argument, or bool for a boolean
+            function.
         """
         function = FUNCTIONS[name]
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)
@@ -233,14 +233,14 @@ class Lowering:
         return self.made(op, out, operands, numbers, limited)
 
     def doubles(self, value: Value, truncate: bool = False) -> Value:
-        """Return a value stored as doubles."""
+        """Convert a value to doubles."""
         if value.wide:
             return value
         out = contiguous(value.shape, np.float64)
         return self._converted(Op.TO_DOUBLES, out, value, truncate)
 
     def floats(self, value: Value, dtype: np.dtype) -> Value:
-        """Return a value stored as floats: float32, or truth values."""
+        """Convert a value to float32 words, which also store booleans."""
         if not value.wide:
             return value
         out = contiguous(value.shape, dtype)
@@ -255,7 +255,7 @@ class Lowering:
         return self.made(op, out, [value], [outer, inner, outer_step, step, flag])
 
     def product(self, given: Value, matrix: np.ndarray) -> Value:
-        """Return a value [rows, inputs] times a constant matrix, [rows, outputs]."""
+        """Return the product of a value [rows, inputs] and a constant matrix, [rows, outputs]."""
         rows, inputs = given.shape
         outputs = matrix.shape[1]
         if inputs > 1 and given.strides[1] != 1:
@@ -272,18 +272,18 @@ class Lowering:
         return self.made(Op.PRODUCT, out, reads, numbers)
 
     def slot(self, value: Value) -> Slot:
-        """Return the `Slot` by which the machine reads a scalar integer."""
+        """Return the `Slot` through which the machine reads a scalar integer."""
         key = (value.buffer.number, value.start)
         return self._slots.get(key, Slot(self.doubles(value)))
 
     def counts(self, buffer: Buffer) -> bool:
-        """Return whether a state is the position of written rows; the first one asked for is."""
+        """Return whether a state is the position of written rows; the first candidate is chosen."""
         if self.counter is None and buffer in self.candidates:
             self.counter = buffer
         return self.counter is buffer
 
     def _remember_slot(self, name: str, given: Sequence[Any_Value], made: Value) -> None:
-        """Record that an integer is another one plus a constant, or modulo a constant."""
+        """Record that an integer is another integer plus a constant, or modulo a constant."""
         if made.size != 1 or not np.issubdtype(made.dtype, np.integer) or len(given) != 2:
             return
         first, second = given
@@ -304,7 +304,7 @@ class Lowering:
 
 
 def origin(op: tf.Operation) -> str:
-    """Return the name that the operation has in the user's network."""
+    """Return the name of an operation in the user's network."""
     try:
         return op.get_attr("_origin").decode()
     except ValueError:
@@ -312,7 +312,7 @@ def origin(op: tf.Operation) -> str:
 
 
 def _evaluated(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
-    """Return the outputs of an operation on constants, computed by TensorFlow."""
+    """Evaluate an operation on constants with TensorFlow."""
     with tf.init_scope():
         tensors = [
             tf.constant(each.array, tensor.dtype)

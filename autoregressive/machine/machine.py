@@ -1,4 +1,4 @@
-"""`StepMachine`: one step of a network, traced, lowered, and run for all times."""
+"""`StepMachine`: trace one step of a network, lower it, and run it for all time steps."""
 
 import dataclasses
 import itertools
@@ -25,24 +25,24 @@ from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
 from foundation.cores import cores
 
-_WORTH_A_THREAD = 100_000  # instructions; a thread starts in less than a tenth of their time
-_TRIED = 4  # steps by which limits are tried
+_WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
+_TRIED = 4  # number of steps in the test of limits
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
 
 
 class StepMachine:
-    """The step of one row as a program of the machine, which any number of rows can run.
+    """A step for one row as a program of the machine, which any number of rows can run.
 
     Args:
-      step: function from the arguments of one time, the settings and the states to the results and
-        the new states.
-      arguments: specs of the arguments that differ at every time, such as noise.
-      settings: specs of the arguments that are the same at all times of a call, such as a
+      step: function from the arguments of one time step, the settings and the states to the results
+        and the new states.
+      arguments: specs of the arguments that differ at every time step, such as noise.
+      settings: specs of the arguments that are the same at all time steps of a call, such as a
         temperature.
-      state: the states of one row before the first step; they are equal for all rows.
+      state: the states of one row before the first step, equal for all rows.
 
     Raises:
-      Unlowerable: the machine does not know an operation of the step.
+      Unlowerable: the machine does not support an operation of the step.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StepMachine:
             self.program.unlimited()
 
     def _lowered(self) -> Program:
-        """Return the program with the current weights."""
+        """Lower the step with the current weights to a program."""
         lowering, graph = Lowering(), self.traced.graph
         known: dict[str, Any] = {}
         column, kept = 0, []
@@ -95,7 +95,7 @@ class StepMachine:
         return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
-        """Return whether a few steps show that rows after the present position do not matter."""
+        """Return whether the results of a few steps are the same without limits to filled rows."""
         if not self.program.rows[:, -1].any():
             return True
         generator, found = np.random.default_rng(0), []
@@ -132,7 +132,7 @@ class StepMachine:
         return float(each[counted].sum()) / len(rows)
 
     def refresh(self) -> bool:
-        """Read the weights again, and update the program; return whether they have changed."""
+        """Read the weights again; update the program and return True if they have changed."""
         with tf.init_scope():
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
@@ -149,23 +149,23 @@ class StepMachine:
 
         Args:
           batch: number of rows.
-          settings: each setting, the same for all rows or with a first axis of rows.
-          state: the states, the same for all rows or with a first axis of rows.
+          settings: the settings, each the same for all rows or with a leading axis of rows.
+          state: the states, each the same for all rows or with a leading axis of rows.
         """
         workspaces = np.tile(self.program.workspace, [batch, 1])
         self.put(workspaces, [*settings, *state])
         return workspaces
 
     def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
-        """Set the settings of all rows and, if they are given, the states.
+        """Set the settings and, if given, the states of all rows.
 
         Args:
           workspaces: workspaces of all rows, float32 [rows, words], changed in place.
-          given: the settings, then the states; each the same for all rows or with a first axis of
+          given: the settings, then the states; each the same for all rows or with a leading axis of
             rows.
         """
         for value, each in zip(self._kept, given, strict=False):
-            if not value.size:  # an empty state, of which only the shape matters
+            if not value.size:  # an empty state, used only for its shape
                 continue
             at = self.program.offsets[value.buffer]
             kind = np.float64 if is_wide(value.dtype) else np.float32
@@ -184,11 +184,11 @@ class StepMachine:
         return found
 
     def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Return the results of all times, [rows, times, ...] each; the workspaces are updated.
+        """Run all time steps, update the workspaces, and return the results [rows, times, ...].
 
         Args:
           workspaces: workspaces from `begin`, or after an earlier `run`.
-          *arguments: arguments of every time, [rows, times, ...] each.
+          *arguments: arguments of every time step, [rows, times, ...] each.
         """
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
@@ -219,7 +219,7 @@ def _address(array: np.ndarray) -> int:
 
 
 def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
-    """Return the first row and number of rows for each thread; rows never wait for each other.
+    """Return the first row and the number of rows for each thread; rows are independent.
 
     Args:
       rows: number of rows of the batch.
@@ -236,14 +236,14 @@ def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
-    """Return a machine whose result is the parameters of a network's step, and the first state.
+    """Return a machine that computes the parameters of a network's step, and the first state.
 
     Args:
       stepped: a network with `initial_state` and `step`.
       specs: specs of the network's inputs and conditions, [None, ...].
 
     Raises:
-      Unlowerable: the machine does not know an operation of the step.
+      Unlowerable: the machine does not support an operation of the step.
     """
     has_horizon = getattr(stepped, "has_horizon", False)
     given: dict[str, Any] = {"length": 1} if has_horizon else {}
@@ -265,7 +265,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
-    """Return an operation of a step that the machine does not know; "" if it knows all.
+    """Return an error text about an operation that the machine lacks; "" if there is none.
 
     Args:
       stepped: a network with `initial_state` and `step`.

@@ -1,4 +1,4 @@
-"""Functions of numbers at memory addresses, for compiled code."""
+"""Functions for compiled code that operate on numbers at memory addresses."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 @contextlib.contextmanager
 def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
-    """Yield the offset in bytes of each of a number of vectors, in a loop of the emitted code."""
+    """Emit a loop over a number of vectors, and yield the byte offset of each."""
     with cgutils.for_range(builder, vectors) as loop:
         yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
@@ -58,7 +58,7 @@ word_at = _loader(_WORD, types.int32)
 
 @emitted(types.void, types.int64)
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Prefetch the cache line at an address, which will be read soon."""
+    """Prefetch the cache line at an address that will be read soon."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
@@ -70,7 +70,7 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
 def add_scaled(
     builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, vectors: ir.Value
 ) -> None:
-    """Add `scale` times the vectors at x to those at y."""
+    """Add `scale` times the vectors at x to the vectors at y."""
     repeated = spread(builder, scale)
     with _each_offset(builder, vectors) as offset:
         target = builder.add(y, offset)
@@ -80,7 +80,7 @@ def add_scaled(
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
-    """Return a function that reduces the vectors at a and b with `combine`, lane by lane."""
+    """Return a function that reduces the vectors at a and b to one float with `combine`."""
 
     @emitted(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
@@ -106,7 +106,7 @@ def _combine_into(
     operands: tuple[ir.Value, ir.Value],
     vectors: ir.Value,
 ) -> None:
-    """Combine the stack slot `total` with all vectors at the operands, lane by lane."""
+    """Emit code that combines all vectors at the operands into the stack slot `total`."""
     with _each_offset(builder, vectors) as offset:
         loaded = [load_vector(builder, builder.add(at, offset)) for at in operands]
         builder.store(combine(builder, builder.load(total), *loaded), total)

@@ -1,7 +1,7 @@
-"""The operations of the machine, each for one row of a batch except products.
+"""The operations of the machine, each for one batch row, except products and maps.
 
-`p` is an instruction: the operation, the words of its operands and, starting at `p[8]`, its
-numbers. Operands are addresses. Sizes and strides count numbers of four or eight bytes.
+`p` is an instruction: the operation, the offsets of its operands and, starting at `p[8]`, its
+numbers. The other arguments are addresses of operands. Sizes and strides count numbers.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 def _mapped(
     code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
 ) -> None:
-    """Run `map_vectors`; a separate function, so that its code is compiled only once."""
+    """Call `map_vectors`; a separate function, so that its code is compiled only once."""
     map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
 
 
@@ -39,7 +39,7 @@ def _mapped(
 def product(
     p: np.ndarray, o: int, a: int, w: int, bias: int, o_step: int, a_step: int, rows: int
 ) -> None:
-    """Set rows at o to rows at a times a packed matrix plus a bias, or add the product to them."""
+    """Set rows at o to rows at a times a packed matrix plus a bias; add to them if bias is o."""
     inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
     if o != bias:
         for row in range(rows):
@@ -64,15 +64,15 @@ def ask(p: np.ndarray, fixed: int) -> None:
 
 @compiled
 def past(p: np.ndarray, o: int, ring: int, w: int, bias: int, at: int, sums: int, end: int) -> None:
-    """Set or add the product of the row `lag` steps ago, computed for `block` steps at once.
+    """Set or add the product of the row from `lag` steps ago, computed for `block` steps at once.
 
-    The rows that a ring keeps are known before they are read, so one pass over the weights serves
-    several steps. `end` is the address of the first time whose product is not computed yet.
+    A ring's rows are known before they are read, so one pass over the weights serves several steps.
+    `end` is the address of the first time step whose product has not been computed yet.
     """
     inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
     now, made = np.int64(double_at(at)), np.int64(double_at(end))
     pitch = np.int64(vectors * 4 * LANES)
-    # The sums of `block` steps are kept; at any other time, they are computed starting from now.
+    # The sums of `block` steps are kept; outside of them, they are recomputed starting at `now`.
     if not made - block <= now < made:
         made = now + block
         set_double(end, np.float64(made))
@@ -152,7 +152,7 @@ def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 
 @compiled
 def to_doubles(p: np.ndarray, o: int, a: int) -> None:
-    """Convert floats to doubles, truncated to whole numbers if asked for."""
+    """Convert floats to doubles; truncate them to whole numbers if `p[12]` is set."""
     for i in range(p[8]):
         for j in range(p[9]):
             value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
@@ -161,11 +161,11 @@ def to_doubles(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def to_floats(p: np.ndarray, o: int, a: int) -> None:
-    """Convert doubles to floats, or to truth values of whether they are not zero."""
+    """Convert doubles to floats, or to booleans (nonzero) if `p[12]` is set."""
     for i in range(p[8]):
         for j in range(p[9]):
             value = double_at(a + 8 * (i * p[10] + j * p[11]))
-            if p[12]:  # to a truth value
+            if p[12]:  # to a boolean
                 value = 1.0 if value != 0.0 else 0.0
             set_float(o + 4 * (i * p[9] + j), np.float32(value))
 
@@ -174,7 +174,7 @@ def to_floats(p: np.ndarray, o: int, a: int) -> None:
 def _move(
     o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
 ) -> None:
-    """Copy `count` numbers of `words` words each; steps count numbers."""
+    """Copy `count` numbers of `words` words each; steps are in numbers."""
     if o_step == 1 and a_step == 1:
         o_step, a_step, count = np.int64(1), np.int64(1), count * words
         whole = count // LANES
@@ -202,7 +202,7 @@ def copy_axes(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
-    """Copy the numbers at the places that a table lists."""
+    """Copy the numbers at the indices in a table."""
     words = p[8]
     for i in range(p[9]):
         source = a + 4 * words * word_at(table + 4 * i)
@@ -212,7 +212,7 @@ def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
 
 @compiled
 def _slot(p: np.ndarray, at: int) -> int:
-    """Return the row that a number means: plus p[13], modulo p[14], limited to [0, p[15]]."""
+    """Return the row that an index selects: plus p[13], modulo p[14], clipped to [0, p[15]]."""
     slot = np.int64(double_at(at)) + p[13]
     if p[14] > 0:
         slot = slot % p[14]
@@ -221,7 +221,7 @@ def _slot(p: np.ndarray, at: int) -> int:
 
 @compiled
 def read(p: np.ndarray, o: int, a: int, at: int) -> None:
-    """Copy rows of an axis, starting at a place that changes from step to step."""
+    """Copy rows of an axis, starting at an index that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     source = a + 4 * words * p[12] * _slot(p, at)
     for i in range(p[9]):
@@ -231,7 +231,7 @@ def read(p: np.ndarray, o: int, a: int, at: int) -> None:
 
 @compiled
 def write(p: np.ndarray, o: int, a: int, at: int) -> None:
-    """Write rows of an axis, starting at a place that changes from step to step."""
+    """Write rows of an axis, starting at an index that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     target = o + 4 * words * p[12] * _slot(p, at)
     for i in range(p[9]):
@@ -241,7 +241,7 @@ def write(p: np.ndarray, o: int, a: int, at: int) -> None:
 
 @compiled
 def read_rows(p: np.ndarray, o: int, a: int, at: int) -> None:
-    """Copy the rows at several places."""
+    """Copy the rows at several indices."""
     words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
     for i in range(p[9]):
         row = np.int64(double_at(at + 8 * i * p[11]))
@@ -275,7 +275,7 @@ def _reduced(code: int, a: int, step: int, count: int) -> float:
 
 @compiled
 def reduce(p: np.ndarray, o: int, a: int) -> None:
-    """Set numbers to sums, means, extremes or products along an axis."""
+    """Set numbers to sums, means, maxima, minima or products along an axis."""
     code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
     for i in range(outer):
         for j in range(inner):
@@ -294,7 +294,7 @@ def reduce(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def argmax(p: np.ndarray, o: int, a: int) -> None:
-    """Set doubles to the index of the largest or least number of each row."""
+    """Set doubles to the index of the largest or smallest number of each row."""
     for i in range(p[9]):
         best, at = -np.inf, 0
         for j in range(p[10]):
@@ -308,7 +308,7 @@ def argmax(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def cumulate(p: np.ndarray, o: int, a: int) -> None:
-    """Set running sums, products or maxima along the last axis, also reversed or exclusive."""
+    """Set running sums or products along the last axis, optionally reversed or exclusive."""
     code, count, excluded, backward = p[13], p[10], p[14], p[15]
     for i in range(p[9]):
         total = 1.0 if code == _PRODUCT_OF else 0.0
@@ -330,14 +330,14 @@ def cumulate(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def softmax(p: np.ndarray, o: int, a: int) -> None:
-    """Set rows to their softmax; after every row there is room for one number."""
+    """Set rows to their softmax; each output row must have room for one more number."""
     full, zero = np.int64(4 * LANES), np.int64(0)
     for i in range(p[8]):
         x, y, count = a + 4 * i * p[10], o + 4 * i * p[11], np.int64(p[9])
         vectors = (count + LANES - 1) // LANES
-        largest = y + full * vectors  # one number after the row
+        largest = y + full * vectors  # the address after the row
         set_float(largest, max_of(x, count))
-        # The largest is subtracted, so that no exponential overflows.
+        # The largest number is subtracted, so that no exponential overflows.
         _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
         _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
@@ -346,7 +346,7 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def products(p: np.ndarray, o: int, a: int, b: int) -> None:
-    """Set [groups, rows, columns] to the matrix products of two values, neither a constant."""
+    """Set [groups, rows, columns] to the matrix products of two values that are not constant."""
     groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
     for g in range(groups):
         for m in range(rows):

@@ -1,4 +1,4 @@
-"""Rules of elementwise operations."""
+"""Lowering rules of element-wise operations."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from autoregressive.machine.formulas import FUNCTIONS
 from autoregressive.machine.lowering import Lowering, rule
 from autoregressive.machine.values import KNOWN, Any_Value, Constant, Unlowerable, is_wide
 
-# Names in `formulas` of the functions of operations, where the two names differ.
+# Function names in `formulas` that differ from the names of the operations.
 _OTHER_NAMES = {
     "AddV2": "Add", "BiasAdd": "Add", "Div": "RealDiv", "Mod": "FloorMod", "Inv": "Reciprocal",
     "Round": "Rint", "SelectV2": "Select",
@@ -25,14 +25,14 @@ def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
     base, exponent = inputs
     if isinstance(exponent, Constant) and exponent.size == 1:
         made = _known_power(lowering, base, float(exponent.array.reshape([])))
-        # An exponent with more axes than its base would add them.
+        # An exponent with more axes than its base would add axes.
         if made is not None and len(exponent.shape) <= len(base.shape):
             return [made]
     return [lowering.map("Pow", base, exponent)]
 
 
 def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
-    """Return a power by vector functions (GELU by tanh has a cube), or None if none computes it."""
+    """Return a power computed by vector functions (GELU has a cube), or None if it has none."""
     by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
     if exponent == 3.0:
         return lowering.map("Mul", lowering.map("Square", base), base)

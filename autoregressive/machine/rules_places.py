@@ -1,4 +1,4 @@
-"""Rules of operations that read and write rows at a place that changes from step to step."""
+"""Lowering rules of operations that read or write rows at an index that varies by step."""
 
 import dataclasses
 import operator
@@ -19,11 +19,11 @@ from autoregressive.machine.values import (
     contiguous,
 )
 
-MOST_WRITES = 16  # rows of one update
+MOST_WRITES = 16  # largest number of rows in one update
 
 
 def components(lowering: Lowering, given: Any_Value) -> list[Any_Value]:
-    """Return the numbers of a small vector, each a constant or a value."""
+    """Return the entries of a small vector, each a constant or a value."""
     if isinstance(given, Constant):
         return [Constant(each) for each in given.array]
     if given.buffer in lowering.packed and given.start == 0:
@@ -101,7 +101,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
-    """Return a value, its axes before `axis` merged (size, stride), and the size of one row."""
+    """Return a value, size and stride of its merged axes before `axis`, and the size of a row."""
     for _ in range(2):
         before = axes_of(given.shape[:axis], given.strides[:axis]) or [(1, 0)]
         after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]
@@ -185,9 +185,9 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
 
 
 def written(lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int) -> Value:
-    """Return a value in which `update` replaces rows of an axis, starting at a place.
+    """Return a value in which `update` replaces rows of an axis, starting at an index.
 
-    Whether it is changed in place is decided later, when all its readers are known.
+    Whether the update is done in place is decided later, when all readers are known.
     """
     update = lowering.materialised(update)
     at = lowering.value(place)

@@ -1,4 +1,4 @@
-"""Rules of products: matrix products, also with a constant matrix, and convolutions."""
+"""Lowering rules of matrix products, einsums and convolutions."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ def _einsum(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
 
 
 def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the terms and the result with unused letters in place of an ellipsis."""
+    """Return an einsum's terms and result with unused letters in place of the ellipsis."""
     most = max(rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True))
     free = [letter for letter in "zyxwvutsrq" if letter not in "".join([*terms, result])]
     letters = "".join(free[:most])
@@ -66,7 +66,7 @@ def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str]
 
 
 def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str) -> Any_Value:
-    """Return the sum of products that terms in Einstein's notation describe."""
+    """Return the sum of products that einsum terms describe."""
     if all(isinstance(each, Constant) for each in inputs):
         arrays = [each.array for each in inputs if isinstance(each, Constant)]
         return Constant(np.einsum(",".join(terms) + "->" + result, *arrays))
@@ -97,7 +97,7 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
 def _without_lone(
     lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
 ) -> tuple[list[Any_Value], list[str]]:
-    """Return the terms after sums over letters that occur in only one of them."""
+    """Sum over letters that occur in only one term; return the new inputs and terms."""
     made, named = [], []
     for index, (each, term) in enumerate(zip(inputs, terms, strict=True)):
         others = "".join(terms[:index] + terms[index + 1 :]) + result
@@ -118,7 +118,7 @@ def _product(
     sized: dict[str, int],
     is_batched: bool,
 ) -> Any_Value:
-    """Return the product [batch, a, c] of two inputs whose axes are given by letters."""
+    """Return the product of two inputs whose axes are given by letters."""
     both, (left, right), inner = letters
     groups = (both, left, inner), (both, inner, right)
     arranged = []
@@ -143,7 +143,7 @@ def _product(
 
 
 def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
-    """Return the product [groups, rows, columns] of two values that change from step to step."""
+    """Return the product [groups, rows, columns] of two values that are not constant."""
     if first.wide or second.wide:
         raise Unlowerable("a product of doubles or whole numbers")
     groups, rows, inner = first.shape
@@ -186,7 +186,7 @@ def _depthwise(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) ->
 def _patches(
     lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
 ) -> tuple[Value, np.ndarray, list[int]]:
-    """Return patches [height, width, taps, taps, channels], the kernel, and height and width."""
+    """Return patches [height, width, taps, taps, channels], the kernel, and [height, width]."""
     given, kernel = lowering.value(inputs[0]), inputs[1]
     if op.get_attr("data_format") != b"NHWC" or given.shape[0] != 1 or given.wide:
         raise Unlowerable("channels are not last")
@@ -205,7 +205,7 @@ def _patches(
     inside = (rows >= 0) & (rows < given.shape[1]) & (columns >= 0) & (columns < given.shape[2])
     channels = given.shape[3]
     place = (rows * given.shape[2] + columns)[..., None] * channels + np.arange(channels)
-    if not inside.all():  # one zero after the entries
+    if not inside.all():  # append one zero to the entries
         flat = reshaped(lowering, given, [given.size])
         zero = Constant(np.zeros([1], np.float32))
         given = lowering.value(joined(lowering, [flat, zero], 0))

@@ -1,4 +1,4 @@
-"""Rules of operations along an axis: sums, largest entries, running sums, softmax."""
+"""Lowering rules of operations along an axis: reductions, argmax, running sums, softmax."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def _reduction(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) ->
 def reduced(
     lowering: Lowering, name: str, given: Any_Value, axes: Sequence[int], keep: bool
 ) -> Any_Value:
-    """Return the named reduction over axes: a sum, mean, maximum, minimum or product."""
+    """Return the named reduction over axes, such as a sum or a maximum."""
     rank = len(given.shape)
     axes = sorted({axis % rank for axis in axes}) if rank else []
     if isinstance(given, Constant):
@@ -67,7 +67,7 @@ def reduced(
 
 
 def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tuple[Any, ...] | None:
-    """Return (size, stride) of two kept axes and of the reduced one; None if there are more."""
+    """Return (size, stride) of two kept axes and of the reduced axis; None if there are more."""
     stay, go = (
         axes_of([value.shape[i] for i in part], [value.strides[i] for i in part])
         for part in (others, axes)
@@ -79,7 +79,7 @@ def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tup
 
 
 def _last(lowering: Lowering, given: Value, axis: int) -> tuple[Value, list[tuple[int, ...]]]:
-    """Return a value with `axis` moved last, and the axes before it merged into one at most."""
+    """Return a value with `axis` moved to the end, and its other axes merged into one."""
     turned = lowering.value(lowering.arranged(given, lambda x: np.moveaxis(x, axis, -1)))
     before = axes_of(turned.shape[:-1], turned.strides[:-1])
     if len(before) > 1:
@@ -122,7 +122,7 @@ def _softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     if given.shape[-1] > 1 and given.strides[-1] != 1:
         given = lowering.materialised(given)
     turned, ((outer, step),) = _last(lowering, given, -1)
-    pitch = padded(turned.shape[-1]) + LANES  # with room for one number after every row
+    pitch = padded(turned.shape[-1]) + LANES  # with room for one more number per row
     out = contiguous([outer, turned.shape[-1]], np.float32, pitch=pitch)
     limited = 1 if turned.filled == len(turned.shape) - 1 else None
     out = dataclasses.replace(out, filled=None if limited is None else 1)
@@ -151,7 +151,7 @@ def _one_hot(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
         raise Unlowerable("its axis is not the last one")
     count = int(whole(depth))
     index = lowering.arranged(given, lambda x: x[..., np.newaxis])
-    if count <= 1 << 24:  # exact in a float
+    if count <= 1 << 24:  # exact in float32
         index = cast(lowering, index, np.dtype(np.float32))
     test = lowering.map("Equal", index, Constant(np.arange(count, dtype=index.dtype)))
     known = isinstance(on, Constant) and isinstance(off, Constant)

@@ -1,4 +1,4 @@
-"""Rules of operations that only select, reorder and repeat entries, written in NumPy."""
+"""Lowering rules of operations that only select, reorder and repeat entries."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from autoregressive.machine.values import (
 
 
 def whole(given: Any_Value, what: str = "a size or an axis") -> np.ndarray:
-    """Return the array of a constant; raise Unlowerable for a value that changes."""
+    """Return the array of a constant; raise Unlowerable for a value that varies by step."""
     if not isinstance(given, Constant):
         raise Unlowerable(f"{what} that changes from step to step")
     return given.array
@@ -65,7 +65,7 @@ def _reshape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
 
 
 def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Value:
-    """Return a value reshaped."""
+    """Reshape a value."""
     if isinstance(given, Value) and not given.contiguous:
         made = rearranged(given, lambda x: x.reshape(shape))
         if isinstance(made, Value):
@@ -75,7 +75,7 @@ def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Valu
 
 
 def _arrangement(*names: str) -> Callable[..., Any]:
-    """Register a function that gives an operation's arrangement of its first input's entries."""
+    """Register a function that returns how an operation rearranges its first input, in NumPy."""
 
     def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
         @rule(*names)
@@ -205,7 +205,7 @@ def _concat(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
 
 
 def joined(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
-    """Return values concatenated along an axis."""
+    """Concatenate values along an axis."""
     parts = [part for part in parts if part.size]
     if len(parts) == 1:
         return parts[0]
@@ -218,7 +218,7 @@ def joined(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
 
 
 def filled(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: int) -> Value:
-    """Return a new value that is filled with parts, one after another along an axis."""
+    """Return a new value that is filled with parts in sequence along an axis."""
     key = ("joined", tuple(shape), axis, tuple(_identity(lowering, part) for part in parts))
     found = lowering.joined.get(key)
     if found is not None:
@@ -259,7 +259,7 @@ def _pad(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[
 
 
 def slicing(op: tf.Operation, begin: Any, end: Any, steps: Any) -> tuple:
-    """Return the NumPy index that is equivalent to a strided slice."""
+    """Return the NumPy index equivalent to a strided slice."""
     masks = {
         name: int(op.get_attr(f"{name}_mask"))
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")

@@ -1,4 +1,4 @@
-"""The end of a step: gives its results, and puts the states in their places for the next one."""
+"""The end of a step: output its results, and store the new states for the next step."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from autoregressive.machine.values import Any_Value, Buffer, Value, contiguous
 def settle(
     lowering: Lowering, states: Sequence[tuple[Value, Any_Value]], results: Sequence[Any_Value]
 ) -> None:
-    """Add the instructions that give the results and put every new state where the old one is.
+    """Add instructions that output the results and store new states in place of the old ones.
 
-    Rows are written to a state in place if no instruction reads the old state afterwards.
+    Rows are written in place if no instruction reads the old state afterwards.
 
     Args:
-      lowering: the lowering of the step, with all other instructions.
-      states: old and new value of each state.
+      lowering: the lowering of the step, which contains all other instructions.
+      states: the old and the new value of each state.
       results: the results of the step, in order.
     """
     assembly = lowering.assembly
@@ -58,7 +58,7 @@ def _same(old: Value, new: Any_Value) -> bool:
 
 
 def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> list[Instruction]:
-    """Return the writes that make the new state from the old one, the last of them first."""
+    """Return the writes that turn the old state into the new one, last write first."""
     if not isinstance(new, Value) or new.start != 0 or not new.contiguous:
         return []
     chain, buffer = [], new.buffer
@@ -71,7 +71,7 @@ def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> li
 
 
 def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any_Value]]) -> Value:
-    """Return a new state, copied if it lies in an old one that may be overwritten first."""
+    """Return a new state, copied if it is stored in an old state that may be overwritten first."""
     value = lowering.value(new)
     if any(value.buffer is old.buffer for old, _ in states):
         return lowering.copied(contiguous(value.shape, value.dtype), value, fills=True)
@@ -81,7 +81,7 @@ def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any
 def _write_in_place(
     lowering: Lowering, states: Sequence[tuple[Value, Any_Value]], last: list[Instruction]
 ) -> None:
-    """Decide for every write whether it changes the old value itself or a copy of it."""
+    """Decide for every write whether it changes the old value or a copy of it."""
     assembly = lowering.assembly
     kept = {old.buffer for old, _ in states}
     instructions = needed([*assembly.instructions, *last])
@@ -115,7 +115,7 @@ def _write_in_place(
 
 
 def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> set[Buffer]:
-    """Return the states that grow by one with every step."""
+    """Return the states that increase by one in every step."""
     found = set()
     for old, new in states:
         if isinstance(new, Value) and old.wide and old.size == 1:
@@ -126,7 +126,7 @@ def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> 
 
 
 def _limit(instructions: Sequence[Instruction], is_counted: bool) -> None:
-    """Keep only those limits after which no instruction reads rows that were left out."""
+    """Keep only limits with which no instruction reads rows that were skipped."""
     readers: dict[Buffer, list[Instruction]] = {}
     for each in instructions:
         for place in each.reads:

@@ -1,4 +1,4 @@
-"""Values of a step while it is lowered: constants, and views of buffers in the workspace."""
+"""Values of a step that is being lowered: constants, and views of workspace buffers."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 _NUMBERS = itertools.count()
-FLOATS = (np.dtype(np.float32), np.dtype(bool))  # stored in one word each; others are doubles
+FLOATS = (np.dtype(np.float32), np.dtype(bool))  # stored as float32; other types as doubles
 KNOWN = tuple(
     np.dtype(name)
     for name in ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16")
@@ -17,16 +17,16 @@ KNOWN = tuple(
 
 
 class Unlowerable(Exception):  # noqa: N818  (not an error of the network)
-    """The machine does not know an operation; the message names it and its layer."""
+    """The machine does not support an operation; the message names it and its layer."""
 
 
 class Buffer:
-    """Memory for numbers of one type in the workspace of a row.
+    """Memory for numbers of one type in a row's workspace.
 
     Args:
       size: number of numbers.
-      wide: whether the numbers are doubles, of two words each.
-      kept: whether the buffer outlives a step.
+      wide: whether the numbers are doubles, which take two words each.
+      kept: whether the buffer's content is kept from one step to the next.
     """
 
     def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
@@ -44,13 +44,13 @@ class Value:
     """A view of a buffer.
 
     Attributes:
-      buffer: the buffer that holds the value.
+      buffer: the buffer that contains the value.
       start: index of the value's first number in the buffer.
       shape: sizes of the value's axes.
-      strides: spacing of adjacent entries along each axis, in numbers.
-      dtype: type of the TensorFlow tensor that the value stands for.
-      filled: the axis of which only the first rows, up to the present position, matter; None: all
-        rows of all axes matter.
+      strides: distance between adjacent entries along each axis, in numbers.
+      dtype: type of the TensorFlow tensor that the value represents.
+      filled: the axis along which only the rows up to the current position are used; None: all rows
+        of all axes are used.
     """
 
     buffer: Buffer
@@ -72,7 +72,7 @@ class Value:
 
     @property
     def contiguous(self) -> bool:
-        """True if the entries follow each other in order."""
+        """True if the entries are stored in order without gaps."""
         return axes_of(self.shape, self.strides) in ([], [(self.size, 1)])
 
 
@@ -80,7 +80,7 @@ class Constant:
     """A value that is known before the first step.
 
     Args:
-      array: the value, in the dtype of the TensorFlow tensor.
+      array: the value, with the dtype of the TensorFlow tensor.
     """
 
     def __init__(self, array: Any) -> None:
@@ -88,7 +88,7 @@ class Constant:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of its axes."""
+        """Sizes of the axes."""
         return self.array.shape
 
     @property
@@ -113,13 +113,13 @@ def is_wide(dtype: np.dtype) -> bool:
 def contiguous(
     shape: Sequence[int], dtype: Any, kept: bool = False, pitch: int | None = None
 ) -> Value:
-    """Return a new contiguous value in a buffer of its own.
+    """Return a new contiguous value in a new buffer.
 
     Args:
       shape: sizes of the value's axes.
       dtype: type of the value's entries.
-      kept: whether the buffer outlives a step.
-      pitch: numbers from one row of the last axis to the next; by default that axis' size.
+      kept: whether the buffer's content is kept from one step to the next.
+      pitch: distance between rows of the last axis, in numbers; by default that axis's size.
     """
     shape = tuple(int(size) for size in shape)
     inner = shape[-1] if shape else 1
@@ -183,7 +183,7 @@ def indices(value: Value) -> np.ndarray:
 
 
 def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Value | np.ndarray:
-    """Return a value rearranged, as a view or, where strides cannot describe it, as indices.
+    """Rearrange a value, as a view or, if strides cannot describe the result, as indices.
 
     Args:
       value: the value to rearrange.

@@ -9,8 +9,8 @@ from numba import types
 from autoregressive.machine.kernels import compiled
 from autoregressive.machine.llvm import INT, emitted, pointer_at
 
-# How often a counter is read, in about half a microsecond, before the core is yielded: with more
-# patience, threads that share a core would wait for each other to be interrupted.
+# Number of reads of a counter, which take about half a microsecond, before the core is yielded.
+# With more reads, threads that share a core would wait for each other to be interrupted.
 _PATIENCE = 2000
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())

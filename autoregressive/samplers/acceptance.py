@@ -1,22 +1,22 @@
-"""The two rules by which a pass of the model accepts the symbols that a draft proposes.
+"""The two rules by which a model accepts the symbols that a draft proposes.
 
-Coupling keeps a proposal that is the symbol which the model itself draws with its noise. The
-symbols are those of every other sampler for the same noise, whatever the draft proposes, at any
-temperature: the rule for tokens and for anything whose samples must stay what they are. It seldom
-keeps one of 65,536 levels, since the draft must hit the very level.
+Coupling keeps a proposal if it equals the symbol that the model itself draws with its noise. The
+symbols are the same as with every other sampler for the same noise, whatever the draft proposes, at
+any temperature. It suits tokens, and all cases in which samples must not change. With 65,536 levels
+it seldom keeps a proposal, because the draft must hit the exact level.
 
-Rejection keeps a proposal of the draft's distribution q with probability min(1, p / q), p being the
-model's; the first that is not kept is drawn anew from the residual distribution
+Rejection keeps a proposal from the draft's distribution q with probability min(1, p / q), where p
+is the model's distribution; the first that is not kept is redrawn from the residual distribution
 
     r(x) = max(0, p(x) - q(x)) / sum_x max(0, p(x) - q(x))
 
 so that every symbol has the model's distribution (Leviathan et al. 2023, arXiv 2211.17192, theorem
-3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925), but is another draw than those of
-the other samplers. r is drawn by rejection: a candidate of p is kept with probability max(0, 1 - q
-/ p). It is the rule for many levels, of which neighbours are alike: 16-bit sound.
+3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925), but differs from the draws of the
+other samplers. r is drawn by rejection: a candidate from p is kept with probability max(0, 1 - q /
+p). It suits many levels with similar neighbours, as in 16-bit sound.
 
-All random numbers have an address, (seed, row, position), so that a symbol is a function of those
-before it and of its own numbers: the same in every block length and batch, up to rounding.
+All random numbers have an address (seed, row, position), so a symbol depends only on earlier
+symbols and on the numbers at its address: block length and batch affect only rounding.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ import tensorflow as tf
 from likelihoods import noise
 from likelihoods.distribution import Distribution
 
-CANDIDATES = 16  # in a round
-ROUNDS = 1 << 17  # at most: where so many candidates fail, p and q differ by rounding alone
-KEEPING, DRAWING = 1, 2  # folded into the seed, for random numbers of their own
+CANDIDATES = 16  # per round
+ROUNDS = 1 << 17  # at most; if all fail, p and q differ only by rounding
+KEEPING, DRAWING = 1, 2  # folded into the seed, for independent random numbers
 
 
 class SymbolDistributions(NamedTuple):
-    """Distributions of symbols, by their parameters [..., parameters]."""
+    """Distributions of symbols, given by parameters [..., parameters]."""
 
     likelihood: Distribution
     parameters: tf.Tensor
@@ -43,7 +43,7 @@ class SymbolDistributions(NamedTuple):
         return self.likelihood.log_prob(self.parameters, symbols)
 
     def at(self, place: tf.Tensor) -> "SymbolDistributions":
-        """Return the distributions at one position of each row, given as [batch]."""
+        """Return the distributions at one position per row, [batch]."""
         return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
 
 
@@ -59,12 +59,12 @@ class Block(NamedTuple):
     """The inputs of a draft and of a rule for one block of n symbols.
 
     Attributes:
-      noise: the noise of the model's distribution, [batch, n, noise channels]; by rejection the
-        noise of the draft's own.
+      noise: the noise of the model's distribution, [batch, n, noise channels]; for rejection, the
+        noise of the draft's distribution.
       condition: the block's condition: [batch, n, channels], `NamedConditions` or None.
-      temperature: 1 samples the model, smaller values are closer to its mode; 1 by rejection.
-      draft_condition: the condition of a draft that reads something else than the model; else None.
-      address: the address of the random numbers by rejection; None by coupling.
+      temperature: 1 samples the model, smaller values approach its mode; must be 1 for rejection.
+      draft_condition: the draft's condition if it differs from the model's; otherwise None.
+      address: the address of the random numbers for rejection; None for coupling.
     """
 
     noise: tf.Tensor
@@ -74,10 +74,11 @@ class Block(NamedTuple):
     address: Address | None = None
 
 
-# From the first wrong position [batch] to the symbols there, int32 [batch, 1 or n].
+# Function from the first rejected position [batch] to new symbols there, int32 [batch, 1 or n].
 Fresh = Callable[[tf.Tensor], tf.Tensor]
-# From a guess int32 [batch, n], the model's distributions given the guess before each symbol, the
-# draft's or None, and the block: which symbols are kept, bool [batch, n], and what replaces one.
+# Function from a guess int32 [batch, n], the model's distributions given the guess before each
+# symbol, the draft's distributions or None, and the block, to which symbols are kept, bool [batch,
+# n], and a `Fresh`.
 Rule = Callable[
     [tf.Tensor, SymbolDistributions, SymbolDistributions | None, Block], tuple[tf.Tensor, Fresh]
 ]
@@ -86,7 +87,7 @@ Rule = Callable[
 def coupling(
     guess: tf.Tensor, p: SymbolDistributions, q: SymbolDistributions | None, block: Block
 ) -> tuple[tf.Tensor, Fresh]:
-    """Keep the symbols that the model draws with its own noise; a `Rule`."""
+    """Keep the symbols that the model itself draws with its noise; a `Rule`."""
     del q  # any proposal will do
     drawn = p.likelihood.sample(p.parameters, block.noise, block.temperature)
     own = tf.cast(tf.reshape(drawn, guess.shape), tf.int32)
@@ -116,7 +117,7 @@ RULES: dict[str, Rule] = {"coupling": coupling, "rejection": rejection}
 def kept(
     guess: tf.Tensor, q: SymbolDistributions, p: SymbolDistributions, address: Address
 ) -> tf.Tensor:
-    """Return which proposals int32 [batch, time] of `q` are kept, given p after each, bool."""
+    """Return which proposals int32 [batch, time] from `q` are kept, bool [batch, time]."""
     seed = noise.fold_in(address.seed, KEEPING)
     uniform = noise.uniform(seed, address.rows, address.start, guess.shape[1])[..., 0]
     return tf.math.log(uniform) <= p.log_prob(guess) - q.log_prob(guess)
@@ -125,7 +126,7 @@ def kept(
 def redrawn(
     q: SymbolDistributions, p: SymbolDistributions, address: Address, wanted: tf.Tensor
 ) -> tf.Tensor:
-    """Return levels of the residual distribution of one position per row where wanted, [batch]."""
+    """Draw levels [batch] from the residual distribution at one position per row, where wanted."""
 
     def draw(
         count: tf.Tensor, levels: tf.Tensor, found: tf.Tensor
@@ -142,7 +143,7 @@ def redrawn(
 def _candidate(
     q: SymbolDistributions, p: SymbolDistributions, address: Address, count: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the first kept one of a round of candidates, [batch], and whether there is one."""
+    """Return the first accepted candidate of a round, [batch], and whether there is one."""
     rows = tf.shape(address.rows)[0]
     numbers = count * CANDIDATES + tf.range(CANDIDATES)
     seeds = noise.fold_in(noise.fold_in(address.seed, DRAWING), numbers)

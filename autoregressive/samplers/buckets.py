@@ -1,36 +1,36 @@
-"""Sizes that a few compiled samplers serve: rows and times are padded, and what they make is cut.
+"""Pad rows and time steps to a few sizes, so that few samplers are compiled, and cut the results.
 
-Rows do not know each other, so that what is drawn for padding changes nothing.
+Rows are independent, so drawing the padded rows does not change the others.
 """
 
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.given import Condition, over_time
 from autoregressive.incremental.derive import bucket
+from autoregressive.named_conditions import Condition, over_time
 from autoregressive.prompts import Prompt
 from likelihoods.truncated import Choice
 
-DOUBLED = 16  # number of rows up to which buckets are powers of two; multiples of it beyond
+DOUBLED = 16  # buckets of rows are powers of two up to this number, multiples of it beyond
 
 
 def row_bucket(rows: int) -> int:
-    """Return the number of rows that are computed for so many."""
+    """Return the number of rows to compute for a batch of `rows` rows."""
     return 1 << (rows - 1).bit_length() if rows <= DOUBLED else -(-rows // DOUBLED) * DOUBLED
 
 
 def time_bucket(count: int) -> int:
-    """Return the number of times that a sampler is compiled for, which stops after `count`.
+    """Return the number of time steps to compile a sampler for that stops after `count`.
 
-    An accelerator asks its host before every step of a loop of unknown length, so that there the
-    count itself is compiled.
+    In a loop of unknown length, an accelerator synchronises with its host before every step, so the
+    exact count is compiled there.
     """
     return count if tf.config.list_logical_devices("GPU") else bucket(count)
 
 
 class Call(NamedTuple):
-    """The arguments of a sampler that belong to its rows."""
+    """The arguments of a sampler that have a batch axis."""
 
     noise: tf.Tensor
     condition: Condition
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     prompt: Prompt | None
 
     def of_rows(self, rows: int) -> "Call":
-        """Return the same for more rows, which repeat the last one."""
+        """Return the arguments for `rows` rows; additional rows repeat the last one."""
         heat = self.temperature
         if isinstance(heat, Choice):
             heat = heat._replace(temperature=_heat_of_rows(heat.temperature, rows))
@@ -54,7 +54,7 @@ class Call(NamedTuple):
         return Call(_of_rows(self.noise, rows), condition, heat, prompt)
 
     def of_times(self, times: int) -> "Call":
-        """Return the same for more times, which are zero."""
+        """Return the arguments for `times` time steps; additional steps are zero."""
         prompt = self.prompt
         if prompt is not None:
             prompt = prompt._replace(symbols=_of_times(prompt.symbols, times))

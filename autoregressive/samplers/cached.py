@@ -1,10 +1,10 @@
-"""A sampler with one step of the network per symbol and the past in a state."""
+"""The cached sampler: one step of the network per symbol, with the past kept in a state."""
 
 from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.given import first_state, over_time
+from autoregressive.named_conditions import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.registry import method
 from autoregressive.symbols import SteppedSymbols
@@ -20,7 +20,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols [batch, time, ...], the same as `naive`, by one step of the network each."""
+    """Draw the same symbols [batch, time, ...] as `naive`, with one step of the network each."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 
@@ -35,9 +35,9 @@ def cached_chunk(
     prompt: Prompt | None = None,
     count: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Any]:
-    """Return the next symbols [batch, time, ...] and the new state.
+    """Draw the next symbols [batch, time, ...]; return them and the new state.
 
-    It ends early, with symbols that mean nothing, where every row has ended or after `count`.
+    It ends early, leaving later symbols undefined, once every row has ended or after `count`.
 
     Args:
       network: a network of symbols with a step.
@@ -48,15 +48,15 @@ def cached_chunk(
         one number for each row.
       state: the state from `network.initial_state`, or from the previous chunk, whose length must
         have been a multiple of the network's block.
-      prompt: the symbols of this chunk that are given, and the one that ends a row; None: neither.
-      count: int32 scalar, the symbols to draw; None: for all of the noise.
+      prompt: the known symbols of this chunk and the one that ends a row; None: there are none.
+      count: int32 scalar, number of symbols to draw; None: one for each noise vector.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
     noise = _in_blocks(noise, block)
     condition = over_time(lambda x: _in_blocks(x, block), condition)
     blocks = tf.shape(noise)[1] // block if count is None else (count + block - 1) // block
     dtype = tf.float32 if distribution.levels is None else tf.int32
-    event = noise.shape[2:-1]  # axes of the symbols of one time
+    event = noise.shape[2:-1]  # shape of the symbols of one time step
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])
     step = network.stepper(condition)
 

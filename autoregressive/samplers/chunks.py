@@ -1,4 +1,4 @@
-"""Samplers that draw chunk after chunk and keep a state in between."""
+"""Samplers that draw one chunk after another and keep a state in between."""
 
 import abc
 from collections.abc import Callable, Iterator
@@ -10,17 +10,18 @@ import tensorflow as tf
 from autoregressive.samplers.time_windows import WINDOW, WindowPasses, by_time_windows
 from likelihoods.distribution import Distribution
 
-SHORTEST = 64  # samples of a chunk, so that short sequences share a program
+SHORTEST = 64  # shortest chunk, so that short sequences share a program
 
 
 class ChunkSampler(abc.ABC):
-    """A sampler with a network's current weights; compiled once for each shape of a chunk.
+    """A sampler with a network's current weights, compiled once for each shape of a chunk.
 
     Attributes:
-      found: name of what `generate_chunk` returns between the symbols and the state.
+      found: name of the second result of `generate_chunk`, between the symbols and the state.
+      heats_rows: whether the temperature may differ between rows, [batch, 1].
     """
 
-    found = "parameters"
+    found, heats_rows = "parameters", False
 
     def __init__(self, network: Any) -> None:
         self.network = network
@@ -28,7 +29,7 @@ class ChunkSampler(abc.ABC):
         self._prime = tf.function(self.primed, autograph=False, reduce_retracing=True)
 
     def present(self) -> Any:
-        """Return a sampler of the network's present weights; here this one."""
+        """Return a sampler with the network's current weights; by default, this sampler."""
         return self
 
     @abc.abstractmethod
@@ -36,23 +37,23 @@ class ChunkSampler(abc.ABC):
         """Return the state before the first symbol."""
 
     def generate_chunk(
-        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: float = 1.0
+        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: Any = 1.0
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return the next symbols, int32 [batch, time], what was `found`, and the next state.
+        """Return the next symbols int32 [batch, time], the result called `found`, the next state.
 
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
           condition: the condition of these symbols, [batch, time, channels], or None.
-          noise: their noise, float32 [batch, time, noise channels], of whole blocks.
-          temperature: 1 samples the model, less is closer to its mode.
+          noise: their noise, float32 [batch, time, noise channels], a multiple of the block.
+          temperature: 1 samples the model; smaller values are closer to its mode.
         """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
+        return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
 
     def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """Return the state after the given symbols, int32 [batch, time], from one parallel pass.
+        """Return the state after known symbols, int32 [batch, time], from one parallel pass.
 
-        `state` must be an initial state, except for passes to a fixed point; the time must be of
-        whole blocks.
+        `state` must be an initial state, except in fixed-point samplers; the number of symbols must
+        be a multiple of the block.
         """
         return self._prime(state, condition, levels)
 
@@ -62,7 +63,7 @@ class ChunkSampler(abc.ABC):
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the result of `generate_chunk`, a pure function of tensors and the weights.
 
-        The temperature is float32 [], or [batch], one for each.
+        The temperature is float32 [], or one for each row.
         """
 
     @abc.abstractmethod
@@ -71,15 +72,15 @@ class ChunkSampler(abc.ABC):
 
 
 class FixedPointSampler(ChunkSampler):
-    """The sampler by passes over a window, whose number it finds.
+    """A fixed-point sampler over windows, which reports its number of passes.
 
     Args:
       passes: the network's passes over a block, with the `network`.
       distribution: the distribution of a symbol.
-      window: number of symbols that a pass computes; rounded up to whole bunches.
+      window: number of symbols that a pass computes; rounded up to a multiple of `bunch`.
     """
 
-    found = "passes"
+    found, heats_rows = "passes", True
 
     def __init__(
         self, passes: WindowPasses, distribution: Distribution, window: int = WINDOW
@@ -110,22 +111,22 @@ def in_chunks(
     condition: Any,
     count: int,
     length: int,
-    temperature: float = 1.0,
+    temperature: Any = 1.0,
     known: np.ndarray | None = None,
     passes: Any = None,
 ) -> Iterator[np.ndarray]:
-    """Yield symbols [batch, up to length], chunk after chunk; the last one is padded to be drawn.
+    """Yield chunks of symbols [batch, up to length]; the last one is padded while it is drawn.
 
     Args:
       sampler: a `ChunkSampler`.
       batch: number of rows.
-      noise: returns the noise of a position and as many symbols.
-      condition: [batch, time, channels] of all positions, those of `known` included, or None.
+      noise: function from a position and a number of symbols to their noise.
+      condition: [batch, time, channels] for all positions, including those of `known`, or None.
       count: number of symbols to draw.
       length: number of symbols of a chunk.
-      temperature: 1 samples the model, less is closer to its mode.
-      known: symbols [batch, time] that come before, or None.
-      passes: its `add` takes the passes and symbols of a sampler that finds its passes; or None.
+      temperature: 1 samples the model; smaller values are closer to its mode.
+      known: symbols [batch, time] before the first to draw, or None.
+      passes: object whose `add` receives each chunk's numbers of passes and symbols, or None.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)
@@ -144,19 +145,19 @@ def in_chunks(
 
 
 def padded(values: tf.Tensor, length: int) -> tf.Tensor:
-    """Return [batch, time, ...] at full length, so that nothing is compiled for a rest."""
+    """Pad values [batch, time, ...] to full length, so that no shorter chunk is compiled."""
     others = [[0, 0]] * (len(values.shape) - 2)
     return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])
 
 
 def chunk_length(wanted: int, count: int, block: int, longest: int | None = None) -> int:
-    """Return the symbols of a chunk: whole blocks, and few for a short sequence.
+    """Return the number of symbols per chunk, a multiple of the block, small for short sequences.
 
     Args:
-      wanted: number of symbols that a caller wants.
-      count: number of symbols in all.
-      block: number of symbols that are drawn as one.
-      longest: number of symbols of the longest chunk; None: any.
+      wanted: number of symbols per chunk that the caller requested.
+      count: total number of symbols.
+      block: number of symbols that are drawn together.
+      longest: number of symbols of the longest allowed chunk; None: no limit.
     """
     length = min(wanted, longest or wanted, max(SHORTEST, 1 << (count - 1).bit_length()))
     return -(-length // block) * block

@@ -1,4 +1,4 @@
-"""The one cache of what is compiled for a model."""
+"""A cache of a model's compiled functions."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,13 +9,13 @@ Made = TypeVar("Made")
 
 
 class Compiled:
-    """Samplers and functions of a model, each made once by its name; they last as long as it."""
+    """A model's samplers and compiled functions, created once per name and kept with the model."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
 
     def once(self, name: Any, make: Callable[[], Made]) -> Made:
-        """Return what was made under a name, or make it."""
+        """Return the object cached under a name; create it if there is none."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -23,12 +23,12 @@ class Compiled:
     def function(
         self, name: Any, function: Callable[..., Any], jit_compile: bool = False, **options: Any
     ) -> Callable[..., Any]:
-        """Return a function as TensorFlow compiles it, once per name.
+        """Return a function wrapped in `tf.function`, created once per name.
 
         Args:
-          name: the key; a function of the same name is not compiled again.
+          name: the key; a second function of the same name is ignored.
           function: the function, of tensors.
-          jit_compile: compile it by XLA.
+          jit_compile: whether to compile it with XLA.
           **options: further options of `tf.function`.
         """
         options = {"autograph": False, "jit_compile": jit_compile, **options}

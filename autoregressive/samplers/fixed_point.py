@@ -1,9 +1,9 @@
-"""A sampler that passes over the whole sequence until nothing changes.
+"""The fixed-point sampler: passes over the whole sequence until nothing changes.
 
-With its noise fixed, every symbol is a function of the symbols before it. Iterated from any start,
-the passes converge to the one sequence that satisfies all these functions, in at most as many
-passes as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom
-2020, arXiv:2002.09928. `windows` does it in windows of an image, `time_windows` in windows of time.
+With the noise fixed, every symbol is a function of the symbols before it. From any start, repeated
+passes converge to the unique sequence that satisfies all these functions, in at most as many passes
+as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom 2020,
+arXiv:2002.09928. `windows` does this in windows of an image, `time_windows` in windows of time.
 """
 
 import tensorflow as tf
@@ -25,16 +25,16 @@ def fixed_point(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return the symbols that `naive` returns.
+    """Draw the same symbols as `naive`.
 
     Args:
       network: computes the parameters of every symbol from the symbols before it.
       distribution: the distribution whose parameters the network computes.
       noise: the random numbers of every symbol, [batch, time, noise channels] or
         [batch, height, width, ..., noise channels].
-      condition: what the network is conditioned on, or None.
+      condition: the conditions that the network reads, or None.
       temperature: divides the logits; 1 samples the model.
-      prompt: the symbols that are known of every row, in time order.
+      prompt: the known symbols of every row, in time order; None: there are none.
     """
     symbols = empty_symbols(distribution, noise)
     windows = settings_of(network, noise.shape[1]) if symbols.shape.rank == 4 else {}
@@ -49,6 +49,6 @@ def fixed_point(
         drawn = drawn if prompt is None else prompt.over(drawn, 0)
         return tf.reduce_any(drawn != symbols), drawn
 
-    # Of an image they find what windows leave to settle, if anything.
+    # For an image, these passes settle pixels that the windows have left, if any.
     first = tf.constant(True), symbols
     return tf.while_loop(lambda changed, _: changed, body, first, maximum_iterations=most)[1]

@@ -1,8 +1,8 @@
-"""A sampler with a pass over the whole sequence per position, a slow reference."""
+"""The naive sampler, a slow reference: a full pass over the sequence per position."""
 
 import tensorflow as tf
 
-from autoregressive.given import over_time
+from autoregressive.named_conditions import over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols
 from autoregressive.samplers.registry import method
@@ -19,25 +19,25 @@ def naive(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols, int32 [batch, time, ...] or [batch, height, width, channels].
+    """Draw symbols [batch, time, ...] or [batch, height, width, channels], one pass each.
 
     Args:
-      network: a network of symbols; one that says its `reach`, the symbols before one that it
-        depends on, is evaluated on these alone, in whole blocks.
+      network: a network of symbols; if it has a `reach`, the number of earlier symbols that an
+        output depends on, it is evaluated only on these, in whole blocks.
       distribution: the distribution of a symbol.
       noise: the noise of all positions, [batch, time, ..., noise channels], or [batch, height,
-        width, ..., noise channels] for images; with an axis of channels where each has a symbol of
-        its own.
+        width, ..., noise channels] for images; with a channel axis if each channel has a separate
+        symbol.
       condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: symbols that are given.
+      prompt: the known symbols; None: there are none.
     """
     first = empty_symbols(distribution, noise)
     order, axes = network.positions(first), 2 if first.shape.rank == 4 else 1
     sizes = tf.shape(noise) if None in noise.shape else noise.shape
 
     def entry(values: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return the entry of a position, [batch, 1, ...]; the axes of an image stay two."""
+        """Return the entry at a position, [batch, 1, ...], or [batch, 1, 1, ...] for images."""
         rest = values.shape[1 + axes :]
         flat = tf.reshape(values, [sizes[0], -1, *rest])
         return tf.reshape(flat[:, position], [sizes[0], *[1] * axes, *rest])
@@ -47,8 +47,8 @@ def naive(
     def parameters_at(position: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         if reach is None or noise.shape[1] is None or reach + block >= noise.shape[1]:
             return entry(network.parameters(symbols, condition), position)
-        # The window begins with the sequence or as far back as the network reads, in whole blocks,
-        # so that the zeros a convolution pads with are those the sequence itself would have.
+        # The window starts with the sequence, or as far back as the network reads, in whole blocks,
+        # so that a convolution pads with zeros only where it would in the full sequence.
         first = tf.maximum(0, position - reach)
         first -= first % block
         places = tf.minimum(first + tf.range(reach + block), noise.shape[1] - 1)

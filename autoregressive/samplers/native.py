@@ -1,7 +1,7 @@
-"""A sampler whose step runs on the step machine: nothing is compiled for a new network or length.
+"""A sampler whose step runs on the step machine, without compilation for new networks or lengths.
 
-The step with its draw is traced for one row and lowered (`autoregressive.machine`); any number of
-rows run the same program. A processor's alternative to `cached`, which XLA compiles.
+The step and the draw are traced for one row and lowered to instructions (`autoregressive.machine`),
+which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import zeros_for
 from autoregressive.condition_values import condition_of
-from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
 from autoregressive.incremental.derive import Incremental
 from autoregressive.layout import layout_of
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
+from autoregressive.named_conditions import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 
-# XLA treats all rows of a batch in one operation; the machine runs every instruction for each row.
-MOST_ROWS = 8  # of a network whose instructions are small
-LARGE_INSTRUCTION = 150  # multiplications of one: from here on the machine is faster at any batch
+# XLA computes all rows of a batch in one operation; the machine runs every instruction per row.
+MOST_ROWS = 8  # largest batch for networks with small instructions
+LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at any batch size
 
 
 def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
-    """Return the sampler on the step machine, or None where it cannot or should not run.
+    """Return the sampler on the step machine, or None if it cannot or should not run here.
 
     Args:
       network: a network of symbols with a step.
@@ -44,7 +44,7 @@ class First(NamedTuple):
     Attributes:
       batch: number of rows.
       of_one: the state of one row, tensors by name.
-      of_rows: tensors of the state in their order, the same for all rows or [batch, ...] each.
+      of_rows: tensors of the state in order, each the same for all rows or [batch, ...].
     """
 
     batch: int
@@ -60,7 +60,7 @@ class NativeState(NamedTuple):
 
 
 class Native:
-    """The sampler of a network and a distribution on the step machine.
+    """A sampler for a network and a distribution that runs on the step machine.
 
     Args:
       network: a network in time order, with a step of one symbol.
@@ -74,23 +74,23 @@ class Native:
         self._faults: dict[Any, str] = {}
 
     def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
-        """Return symbols [batch, time], the same as `cached`, by the step machine."""
+        """Draw the same symbols [batch, time] as `cached` on the step machine."""
         return self.advance(
             noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
         )[0]
 
     def _horizon(self, length: int) -> int:
-        """Return the horizon of a state for `length` symbols; 0: of any number."""
+        """Return the horizon of a state for `length` symbols; 0: there is no limit."""
         if not getattr(self._network, "has_horizon", False):
             return 0
-        # Where a table of positions ends, a horizon is no power of two.
+        # A short table of positions can make the horizon less than the next power of two.
         stepped: Any = getattr(self._network, "stepped", None)
         return stepped.horizon(length)
 
     def begin(self, batch: int, length: int, condition: Any = None) -> "First":
         """Return the state before the first of `length` symbols of `batch` rows."""
         changed = [machine.refresh() for machine in self._machines.values()]
-        # A derived step reads the same weights as its first state, which is a pass of the network.
+        # The first state of a derived step depends only on weights that its step also reads.
         is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
         if any(changed) or not is_derived:
             self._firsts = {}
@@ -109,16 +109,16 @@ class Native:
     def advance(
         self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
-        """Return the next symbols [batch, time] and the new state.
+        """Draw the next symbols [batch, time]; return them and the new state.
 
         Args:
           noise: the noise of this chunk, [batch, time, ..., noise channels].
           condition: condition of this chunk: [batch, time, channels], `NamedConditions` or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode.
-          state: the state from `begin`, or from the previous chunk; it is consumed.
+          state: the state from `begin`, or from the previous chunk; it must not be used again.
 
         Raises:
-          UnsupportedNetworkError: the machine does not know an operation.
+          UnsupportedNetworkError: the machine does not support an operation.
         """
         given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
         settings = [np.asarray(temperature)]
@@ -130,14 +130,14 @@ class Native:
             workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces)
         (symbols,) = state.machine.run(state.workspaces, *given)
-        event = symbols.shape[4:]  # after rows, times and the batch and time of a step
+        event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
     def machine(self, noise: tf.Tensor, condition: Any, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once.
 
         Raises:
-          UnsupportedNetworkError: the machine does not know an operation.
+          UnsupportedNetworkError: the machine does not support an operation.
         """
         flat = tf.nest.flatten(state)
         given = [noise, *timed_of(condition)]
@@ -152,11 +152,11 @@ class Native:
         return self._machines[key]
 
     def pays(self, batch: int, length: int, condition: Any = None) -> bool:
-        """Return whether the machine is faster than what XLA compiles, by what was measured.
+        """Return whether the machine is faster than XLA, according to measurements.
 
         Args:
           batch: number of rows.
-          length: number of symbols of each.
+          length: number of symbols of each row.
           condition: the conditions of the rows.
         """
         if self.fault(length, condition):
@@ -165,7 +165,7 @@ class Native:
         return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
     def fault(self, length: int, condition: Any = None) -> str:
-        """Return the operation that the machine does not know, "" if it knows all.
+        """Return an error text about an operation that the machine lacks; "" if there is none.
 
         Args:
           length: number of symbols of a row.
@@ -209,7 +209,7 @@ class Native:
 
 
 def _with_present_weights(state: NativeState) -> NativeState:
-    """Return a state that continues with the network's weights as they are now."""
+    """Return a state that continues with the network's current weights."""
     machine, workspaces = state
     contents = machine.contents(workspaces)
     return (

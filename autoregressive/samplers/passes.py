@@ -1,4 +1,4 @@
-"""The symbols of a sampler by whole passes, before and after a pass."""
+"""Create and draw the symbols of samplers that work in full passes."""
 
 import tensorflow as tf
 
@@ -7,13 +7,13 @@ from likelihoods.distribution import Distribution
 
 
 def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
-    """Return zeros of the shape and type of the symbols that the noise is for.
+    """Return zeros with the shape and type of the symbols for the given noise.
 
     Args:
-      distribution: the distribution of a symbol; if it has `channels`, one noise vector is for all
-        channels.
-      noise: [batch, time, noise channels] for time order; for raster order [batch, height, width,
-        noise channels] of whole pixels, or [batch, height, width, channels, noise channels].
+      distribution: the distribution of a symbol; if it has `channels`, all channels of a pixel
+        share one noise vector.
+      noise: [batch, time, noise channels] in time order; in raster order [batch, height, width,
+        noise channels] for whole pixels, or [batch, height, width, channels, noise channels].
     """
     dtype = tf.float32 if distribution.levels is None else tf.int32
     sizes, channels = tf.unstack(tf.shape(noise)), pixel_channels(distribution)
@@ -28,6 +28,6 @@ def sampled(
     temperature: float | tf.Tensor,
     like: tf.Tensor,
 ) -> tf.Tensor:
-    """Return samples of the shape and type of the symbols `like`."""
+    """Draw symbols with the shape and type of `like`."""
     drawn = distribution.sample(parameters, noise, temperature)
     return tf.cast(tf.ensure_shape(drawn, like.shape), like.dtype)

@@ -1,4 +1,4 @@
-"""Samplers by name: those of every model, and the table of those written for one kind."""
+"""Registries of samplers: general samplers by name, and samplers for particular networks."""
 
 import itertools
 from collections.abc import Callable
@@ -14,17 +14,17 @@ SAMPLERS: dict[str, Sampler] = {}
 
 
 class Written(NamedTuple):
-    """A sampler that is written for one kind of network and distribution.
+    """A table entry for a sampler that is written for one kind of network and distribution.
 
     Attributes:
       network: class of the network; subclasses match too.
       distribution: class of the distribution; subclasses match too.
-      factory: function of network and distribution that returns the sampler, or None.
-      method: name by which `method` takes it; "": only "auto" does.
-      ratio: times as fast as what the core derives at batch 1; None: nothing is derived, or a
-        user's that nobody measured.
-      measured: what the ratio was measured on; from 1.2 on a sampler is worth its lines.
-      on_processors: "auto" leaves it out where there is a GPU.
+      factory: function from network and distribution to the sampler, or None if it does not apply.
+      method: name by which the argument `method` selects it; "": only "auto" selects it.
+      ratio: speed relative to the derived sampler at batch size 1; None: there is no derived
+        sampler, or the speed was not measured.
+      measured: what the ratio was measured on; samplers below 1.2 are not worth keeping.
+      on_processors: whether "auto" skips it if there is a GPU.
     """
 
     network: type
@@ -40,15 +40,15 @@ TABLE: list[Written] = []
 
 
 def method(name: str) -> Callable[[Sampler], Sampler]:
-    """Register a sampler of every model, which `method=name` takes.
+    """Register a sampler for all models, selected by `method=name`.
 
     Args:
-      name: the name; a sampler of the same name is replaced.
+      name: the name; an existing sampler of the same name is replaced.
 
     Returns:
-      A decorator of a function with the arguments of `naive`: the network of symbols, the
-      distribution, the noise of all positions, the condition, the temperature, and the symbols that
-      are given or None. It returns the symbols, and XLA compiles it.
+      A decorator for a function with the arguments of `naive`: the network of symbols, the
+      distribution, the noise of all positions, the condition, the temperature, and the known
+      symbols or None. The function returns the symbols and is compiled with XLA.
     """
 
     def add(sampler: Sampler) -> Sampler:
@@ -66,14 +66,14 @@ def register(
     Args:
       network_type: class of the network; subclasses match too.
       distribution_type: class of the distribution; subclasses match too.
-      **fields: further fields of its row in the table, such as `method`, a name of its own.
+      **fields: further fields of the entry `Written`, such as `method`, the sampler's name.
 
     Returns:
-      A decorator of a factory. The factory takes the network, as the caller passed it to
-      `Autoregressive`, and the distribution. It returns a sampler with the signature of `naive`, or
-      a `ChunkSampler`, or None if it does not support their settings; the general samplers are then
-      used, and for sequences with a prompt. The factory is called once for each model, so the
-      sampler must read the weights whenever it is called. The sampler is not compiled by XLA.
+      A decorator for a factory. The factory takes the network, as passed to `Autoregressive`, and
+      the distribution. It returns a sampler with the signature of `naive`, or a `ChunkSampler`, or
+      None if it does not support their settings. In that case, and for prompts that the sampler
+      does not support, a general sampler is used. The factory is called once per model, so the
+      sampler must read the weights on every call. The sampler is not compiled with XLA.
     """
 
     def add(factory: Factory) -> Factory:
@@ -87,9 +87,9 @@ def specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
     """Return the registered sampler of the most specific matching types, or None.
 
     Args:
-      network: the network, as the caller passed it.
+      network: the network, as passed to `Autoregressive`.
       distribution: the distribution of a symbol.
-      method: name of the sampler; "auto": any that is for this machine.
+      method: name of the sampler; "auto": any sampler for this machine.
     """
     has_gpu = method == "auto" and bool(tf.config.list_physical_devices("GPU"))
     for row in _rows_of(network, distribution):
@@ -101,15 +101,15 @@ def specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
 
 
 def methods_of(network: Any, distribution: Any) -> tuple[str, ...]:
-    """Return the names that `method` takes for a network and a distribution, without drafts."""
+    """Return the values of `method` for a network and a distribution, without "speculative"."""
     own = [row.method for row in _rows_of(network, distribution) if row.method]
     return tuple(dict.fromkeys(["auto", *own, *SAMPLERS]))
 
 
 def _rows_of(network: Any, distribution: Any) -> list[Written]:
-    """Return the rows of the table for a network and a distribution.
+    """Return the table entries for a network and a distribution.
 
-    The most specific are first, and of those the fastest.
+    The most specific entries come first; among equally specific ones, the fastest.
     """
     table = sorted(TABLE, key=lambda row: -(row.ratio or 0.0))
     pairs = itertools.product(type(network).__mro__, type(distribution).__mro__)

@@ -1,17 +1,17 @@
-"""Speculative sampling: a cheap draft proposes blocks, and one pass of the model confirms them.
+"""Speculative sampling: a cheap draft proposes blocks, which passes of the model check.
 
 A pass over a proposed block computes the distribution of every symbol given the proposals before
-it. A rule (`acceptance`) says which proposals stand and what the first that does not becomes. From
-there the draft proposes again. What is drawn does not depend on the draft's quality; the number of
-passes does. Sources: Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting
-Autoregressive Models", arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
+it. A rule (`acceptance`) decides which proposals are kept and replaces the first that is not. From
+there the draft proposes again. The quality of the draft affects the number of passes, not the
+distribution of the samples. Sources: Wiggers and Hoogeboom 2020, "Predictive Sampling with
+Forecasting Autoregressive Models", arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
 """
 
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from autoregressive.given import first_state, over_time
+from autoregressive.named_conditions import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.acceptance import Block, Rule, SymbolDistributions, coupling
 from autoregressive.samplers.time_windows import WindowPasses
@@ -23,30 +23,30 @@ BLOCK = 16
 
 
 class Draft(Protocol):
-    """A source of proposals: pure functions of tensors, which XLA can compile."""
+    """A source of proposals; its methods are pure functions of tensors, which XLA can compile."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first symbol."""
 
     def memory(self, block: Block) -> Any:
-        """Return the state that the proposals of one block share, before the first of them."""
+        """Return the initial value of the state that the proposals of one block share."""
 
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: Any
     ) -> tuple[tf.Tensor, Any, Any]:
-        """Return symbols int32 [batch, n], the memory, and the state after the whole block.
+        """Return symbols int32 [batch, n], the new memory, and the state after the whole block.
 
         Args:
           block: the inputs of the block whose symbols are proposed.
-          symbols: int32 [batch, n], of which the first `known` are the model's.
-          known: int32 [batch]. Only the last known symbol may differ from the previous proposal's.
-          memory: what the previous proposal returned, or `memory(block)` at first.
+          symbols: int32 [batch, n]; the first `known` of each row are final.
+          known: int32 [batch]. Only the last known symbol may differ from the previous proposal.
+          memory: the memory that the previous proposal returned; at first, `memory(block)`.
           state: the draft's state before the block.
         """
 
 
 class SteppedPasses:
-    """`WindowPasses` of a network whose step takes several symbols at once."""
+    """`WindowPasses` for a network whose step takes several symbols at once."""
 
     bunch = 1
 
@@ -58,34 +58,34 @@ class SteppedPasses:
         return first_state(self.network, batch, length, condition)
 
     def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of symbols, and the network's state after them."""
+        """Return the parameters of the symbols, and the network's state after them."""
         inputs = tf.concat([state["input"], self.network.read(symbols)[:, :-1]], 1)
         return self.network.chunk(inputs, state["network"], condition)
 
     def after(self, read: Any, symbols: tf.Tensor, count: None = None) -> State:
-        """Return the state after a block, of which the last symbol may differ from the pass."""
+        """Return the state after a block, whose last symbol may differ from that in the pass."""
         del count  # the whole block
         return {"input": self.network.read(symbols[:, -1:]), "network": read}
 
 
 def passes_of(network: Any) -> WindowPasses:
-    """Return the passes of a network over blocks: its own `block_passes`, or by its step."""
+    """Return a network's `block_passes`, or passes by its step if it has none."""
     own: WindowPasses | None = getattr(network, "block_passes", None)
     return SteppedPasses(network) if own is None else own
 
 
 class Settled(NamedTuple):
-    """A block between two passes, and once all of it is settled.
+    """The progress of a block, during its passes and once all its symbols are final.
 
     Attributes:
       symbols: int32 [batch, n].
-      known: int32 [batch], the symbols that are final.
-      open: bool [], True while a row has symbols that are not.
-      corrected: int32 [batch], the symbols that are no proposals.
-      passes: int32 [], the model's passes so far.
-      memory: what the draft's proposals share.
-      states: the states of the model and of the draft after the block; until the block is settled,
-        what the model's pass read instead of its state.
+      known: int32 [batch], number of first symbols that are final.
+      open: bool [], True while any row has symbols that are not final.
+      corrected: int32 [batch], number of symbols at which a proposal was rejected.
+      passes: int32 [], number of the model's passes so far.
+      memory: the state that the draft's proposals share.
+      states: the states of the model and of the draft after the block; during the passes, the first
+        entry is what the model's last pass read.
     """
 
     symbols: tf.Tensor
@@ -107,7 +107,7 @@ def speculative(
     block: int = BLOCK,
     prompt: Prompt | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return symbols int32 [batch, time], and the number of passes of the network, int32 [].
+    """Draw symbols int32 [batch, time]; return them and the number of passes, int32 [].
 
     Args:
       network: a network of symbols whose step takes several symbols at once.
@@ -116,9 +116,9 @@ def speculative(
       condition: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
         number for each row, or a `Choice`.
-      draft: proposes the symbols.
-      block: symbols of a proposal.
-      prompt: the first symbols of each row, which are given; None: none are.
+      draft: source of the proposed symbols.
+      block: number of symbols per proposal.
+      prompt: the known first symbols of each row; None: there are none.
     """
     passes = passes_of(network)
     batch, wanted = noise.shape[0], noise.shape[1]
@@ -158,7 +158,7 @@ def speculative(
 def _given(
     prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a block's symbols, int32 [batch, size], and how many of each row are known."""
+    """Return a block's known symbols, int32 [batch, size], and their number in each row."""
     if prompt is None:
         return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
     symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)
@@ -174,16 +174,16 @@ def settled(
     states: Any,
     given: tuple[tf.Tensor, tf.Tensor],
 ) -> Settled:
-    """Return a block once all its symbols are settled, a pure function.
+    """Run passes over a block until all its symbols are final; a pure function.
 
     Args:
       passes: the model's passes over blocks.
       distribution: the distribution of the model's symbols.
-      rule: decides which proposals stand.
-      draft: proposes the symbols.
-      block: the inputs of draft and rule.
+      rule: the rule that decides which proposals are kept.
+      draft: source of the proposed symbols.
+      block: the inputs of the draft and the rule.
       states: the states of the model and of the draft before the block.
-      given: symbols int32 [batch, n], and how many of each row are known, int32 [batch].
+      given: symbols int32 [batch, n], and the number of known ones in each row, int32 [batch].
     """
     before, drafted = states
     (batch, size), index = given[0].shape, tf.range(given[0].shape[1])
@@ -227,9 +227,9 @@ class SteppedDraft:
 
     Args:
       network: the smaller model's network of symbols.
-      distribution: the smaller model's distribution, which takes the same noise.
-      length: number of symbols that it will propose; 0: unknown.
-      condition: the condition of the sequences that it will propose, or None.
+      distribution: the smaller model's distribution, which takes the same noise as the model's.
+      length: number of symbols of the sequences; 0: unknown.
+      condition: the condition of the sequences, or None.
     """
 
     def __init__(
@@ -243,17 +243,17 @@ class SteppedDraft:
         return first_state(self._network, batch, self._length, self._condition)
 
     def of_length(self, length: int, condition: Any = None) -> "SteppedDraft":
-        """Return the draft of sequences of `length` symbols under a condition."""
+        """Return the draft for sequences of `length` symbols with a condition."""
         return SteppedDraft(self._network, self._distribution, length, condition)
 
     def memory(self, block: Block) -> tuple[()]:
-        """Return nothing: proposals share no state."""
+        """Return an empty tuple, because proposals share no state."""
         return ()
 
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
-        """Return the block that continues the known symbols, the memory, and the state after it."""
+        """Return a block that continues the known symbols, the memory, and the state after it."""
         size, network = symbols.shape[1], self._network
         is_truncated = isinstance(block.temperature, Choice)
         distribution = Truncated(self._distribution) if is_truncated else self._distribution

@@ -1,12 +1,12 @@
-"""Fixed point of images: passes over windows of rows, each image behind its own frontier.
+"""Fixed-point sampling of images by passes over windows of rows, with a frontier per image.
 
-The stop is exact. A frontier separates pixels that are known to be final from the others. A pass
-draws the pixel at the frontier from final ones alone, so that it is final too; so is every pixel up
-to and including the first that the pass changes. An image is done when its frontier has passed its
-last pixel; each has a frontier of its own, and one that is done leaves its slot to the next.
+The stopping rule is exact. A frontier separates pixels that are known to be final from the others.
+A pass draws the pixel at the frontier from final pixels only, so it becomes final; so does every
+pixel up to and including the first that the pass changes. An image is finished when its frontier
+has passed its last pixel; the next image then takes its slot.
 
-What has settled is read only as far up as the network reads, and what is far below waits. Pixels
-behind the frontier are a guess, which changes the number of passes alone.
+Final rows are read only as far up as the network's receptive field, and rows far below wait. Pixels
+beyond the frontier are guesses, which affect only the number of passes.
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +17,18 @@ from autoregressive.samplers.passes import empty_symbols, sampled
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
 
-ACTIVE = 6  # rows of a window that are drawn: more would settle seldom
-FEW = 8  # passes over whole images before windows of them
-WORTH = 1.5  # an image must be so many times as high as a window
+ACTIVE = 6  # rows of a window that are drawn; more would seldom become final
+FEW = 8  # passes over whole images before passes over windows
+WORTH = 1.5  # smallest ratio of image height to window height
 
 
 class FixedPoint(NamedTuple):
-    """Images, and the passes they took.
+    """Images, and the number of passes that they took.
 
     Attributes:
       levels: the symbols, [batch, height, width, channels].
-      passes: int32 [batch], those that each image was in.
-      batch_passes: int32 [], of the network, over all slots at once.
+      passes: int32 [batch], number of passes that each image took part in.
+      batch_passes: int32 [], number of network passes, each over all slots.
     """
 
     levels: tf.Tensor
@@ -37,20 +37,20 @@ class FixedPoint(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The sampler's arguments that every pass reads, and its settings.
+    """The arguments and settings that every pass reads.
 
     Attributes:
-      network: a network of images. `rows_above` says how many rows upwards it reads; None: all.
-        With a condition it has `rows_of(condition, at)`, that of rows of images int32 [images,
-        rows, 2]. It may have `forecast(parameters, symbols, newer, condition)`, the parameters that
-        it expects after newer symbols; the others guess these themselves.
-      distribution: the distribution of a symbol. Where it has `twins`, the rows of a batch are so
-        many parts of the same images, which take every step together.
+      network: a network of images. `rows_above` is the number of rows upwards that it reads; None:
+        all. With a condition, it has `rows_of(condition, at)`, which selects rows of images by
+        int32 [images, rows, 2]. It may have `forecast(parameters, symbols, newer, condition)`,
+        which predicts the parameters given newer symbols, for a better next guess.
+      distribution: the distribution of a symbol. If it has `twins`, the batch contains that many
+        versions of each image, which take every step together.
       noise: the noise of all positions, [batch, height, width, ..., noise channels].
       condition: the condition of all positions, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      rows: rows that a pass computes.
-      slots: images that a pass computes; None: all.
+      rows: number of image rows that a pass computes.
+      slots: number of images that a pass computes; None: all.
     """
 
     network: Any
@@ -67,7 +67,7 @@ class Sampling(NamedTuple):
         return getattr(self.distribution, "twins", 1)
 
     def condition_at(self, at: tf.Tensor) -> Any:
-        """Return the condition of the rows of images at int32 [images, rows, 2]."""
+        """Return the condition for rows of images, indexed by int32 [images, rows, 2]."""
         if self.condition is None or (self.slots is None and self.rows == self.noise.shape[1]):
             return self.condition
         return self.network.rows_of(self.condition, at)
@@ -79,10 +79,10 @@ class Progress(NamedTuple):
     Attributes:
       levels: the symbols so far, [batch, height, width, channels].
       frontier: int32 [images], the first pixel that is not known to be final.
-      slots: int32 [slots], the image in each.
+      slots: int32 [slots], index of the image in each slot.
       begun: int32 [], the number of images that have had a slot.
-      passes: int32 [images], the number of passes that each image was in.
-      batch_passes: int32 [], the number of passes so far, over all slots at once.
+      passes: int32 [images], number of passes that each image took part in.
+      batch_passes: int32 [], number of passes so far, each over all slots.
     """
 
     levels: tf.Tensor
@@ -106,20 +106,20 @@ def by_windows(
     slots: int | None = None,
     few: int = 0,
 ) -> FixedPoint:
-    """Return the images of `naive`, by passes over windows of rows.
+    """Draw the same images as `naive`, by passes over windows of rows.
 
     Args:
       network: a network of images, as in `Sampling`.
       distribution: the distribution of a symbol.
-      noise: the noise of all positions, [batch, height, width, ..., noise channels]; height and
-        width are known.
-      condition: what the network is conditioned on, or None.
+      noise: the noise of all positions, [batch, height, width, ..., noise channels], with static
+        height and width.
+      condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: the pixels that are given, the first `known` int32 [batch] of each; None: none.
+      prompt: the known pixels, the first `known` int32 [batch] of each image; None: there are none.
       guess: symbols to start from; None: the middle level.
-      active_rows: rows from the frontier's on that a pass draws; None: all of them.
-      slots: images per pass; a finished one makes way for the next. None: all.
-      few: passes over whole images before those over windows.
+      active_rows: number of rows, starting at the frontier, that a pass draws; None: all.
+      slots: number of images per pass; the next image takes the place of a finished one. None: all.
+      few: number of passes over whole images before passes over windows.
     """
     for name, count in (("active_rows", active_rows), ("slots", slots)):
         if count is not None and count < 1:
@@ -155,7 +155,7 @@ def by_windows(
 
 
 def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
-    """Return the rows and first passes for a network's images of a height; {}: no windows pay."""
+    """Return arguments of `by_windows` for images of a height; {} if windows are not worthwhile."""
     above = getattr(network, "rows_above", None)
     if above is None or height is None or height < WORTH * (above + ACTIVE):
         return {}
@@ -163,11 +163,11 @@ def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
 
 
 def _advanced(given: Sampling, progress: Progress) -> Progress:
-    """Return the progress after a pass over `rows` rows of every slot's image."""
+    """Return the progress after one pass over `rows` rows of the image in every slot."""
     (height, width), rows, twins = progress.levels.shape[1:3], given.rows, given.twins
     above = getattr(given.network, "rows_above", None) or 0
     before = tf.gather(progress.frontier, progress.slots)
-    # Rows above the frontier, as far up as the network sees, are read to draw those from it on.
+    # Rows above the frontier, as far as the network reads, are inputs for the rows to draw.
     top = tf.clip_by_value(before // width - above, 0, height - rows)
     own = top[:, tf.newaxis] + tf.range(rows)
     number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
@@ -178,16 +178,16 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
     levels, noise = (tf.gather_nd(x, at) for x in (progress.levels, given.noise))
     condition = given.condition_at(at)
     parameters = given.network.parameters(levels, condition)
-    # Final pixels stay: the topmost rows of a window lack the rows above that they depend on.
+    # Final pixels are kept, because a window's top rows lack the rows above that they depend on.
     settings = given.distribution, noise, given.temperature
     is_open = tf.tile(number >= before[:, tf.newaxis, tf.newaxis], [twins, 1, 1])[..., tf.newaxis]
     fresh = tf.where(is_open, sampled(parameters, *settings, levels), levels)
     changed = tf.reduce_any(fresh != levels, 3)[: tf.size(progress.slots)]
     end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
-    # A pixel whose predecessors are final is now drawn from its true distribution, and is final,
-    # too: the first pixel that changed is the last of these.
+    # A pixel whose predecessors are final has now been drawn from its true distribution and is
+    # final, too; the first pixel that changed is the last such pixel.
     final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
-    # The guess of the next pass may be anything; a better one makes fewer passes.
+    # Any guess is valid for the next pass; a better one saves passes.
     forecast = getattr(given.network, "forecast", None)
     if forecast is not None:
         expected = forecast(parameters, levels, fresh, condition)
@@ -203,9 +203,9 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
 
 
 def _refilled(progress: Progress, pixels: int) -> Progress:
-    """Return the progress with the next images in the slots of those that are done.
+    """Return the progress with the next images in the slots of finished ones.
 
-    Where none is waiting, a slot keeps its image, which no pass changes.
+    If no image is waiting, a slot keeps its finished image, which passes do not change.
     """
     done = tf.gather(progress.frontier, progress.slots) >= pixels
     next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1

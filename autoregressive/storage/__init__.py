@@ -1,4 +1,4 @@
-"""Models in files: programs that run without the code that defined the network."""
+"""Store models as programs that run without the code that defined the network."""
 
 from autoregressive.storage.load import load
 from autoregressive.storage.save import save

@@ -1,8 +1,8 @@
-"""Networks that assign to their variables in a call, rewritten as programs that assign nothing.
+"""Rewrite networks that assign to their variables in a call as programs without assignments.
 
-A masked convolution may assign its kernel times a mask to the kernel, as in Keras' PixelCNN
-example. A stored program must not change its weights: a read after an assignment gets the assigned
-value instead.
+A masked convolution may assign the masked kernel to the kernel, as in Keras' PixelCNN example. A
+stored program must not change its weights, so a read after an assignment returns the assigned value
+instead.
 """
 
 import copy
@@ -21,7 +21,7 @@ ASSIGN, READ = "AssignVariableOp", "ReadVariableOp"
 def without_assignments(
     call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]
 ) -> Callable[..., tf.Tensor]:
-    """Return a network that gives the same outputs and assigns nothing.
+    """Return a network with the same outputs and no assignments.
 
     Args:
       call: the network.
@@ -34,7 +34,7 @@ def without_assignments(
     graph, names = traced.graph, [x.name for x in traced.graph.inputs[: len(specs)]]
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
-        for variable in traced.variables:  # a trace lists only variables that are read from Python
+        for variable in traced.variables:  # a trace lists only variables read from Python
             variable.read_value()
         values = captured(graph) | dict(zip(names, arguments, strict=True))
         return _run(values, graph.outputs, {})[0]
@@ -45,12 +45,12 @@ def without_assignments(
 def _run(
     values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], written: dict[int, tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Return the fetched tensors of a graph, as `run_graph` does.
+    """Run a graph and return the fetched tensors, as `run_graph` does.
 
     Args:
       values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
-      written: values assigned so far, by the identity of a variable's handle.
+      written: values assigned so far, by `id` of the variable's handle; updated in place.
     """
     known = dict(values)
     for op in needed(fetches, known, assigns=True):
@@ -71,9 +71,9 @@ def _run(
 
 
 def assigning_nothing(model: Any) -> Any:
-    """Return a copy of an image model whose network assigns nothing, or the model itself.
+    """Return a copy of an image model without assignments in its network, or the model itself.
 
-    Models that need no change, and those of sequences, are returned as they are.
+    Sequence models, and image models without assignments, are returned unchanged.
 
     Args:
       model: any model of arrays; the result shares its weights.

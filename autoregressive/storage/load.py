@@ -17,7 +17,7 @@ from likelihoods import noise as counter_noise
 
 
 class StoredNetwork:
-    """A stored network.
+    """A network loaded from a SavedModel.
 
     Args:
       program: the SavedModel.
@@ -33,9 +33,9 @@ class StoredNetwork:
 
 
 class SteppedStoredNetwork(StoredNetwork):
-    """A stored network with a step for a few batch sizes.
+    """A stored network with a step for specific batch sizes.
 
-    Other batches are computed in groups of rows, since rows do not depend on each other.
+    Other batches are computed in groups of rows, because rows do not depend on each other.
 
     Args:
       program: the SavedModel.
@@ -93,7 +93,7 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
-        # It was not stored before version 0.3: then two words of a seed are a draw by `sample`.
+        # Not stored before version 0.3; then two noise channels mean that TFP's `sample` draws.
         by_sample = self.name == "FromTFP" and self.noise_channels == 2
         self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
@@ -109,18 +109,18 @@ class StoredDistribution:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return symbols [...], a function of the parameters and the noise."""
+        """Return symbols [...], which depend only on the arguments."""
         heat = tf.cast(temperature, tf.float32)
         if not heat.shape.rank:
             return self._program.draw(parameters, noise, heat)
-        each = tf.reshape(heat, [-1])  # one per row; the stored program takes only one for all
+        each = tf.reshape(heat, [-1])  # one per row; the stored program takes a single one
         rows = [slice(row, row + 1) for row in range(heat.shape[0])]
         return tf.concat(
             [self._program.draw(parameters[n], noise[n], each[n.start]) for n in rows], 0
         )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable symbol [...]; NotImplementedError if it was not stored."""
+        """Return the most probable symbol [...]; raise NotImplementedError if not stored."""
         mode = getattr(self._program, "mode", None)
         if mode is None:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
@@ -140,16 +140,16 @@ class StoredDistribution:
 
 
 class StoredContinuous(StoredDistribution):
-    """A stored distribution that is also a density over the reals, a `Continuous`."""
+    """A stored distribution that also has a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the density, nats per unit, of values [batch, time] or [draws, batch, time]."""
+        """Return the log-density of values [batch, time] or [draws, batch, time], nats per unit."""
         function = self._program.log_densities[DENSITY_AXES.index(values.shape.rank)]
         return function(parameters, values)
 
 
 class StoredNormal(StoredContinuous):
-    """A stored normal distribution, which gives its mean and log-scale."""
+    """A stored normal distribution, with mean and log-scale."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and log-scale, [...] each."""
@@ -178,11 +178,11 @@ class StoredCodec:
         return self._ranked(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols as a network's input."""
+        """Convert symbols to a network's input."""
         return self._ranked(self._program.scale, symbols)
 
     def _ranked(self, function: Any, values: Any) -> tf.Tensor:
-        """Call a function of tensors of a fixed rank on a tensor of at most that rank."""
+        """Call a stored function of fixed rank on a tensor of at most that rank."""
         spec = function.concrete_functions[0].inputs[0]
         values = tf.cast(values, spec.dtype)
         ones = [1] * (spec.shape.rank - values.shape.rank)
@@ -191,7 +191,7 @@ class StoredCodec:
 
 
 def load(folder: str | Path) -> Autoregressive:
-    """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
+    """Load a model that `save` wrote, with the same methods, samples and log-probabilities.
 
     Its program runs with the rights of this process; `onepass.load` scans it first.
 
@@ -217,7 +217,7 @@ def load(folder: str | Path) -> Autoregressive:
         order=spec["order"],
         inputs=_spec(spec["inputs"]),
         conditions={name: _spec(each) for name, each in named.items()},
-        start=spec.get("start"),  # neither was stored before version 0.3: then the defaults hold
+        start=spec.get("start"),  # not stored before version 0.3: default
         input_scale=spec.get("input_scale"),
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")
@@ -225,13 +225,13 @@ def load(folder: str | Path) -> Autoregressive:
 
 
 def listed_weights(program: Any, spec: dict[str, Any]) -> Listed:
-    """Return the variables of a stored program, and those that no layer had frozen."""
+    """Return all variables of a stored program, and those that were not frozen."""
     weights, frozen = list(program.weights), set(spec.get("frozen", ()))
     return Listed(weights, [each for n, each in enumerate(weights) if n not in frozen])
 
 
 def read(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the program of a folder that `save` wrote, and the values in `autoregressive.json`.
+    """Read a folder that `save` wrote: its program, and the values in `autoregressive.json`.
 
     Raises:
       UserError: the model does not exist or cannot be read.

@@ -1,4 +1,4 @@
-"""The functions of a model as one `tf.Module` that a SavedModel can hold."""
+"""The functions of a model as one `tf.Module`, to be stored as a SavedModel."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from likelihoods.distribution import Distribution
 
 # Batch sizes for which a step is stored.
 STEP_ROWS = (1, 8)
-# Ranks of values for which the log-density is stored.
+# Ranks of the values for which the log-density is stored.
 DENSITY_AXES = (2, 3)
 
 
@@ -32,7 +32,7 @@ class Program(tf.Module):
     """All functions of a model: network, step, distribution and codec.
 
     Args:
-      model: the model, each of whose functions is traced once here.
+      model: the model, whose functions are each traced once.
       with_step: whether to store the step, too.
     """
 
@@ -86,7 +86,7 @@ class Program(tf.Module):
         """Add the differentiable functions that a teacher needs: `log_density` and `normal`."""
         parameters = tf.TensorSpec([None, None, distribution.num_parameters], parameters_dtype)
         continuous = with_density(distribution)
-        if continuous is not None:  # for values [batch, time], and for several draws of each
+        if continuous is not None:  # values [batch, time], or [draws, batch, time]
             values = [tf.TensorSpec([None] * axes) for axes in DENSITY_AXES]
             self.log_densities = [
                 function_of(continuous.log_density, [parameters, each]) for each in values
@@ -98,7 +98,7 @@ class Program(tf.Module):
 
 
 def _implemented(function: Any) -> Any:
-    """Return a `tf.function`, or None if the distribution does not implement what it calls."""
+    """Return a `tf.function`, or None if it calls a method that is not implemented."""
     try:
         function.get_concrete_function()
     except (AttributeError, NotImplementedError):
@@ -117,15 +117,15 @@ def add_codec(program: Any, codec: Codec, rank: int) -> None:
 
 
 def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
-    """Return the variables that concrete functions read, so that a SavedModel can track them."""
+    """Return the variables that concrete functions read, for a SavedModel to track."""
     return list({v.ref(): v for function in functions for v in function.variables}.values())
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
-    """Return the network's arguments, for any batch and length.
+    """Return the specs of the network's arguments, for any batch and length.
 
     Raises:
-      UserError: the network is of a kind with a model folder of its own.
+      UserError: the network is of a shipped kind, which is stored as a model folder.
     """
     if not hasattr(model.symbol_network, "call"):
         raise UserError("A shipped kind of network is stored in its own model folder.")

@@ -1,4 +1,4 @@
-"""`save`: write a model's programs and their specification to a folder."""
+"""`save`: write a model's program and its specification to a folder."""
 
 import contextlib
 import json
@@ -30,17 +30,17 @@ from likelihoods.capabilities import (
 from likelihoods.distribution import Distribution
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
-# Operations that call Python in the process that created them.
+# Operations that call Python functions of the process that created them.
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
 def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
-    """Write a model as programs that run without the code that defined it.
+    """Write a model as a program that runs without the code that defined it.
 
     Args:
-      model: the model, which is stored with its current weights.
-      folder: created if missing; an existing model is replaced.
-      sample_rate_hz: sample rate of a model of sound; None: that of the model, if it has one.
+      model: the model; its current weights are stored.
+      folder: the folder to write, created if missing; an existing model is replaced.
+      sample_rate_hz: sample rate in Hz of a model of sound; None: the model's, if it has one.
 
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
@@ -53,7 +53,7 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
         integers.
     """
     network = model.symbol_network
-    # A step whose state depends on a length or on conditions is derived when it is needed.
+    # A step whose state depends on a length or on conditions is derived after loading instead.
     fixed = [each for each in model.conditions.values() if not is_at_rate(each)]
     with_step = network.has_step and not getattr(network, "has_horizon", False) and not fixed
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
@@ -89,7 +89,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
     Args:
       make: function that traces and returns the program, which has `weights`.
-      model: the model that the program computes, whose layers may have frozen some of the weights.
+      model: the model that the program computes, whose layers may have frozen weights.
       spec: the values of `autoregressive.json`.
       folder: created if missing.
 
@@ -101,7 +101,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
         _check_python(program)
         with named_for_tensorflow(make_folder(folder / PROGRAM_FOLDER)) as name:
             tf.saved_model.save(program, name)
-    frozen = frozen_among(program.weights, model)  # as indices: the variables have no such flag
+    frozen = frozen_among(program.weights, model)  # stored as indices: variables have no such flag
     spec = spec | ({"frozen": frozen} if frozen else {})
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
     return folder
@@ -109,7 +109,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
 @contextlib.contextmanager
 def named_reasons(verb: str) -> Iterator[None]:
-    """Turn an error of TensorFlow in saving a program into a one-line UserError."""
+    """Convert a TensorFlow error in saving a program to a one-line UserError."""
     try:
         yield
     except UserError:
@@ -149,7 +149,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
 
 
 def _density(distribution: Distribution) -> str:
-    """Return which functions of a density are stored: "none", "any" or "normal"."""
+    """Return which density functions are stored: "none", "any" or "normal"."""
     if with_density(distribution) is None:
         return "none"
     return "normal" if is_normal(distribution) else "any"
@@ -161,7 +161,7 @@ def _described(spec: tf.TensorSpec) -> dict[str, Any]:
 
 
 def _check_python(program: tf.Module) -> None:
-    """Raise UserError for an operation that only the process that created it can run."""
+    """Raise UserError if an operation can run only in the process that created it."""
     parts = tf.nest.flatten(list(vars(program).values()))
     for function in (part for part in parts if hasattr(part, "get_concrete_function")):
         definition = function.get_concrete_function().graph.as_graph_def()

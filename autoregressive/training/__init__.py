@@ -1,1 +1,1 @@
-"""Batches and optimiser state of `fit`."""
+"""Batches, losses, callbacks and optimiser state of `fit`."""

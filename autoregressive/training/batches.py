@@ -1,4 +1,4 @@
-"""Batches from arrays, an iterable, `tf.data` or a function of the step."""
+"""Make batches from arrays, an iterable, `tf.data` or a function of the step."""
 
 import contextlib
 import functools
@@ -19,11 +19,11 @@ from replicator.training.accumulation import Batch
 from replicator.training.batches import as_dataset
 
 KEYS = ("elements", "condition")
-NAMED = "condition/"  # before the names of conditions, in the flat batches that are drawn
+NAMED = "condition/"  # prefix of condition names in flat batches
 
 
 def nested(batch: Batch) -> dict[str, Any]:
-    """Return a flat batch in its original form, with named conditions as a dict in `condition`."""
+    """Return a flat batch with its named conditions as a dict under the key `condition`."""
     named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
     if not named:
         return dict(batch)
@@ -32,7 +32,7 @@ def nested(batch: Batch) -> dict[str, Any]:
 
 
 def _flat(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with the entries of its dict of conditions as keys of the batch itself."""
+    """Return a batch with each named condition under a key of its own; the inverse of `nested`."""
     named = batch.get("condition")
     if not isinstance(named, dict):
         return batch
@@ -43,22 +43,22 @@ def _flat(batch: dict[str, Any]) -> dict[str, Any]:
 class Batches:
     """Reproducible batches that can start at any step.
 
-    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws. A
-    batch with `lengths` also has `mean_length`, the mean over its rows before training splits it.
+    Every batch has `step` and `row`, int32 [rows], as addresses of noise for losses that draw
+    random numbers. A batch with `lengths` also has `mean_length`, the mean over its rows before
+    replicas or microbatches split it.
 
     Args:
       source: an array of elements [num, ...], from which every batch draws random rows; a list of
-        rows of different lengths; a pair of elements and condition, or a dict of arrays with the
-        key `elements`, and `lengths` where rows end before the array does, in both of which several
-        conditions are a dict of arrays by name; an iterable of batches of any of these kinds,
-        which is restarted when it ends; a `tf.data.Dataset` of them; or a function from the step to
-        a batch.
-      codec: the codec that will encode the elements, by which they are checked.
+        rows of different lengths; a pair of elements and condition; a dict of arrays with the key
+        `elements`, and with `lengths` if rows are padded (several conditions are a dict of arrays
+        by name); an iterable of such batches, which is restarted when it ends; a `tf.data.Dataset`
+        of them; or a function from the step to a batch.
+      codec: the codec that will encode the elements; they must be valid for it.
       layout: the axes of the elements.
       rows: number of rows drawn from arrays for a batch.
-      seed: seed of the draw of rows.
+      seed: seed with which rows are drawn.
       name: name of the caller's argument, for error messages.
-      takes: function that says whether the network takes sequences of a length.
+      takes: function from a length to whether the network takes sequences of that length.
 
     Raises:
       ValueError: there is no data, elements or a condition contain NaN, elements are out of range
@@ -79,7 +79,7 @@ class Batches:
         self._rows, self._seed = rows, seed
         self._takes, self._one_length = takes, False
         self._arrays: Padded | None = None
-        self._error: BaseException | None = None  # raised within tf.data, which changes its type
+        self._error: BaseException | None = None  # raised inside tf.data, which changes its type
         is_list = isinstance(source, list) and listed(source, layout.rank - 1) is not None
         is_rows = is_list or isinstance(source, tf.RaggedTensor)
         if is_rows or isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
@@ -96,7 +96,7 @@ class Batches:
             )
 
     def example(self) -> Batch:
-        """Return the first batch, which an iterator still returns afterwards."""
+        """Return the first batch without consuming it."""
         if isinstance(self._source, Iterator):
             first = next(_endless(self._source))
             self._source = itertools.chain([first], self._source)
@@ -104,7 +104,7 @@ class Batches:
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
-        """Return endless batches, starting with that of a step."""
+        """Return endless batches, starting with the batch of a given step."""
         if self._arrays is not None:
             free = () if self._one_length else self._arrays.ragged
             return as_dataset(self._drawn, step, rows=self._rows, free=free)
@@ -113,13 +113,13 @@ class Batches:
         return self._numbered(itertools.islice(_endless(self._source), step, None), step)
 
     def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
-        """Return `starting_at`, for training on a single device."""
+        """Return `starting_at(step)`, for training on a single device."""
         return self.starting_at(step)
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
         """Return part `index` of `count` equal parts of each batch's rows, starting at a step."""
-        self._one_length = True  # all devices have one shape
-        example = self.example()  # first, because it replaces the source if that is an iterator
+        self._one_length = True  # all devices need the same shape
+        example = self.example()  # must come first: it replaces a source that is an iterator
         batches = self.starting_at(step)
         if not isinstance(batches, tf.data.Dataset):
             spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in example.items()}
@@ -132,7 +132,7 @@ class Batches:
         )
 
     def parts(self) -> Iterator[Batch]:
-        """Yield all rows once: `rows` at a time from arrays, otherwise batch by batch."""
+        """Yield all rows once: in batches of `rows` from arrays, otherwise batch by batch."""
         if self._arrays is None:
             yield from self._numbered(self._source, 0)
             return
@@ -143,7 +143,7 @@ class Batches:
 
     @contextlib.contextmanager
     def raising_own_errors(self) -> Iterator[None]:
-        """Raise an error of the source in its original form instead of that of tf.data."""
+        """Raise the source's original error instead of the error that tf.data makes of it."""
         try:
             yield
         except tf.errors.OpError:
@@ -152,9 +152,9 @@ class Batches:
             raise self._error from None
 
     def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
-        """Return an iterator over the batches that raises an error again at every later call.
+        """Return an iterator over batches that, after an error, raises it again on every call.
 
-        Otherwise only one device would see the error, and the others would wait for it forever.
+        Otherwise only one device would see the error, and the others would wait forever.
         """
         iterator = iter(batches)
 
@@ -184,16 +184,16 @@ class Batches:
         return _addressed(self._sized(batch.taken(rows)).arrays, step)
 
     def _sized(self, batch: Padded) -> Padded:
-        """Return a batch padded to one of a few lengths; unchanged if devices need one shape."""
+        """Return a batch padded to one of a few lengths; unchanged if devices need equal shapes."""
         if self._arrays is not None and self._one_length:
             return batch
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
 
     def _checked(self, batch: Any) -> Padded:
-        """Return the arrays of a batch.
+        """Check a batch and return its arrays.
 
         Raises:
-          ValueError: the arrays cannot be trained on.
+          ValueError: the batch is not valid for training.
         """
         if isinstance(batch, tuple | list):
             if not 1 <= len(batch) <= len(KEYS):
@@ -241,7 +241,7 @@ def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
 
 
 def _endless(source: Iterable) -> Iterator:
-    """Yield the items repeatedly."""
+    """Yield the items of an iterable repeatedly, without end."""
     while True:
         count = 0
         for item in source:

@@ -1,4 +1,4 @@
-"""Keras callbacks that read the metrics of `fit` and may end it."""
+"""Call Keras callbacks with the metrics of `fit`; they may end training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ CALLED = (
     *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
     *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
 )
-# Callbacks that need more of Keras' own `fit` than metrics, and what does the same here.
+# Callbacks that need more than metrics from Keras' `fit`, and the equivalents here.
 INSTEAD = {
     "BackupAndRestore": "`workdir` resumes a run exactly",
     "LearningRateScheduler": "pass `schedule`, or an optimiser of Keras that has one",
@@ -27,18 +27,18 @@ class KerasCallbacks(Listener):
     """A `Listener` that calls Keras callbacks.
 
     An epoch is `every` updates, or fewer at the end. The logs are the metrics of the last update,
-    as in the run's log; those of `on_epoch_end` also have the score as "val_loss".
+    as in the run's log; `on_epoch_end` also gets the score as "val_loss".
 
     Args:
-      callbacks: Keras callbacks, in the order of their calls.
-      every: number of updates between two scores.
+      callbacks: Keras callbacks, in the order in which they are called.
+      every: number of updates between scores.
 
     Raises:
-      UserError: a callback needs more than metrics; the message names it and what to use instead.
+      UserError: a callback needs more than metrics; the message names it and an alternative.
     """
 
     def __init__(self, callbacks: Sequence[Any], every: int) -> None:
-        import keras  # which a model of plain TensorFlow does not need
+        import keras  # plain TensorFlow models do not need it
 
         if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(
             callbacks, list | tuple
@@ -59,7 +59,7 @@ class KerasCallbacks(Listener):
         self._call("on_train_begin")
 
     def updating(self, step: int) -> None:
-        """Call `on_train_batch_begin`, preceded by `on_epoch_begin` if an epoch begins."""
+        """Call `on_train_batch_begin`, after `on_epoch_begin` if an epoch begins."""
         if not self._open:
             self._open = True
             self._call("on_epoch_begin", self._epoch(step))
@@ -91,15 +91,15 @@ class KerasCallbacks(Listener):
 
 
 class _NotThereError(UserError, AttributeError):
-    """A callback reads an attribute that its `model` does not have here."""
+    """An error of a callback that reads an attribute which its `model` does not have here."""
 
 
 class _Model:
-    """The `model` of a callback, which can only ask for an end of training."""
+    """The `model` of a callback, through which it can only stop training."""
 
     def __init__(self) -> None:
         self.stop_training = False
-        self.metrics = ()  # which `EarlyStopping` looks for, and the next two `TensorBoard`
+        self.metrics = ()  # `EarlyStopping` reads it; `TensorBoard` the next two
         self.optimizer = self.train_function = None
         self.caller = ""
 
@@ -111,7 +111,7 @@ class _Model:
 
 
 def _check(callback: Any, kind: type) -> None:
-    """Raise UserError, which names the callback, if it needs more than metrics."""
+    """Raise UserError if a callback needs more than metrics."""
     name = type(callback).__name__
     if not isinstance(callback, kind):
         raise UserError(f"`callbacks` must be a list of Keras callbacks, got {name} in it.")
@@ -135,7 +135,7 @@ def _check(callback: Any, kind: type) -> None:
 
 
 def _never_called(callback: Any, kind: type) -> list[str]:
-    """Return the methods that the callback defines and `fit` does not call."""
+    """Return the methods that a callback defines but `fit` does not call."""
     hooks = [name for name in dir(kind) if name.startswith("on_") and name not in CALLED]
     of_class = [n for n in hooks if getattr(type(callback), n) is not getattr(kind, n)]
     return of_class + [name for name in hooks if name in vars(callback)]

@@ -1,4 +1,4 @@
-"""The caller's loss, checked when it is traced, and the score of an evaluation."""
+"""Check the caller's loss when it is traced, and compute the scores of evaluations."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,9 +21,9 @@ def checked(loss: Loss, model: Any) -> LossFn:
     `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
-      loss: the user's function from the model and a batch to a scalar, or to that and a dict of
+      loss: the user's function from the model and a batch to a scalar, or to a scalar and a dict of
         scalars.
-      model: the model that is the loss's first argument.
+      model: the first argument of the loss.
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -56,14 +56,14 @@ class _OfGlobalBatch:
 def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     """Raise ValueError if a loss is not a mean over rows.
 
-    Replicas and microbatches compute the loss of their share; the update is that of the mean. Two
-    shares a and b are compared by batches of equal size, since only these round in the same way:
-    loss(a, b) = (loss(a, a) + loss(b, b)) / 2. A sum is recognised by loss(a, a) = loss(a), for
+    Replicas and microbatches compute the loss of their share, and the update is for the mean of
+    these losses. Two shares a and b are compared in batches of equal size, which have the same
+    rounding: loss(a, b) = (loss(a, a) + loss(b, b)) / 2. A sum violates loss(a, a) = loss(a), for
     which a rough comparison suffices.
 
     Args:
-      loss_fn: a loss from `checked`; it is not compared if it is a `GlobalBatchLoss`, or differs
-        from call to call because it draws its own random numbers.
+      loss_fn: a loss from `checked`; nothing is checked if it is a `GlobalBatchLoss`, or if it
+        draws random numbers and so differs from call to call.
       batch: rows of the global batch.
       shares: number of replicas and microbatches that share the batch.
     """
@@ -101,12 +101,12 @@ def _scalar(value: Any, name: str) -> tf.Tensor:
 
 
 class Score:
-    """The score of a model with its averaged weights, as `Trainer.train` calls it.
+    """A callable that scores a model with its averaged weights, for `Trainer.train`.
 
     Args:
       score: function that computes the score; lower is better.
       state: the training state, whose averaged weights the model uses during the call.
-      then: function that is called once the score is in the log; None: nothing is called.
+      then: function to call after the score has been logged, or None.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Score:
         self._score, self._state, self._then = score, state, then
 
     def __call__(self, log: Any, step: int) -> float:
-        """Return the score, and write it to the log as "dev"."""
+        """Compute the score, log it as "dev", and return it."""
         with self._state.averaged():
             value = float(self._score())
         log.scalars(step, {"dev": value})
@@ -125,12 +125,12 @@ class Score:
 
 
 class MeanLoss:
-    """The mean of a loss over the rows of held-out data.
+    """A callable that returns the mean of a loss over held-out data.
 
     Args:
-      loss_fn: function from a batch to its loss and metrics, which is compiled here.
-      parts: function that returns batches, the same in every call.
-      name: name of the argument that the batches come from, for error messages.
+      loss_fn: function from a batch to its loss and metrics; it is compiled here.
+      parts: function that returns the batches, the same on every call.
+      name: name of the argument that provided the batches, for error messages.
     """
 
     def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str) -> None:
@@ -139,7 +139,7 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean, with each batch weighted by its number of rows or by their lengths.
+        """Return the mean; batches are weighted by their number of rows, times their mean length.
 
         Raises:
           ValueError: there is no batch.

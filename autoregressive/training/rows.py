@@ -1,4 +1,4 @@
-"""Batches of rows of different lengths, padded to few lengths so that few steps are compiled."""
+"""Pad batches of rows of different lengths to few lengths, so that few steps are compiled."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"
 
 
 class Padded(NamedTuple):
-    """The arrays of a batch by name.
+    """The arrays of a batch, by name.
 
     Attributes:
-      arrays: [rows, ...] each; `lengths`, int32 [rows], if rows may end before the array does.
-      ragged: names of the arrays that were given row by row, and may be padded to any length.
-      fill: the element that stands after the end of a row.
+      arrays: [rows, ...] each; including `lengths`, int32 [rows], if rows may be padded.
+      ragged: names of the arrays that were given as lists of rows and may be padded to any length.
+      fill: the element that pads the end of a row.
     """
 
     arrays: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class Padded(NamedTuple):
         return int(self.arrays[LENGTHS].max()) if LENGTHS in self.arrays else 0
 
     def of_length(self, length: int) -> "Padded":
-        """Return the batch with its ragged arrays padded or cut to a length."""
+        """Return the batch with its ragged arrays padded or cut to a given length."""
         arrays = dict(self.arrays)
         for name in self.ragged:
             array, fill = arrays[name], self.fill if name == ELEMENTS else 0
@@ -41,7 +41,7 @@ class Padded(NamedTuple):
         return self._replace(arrays=arrays)
 
     def taken(self, rows: np.ndarray | slice) -> "Padded":
-        """Return some of the rows."""
+        """Return a batch of selected rows."""
         return self._replace(arrays={name: array[rows] for name, array in self.arrays.items()})
 
 
@@ -50,13 +50,13 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
 
     Args:
       batch: arrays by name. `elements` may be rows of different lengths, and so may other arrays
-        that have as many entries in each row.
+        with the same lengths.
       codec: the codec that will encode the elements.
       rank: number of axes of the elements.
 
     Raises:
-      ValueError: an array has rows of different lengths that are not those of the elements, or the
-        lengths are not integers from 0 to time.
+      ValueError: an array has rows of different lengths from those of the elements, or the lengths
+        are not integers from 0 to time.
     """
     fill = filler(codec)
     rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
@@ -85,9 +85,9 @@ def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> 
     """Return a batch padded to one of a few lengths.
 
     Args:
-      batch: the batch; one without rows of different lengths is returned as it is.
-      most: the longest row of all batches; None: unknown.
-      takes: function that says whether the network takes sequences of a length.
+      batch: the batch; if it has no rows of different lengths, it is returned unchanged.
+      most: length of the longest row in all batches; None: unknown.
+      takes: function from a length to whether the network takes sequences of that length.
     """
     if not batch.ragged:
         return batch
@@ -97,10 +97,10 @@ def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> 
 
 
 def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the mean length of a batch's rows, repeated for every row, if they have lengths.
+    """Return the mean length of a batch's rows, repeated for every row, if there are lengths.
 
-    If the sum over each row is divided by it, the mean over rows is the mean over real elements; so
-    replicas that have only some of the rows need not know the others.
+    If the sum over each row is divided by it, the mean over rows equals the mean over real
+    elements, so replicas with only some of the rows need not know the others.
 
     Returns:
       A dict with one array, float32 [rows]; empty if the rows have no lengths.

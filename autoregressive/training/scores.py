@@ -1,4 +1,4 @@
-"""The scores of `fit`, on held-out data or by a function, and the plot of the losses."""
+"""Scores of `fit`, from held-out data or a function, and the plot of the losses."""
 
 import functools
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from replicator.training.state import LossFn
 def held_out_score(
     model: Any, loss_fn: LossFn, read: Callable[..., Batches], validation: Any, evaluate: Any
 ) -> Callable[[], Any] | None:
-    """Return a function that computes a score, or None if neither source is given.
+    """Return a function that computes a score, or None if there is neither data nor a function.
 
     Args:
-      model: argument of `evaluate`, if that is a function.
+      model: argument of `evaluate`, if it is a function.
       loss_fn: the loss whose mean over held-out data is the score.
-      read: function from a source to its batches; its argument `name` is the source's name in
+      read: function from a data source to its batches; its argument `name` names the source in
         errors.
       validation: held-out data, or None.
-      evaluate: a function from model to score, or held-out data.
+      evaluate: a function from the model to a score, or held-out data, or None.
 
     Raises:
       UserError: both are given, or `validation` is a function or has invalid data.
@@ -49,9 +49,9 @@ def _is_function(given: Any) -> bool:
 
 
 def drawing(workdir: str | Path | None, score: Any) -> Callable[[], None] | None:
-    """Return a function that plots a run's losses; None if the run has no directory."""
+    """Return a function that plots a run's losses, or None without a run directory."""
     if not workdir:
         return None
-    from foundation.loss_plot import write_loss_plot  # which imports matplotlib
+    from foundation.loss_plot import write_loss_plot  # imports matplotlib
 
     return functools.partial(write_loss_plot, Path(workdir), isinstance(score, MeanLoss))

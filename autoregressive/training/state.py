@@ -11,7 +11,7 @@ from replicator.training.state import TrainState
 
 
 class WeightsModule(tf.Module):
-    """Variables as a module, for training code that expects a module."""
+    """A module that holds given variables, for training code that expects a module."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         super().__init__(name="network")
@@ -19,16 +19,16 @@ class WeightsModule(tf.Module):
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """All variables, even those that TensorFlow would not train: the layers decide."""
+        """All variables, even those that TensorFlow marks as not trainable."""
         return tuple(self.weights)
 
 
 class KerasState(TrainState):
-    """A `TrainState` whose update is that of a Keras optimiser, without an average.
+    """A `TrainState` that is updated by a Keras optimiser, without averaged weights.
 
     Args:
-      network: module whose `trainable_variables` are trained.
-      optimizer: a Keras optimiser, which is built for these variables here.
+      network: the module whose `trainable_variables` are trained.
+      optimizer: a Keras optimiser; it is built for these variables.
       num_steps: total number of updates.
     """
 
@@ -46,18 +46,18 @@ class KerasState(TrainState):
         return slots | {f"optimizer/{number}": variable for number, variable in enumerate(own)}
 
     def average_slots(self) -> dict[str, tf.Variable]:
-        """Return the weights themselves, as there is no average."""
+        """Return the weights themselves, since there is no average."""
         return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
 
     def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Return all slots' values after an update, and its metrics, without assigning them."""
+        """Return the values of all slots after an update, and metrics, without assigning them."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())
         before = [tf.identity(variable) for variable in variables]
         with tf.control_dependencies(before):
             self._keras.apply(gradients, self.weights)
         values = [self.step + 1, *(tf.identity(variable) for variable in variables[1:])]
-        # Restored, because only `skip_nonfinite` decides whether the update is applied.
+        # The values are restored, because `skip_nonfinite` decides whether the update is applied.
         with tf.control_dependencies(values):
             for variable, value in zip(variables[1:], before[1:], strict=True):
                 variable.assign(value)
@@ -65,4 +65,4 @@ class KerasState(TrainState):
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
     def use_average(self) -> None:
-        """Leave the weights unchanged, as there is no average."""
+        """Leave the weights unchanged, since there is no average."""

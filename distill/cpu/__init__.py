@@ -1,1 +1,1 @@
-"""The students on a CPU: kernels in LLVM, tiles over threads, packed weights."""
+"""Students on a CPU: compiled kernels, tiles shared among threads, and packed weights."""

@@ -1,7 +1,7 @@
 """A student's flows on a CPU: every layer is a blocked matrix product, compiled by Numba.
 
-The arithmetic is float32, whatever the flows' `compute_dtype`. Each sample is the same, to the last
-bit, in any batch, in any chunks and with any number of threads.
+The arithmetic is float32, whatever the flows' `compute_dtype`. Every sample has the same bits in
+any batch, in chunks of any size and with any number of threads.
 """
 
 import dataclasses
@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from autoregressive.machine.kernels import LANES, aligned
-from distill.cpu import noise, recursion
+from distill.config import RECENT
+from distill.cpu import bfloat16, noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
@@ -23,14 +24,17 @@ from wavenet.samplers.numba import as_compiled, check_shape
 
 @dataclasses.dataclass
 class FlowState:
-    """Everything that the next sample depends on besides noise and condition; used only once."""
+    """State between chunks: what later samples depend on, apart from noise and condition.
+
+    A state can be used only once.
+    """
 
     fronts: np.ndarray
-    """The past noise that each flow's front reads, float32 [batch, flows, front_width]."""
+    """Past inputs of each flow's first convolution, float32 [batch, flows, front_width]."""
     windows: np.ndarray
-    """Every layer's inputs, float32 [batch, rows, channels]."""
+    """Inputs of every layer, float32 [batch, rows, channels]."""
     used: np.ndarray
-    """Rows of each layer's window that are filled, int64 [batch, layers]."""
+    """Number of filled rows in each layer's window, int64 [batch, layers]."""
     used_up: bool = False
 
     @property
@@ -42,7 +46,7 @@ class FlowState:
         """Return an independent copy.
 
         Raises:
-          ValueError: this state is consumed.
+          ValueError: this state has been used.
         """
         self.check_fresh()
         windows = aligned(self.windows.shape)
@@ -56,25 +60,30 @@ class FlowState:
 
 
 class FlowEngine:
-    """An engine that turns noise into sound, with the flows' weights at its creation.
+    """Engine that turns noise into sound with the weights that the flows have at its creation.
 
-    Several threads may call `run` at the same time, each with its own state. The engine's own
-    threads are kept for the next run, and end with the engine.
+    Several threads may call `run` at the same time, each with its own state. The engine's worker
+    threads are reused by later runs and end with the engine.
 
     Args:
       flows: the flows of one student, first to last.
-      threads: number of processor cores to use; by default all that this process may run on.
+      threads: number of processor cores to use; None: all cores that this process may run on.
+      narrow: whether to compute large products in bfloat16 with float32 sums, which is faster and
+        gives different bits. Needs a processor with AVX512-BF16.
     """
 
-    def __init__(self, flows: list[Flow], threads: int | None = None) -> None:
+    def __init__(self, flows: list[Flow], threads: int | None = None, narrow: bool = False) -> None:
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
-        self._packed = pack(flows)
+        if narrow and not bfloat16.IS_AVAILABLE:
+            raise ValueError("`narrow` needs a processor with bfloat16 instructions (AVX512-BF16).")
+        self._narrow = narrow
+        self._packed = pack(flows, narrow)
         self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
-        """Return the state before the first sample: zeros."""
+        """Return the state before the first sample."""
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         sizes, layers = self._packed.sizes, self._packed.layers
@@ -94,11 +103,11 @@ class FlowEngine:
     ) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
-        The given state cannot be used again.
+        `state` cannot be used again.
 
         Args:
-          state: the state from `initial_state`, or from the call for the time before.
-          noise: float32 [batch, time]; except in the last call, the time is whole bunches, and
+          state: the state from `initial_state` or from the preceding call.
+          noise: float32 [batch, time]; except in the last call, the time must be whole bunches, and
             whole rows if there are rows.
           condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
             channels], or None.
@@ -156,7 +165,7 @@ class FlowEngine:
 
     def _run_tiles(self, chunk: Chunk, bunches: int) -> None:
         schedule = _schedule(len(chunk.location), bunches, self.threads)
-        # Threads of a run wait for each other, so that no two runs may share a pool.
+        # The threads of a run wait for each other, so two runs must not share a pool.
         workers = self._idle.pop() if self._idle else ThreadPoolExecutor(self.threads)
         futures = [
             workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
@@ -182,7 +191,14 @@ class FlowEngine:
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned([max(channels, 2 * gates)]),
             offsets=np.zeros([2, TILE_ROWS], np.int64),
+            pairs=aligned([ROWS * self._row_inputs()]) if self._narrow else None,
         )
+
+    def _row_inputs(self) -> int:
+        """Return a number of float32 words that the inputs of one row never fill."""
+        sizes = self._packed.sizes
+        channels = LANES * int(sizes["residual_vectors"] + sizes["gate_vectors"])
+        return channels * int(sizes["width"]) + int(sizes["condition_inputs"]) + RECENT
 
 
 def compile_kernels() -> None:
@@ -195,14 +211,14 @@ def compile_kernels() -> None:
     packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
     chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
-    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets)
+    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
-    """Return tiles of nearly equal length, with the same number for every thread."""
+    """Return tiles of nearly equal length, with the same number of tiles for every thread."""
     tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads

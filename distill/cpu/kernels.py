@@ -1,16 +1,18 @@
-"""Matrix products over several time steps at once, with their sums in registers to the end.
+"""Matrix products over several time steps at once, with the sums kept in registers.
 
-All kernels compute `ROWS` rows, consecutive time steps, and read float32 rows by their addresses;
+All kernels compute `ROWS` rows, which are consecutive time steps, and read float32 rows by address;
 strides, from one row to the next, are in bytes. The operation after the product, a gate or a
-residual, is applied to the sums before they are stored. The terms of every output are summed in the
-same order, so a row does not depend on the group of rows that it is in.
+residual connection, is applied to the sums before they are stored. The terms of every output are
+always added in the same order, so a row does not depend on the other rows of its group.
 
-A matrix [inputs, outputs] is stored as panels, each [inputs, vectors * LANES], read from the first
-weight to the last. In a gate's panels every filter vector is followed by its gate vector.
+A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read from the
+first weight to the last. In a gate's panels, each filter vector is followed by its gate vector.
+Narrow kernels multiply pairs of bfloat16 numbers and sum in float32.
 """
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -25,48 +27,45 @@ from autoregressive.machine.llvm import (
     VECTOR,
     VECTOR_BYTES,
     WORDS,
-    clip,
     emitted,
     integer,
     multiply_add,
     number,
     pointer_at,
     spread,
-    whole,
 )
+from distill.cpu import bfloat16
+from distill.cpu.units import FILTER_UNIT, GATE_UNIT, unit
 
-ROWS = 6  # with the vectors of a panel, as many sums as leave registers for the operands
+ROWS = 6  # times the vectors of a panel: the sums that leave registers for the operands
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
 GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filters
 
-# Factors of `pack_gates` for filters and gates: 2^x is easier to compute than e^x.
-FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)
-_FILTER_LIMIT = 10 * FILTER_UNIT  # tanh(10) rounds to 1
-_GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
+
+def pack_outputs(matrix: np.ndarray, narrow: bool = False) -> np.ndarray:
+    """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
+    return _packed([_vectors(matrix)], PANEL_VECTORS, narrow)
 
 
-def pack_outputs(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, outputs], one after another, padded with zeros."""
-    return _packed([_vectors(matrix)], PANEL_VECTORS)
-
-
-def pack_gates(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, 2 units], filters then gates, for `gate_rows`."""
+def pack_gates(matrix: np.ndarray, narrow: bool = False) -> np.ndarray:
+    """Return the panels of `matrix` [inputs, 2 * units], filters then gates, for `gate_rows`."""
     filters, gates = np.split(np.asarray(matrix, np.float64), 2, -1)
-    return _packed([_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)], GATE_VECTORS)
+    parts = [_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)]
+    return _packed(parts, GATE_VECTORS, narrow)
 
 
 def _vectors(matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix [inputs, outputs] as [inputs, vectors, LANES], padded with zeros."""
+    """Reshape a matrix [inputs, outputs] to [inputs, vectors, LANES], padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
     return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
 
 
-def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
+def _packed(parts: list[np.ndarray], widths: tuple[int, ...], narrow: bool) -> np.ndarray:
     panels, start = [], 0
     for width in panel_widths(parts[0].shape[1], widths):
-        panels += [np.concatenate([part[:, start : start + width] for part in parts], 1).ravel()]
+        panel = np.concatenate([part[:, start : start + width] for part in parts], 1)
+        panels += [(bfloat16.as_pairs(panel) if narrow else panel).ravel()]
         start += width
     return np.concatenate(panels)
 
@@ -102,18 +101,28 @@ def _add_products(
     x: ir.Value,
     x_stride: ir.Value,
     inputs: ir.Value,
+    narrow: bool,
 ) -> None:
-    """Add x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
+    """Add x [ROWS, inputs] times the panel at `weights` to `sums` [ROWS][vectors], stack slots.
+
+    If `narrow`, each input is a pair of bfloat16 numbers.
+    """
     vectors = len(sums[0])
-    weights = pointer_at(builder, weights)
-    x_rows = _row_pointers(builder, x, x_stride, FLOAT)
+    kind, element = (WORDS, bfloat16.WORD) if narrow else (VECTOR, FLOAT)
+    spread_input, add = (
+        (bfloat16.spread_pair, bfloat16.add_pairs) if narrow else (spread, multiply_add)
+    )
+    weights = pointer_at(builder, weights, kind)
+    x_rows = _row_pointers(builder, x, x_stride, element)
     with cgutils.for_range(builder, inputs) as loop:
         first = builder.mul(loop.index, integer(vectors))
-        panel = [_element(builder, weights, builder.add(first, integer(v))) for v in range(vectors)]
+        panel = [
+            _element(builder, weights, builder.add(first, integer(v)), kind) for v in range(vectors)
+        ]
         for x_row, row_sums in zip(x_rows, sums, strict=True):
-            scalar = spread(builder, _element(builder, x_row, loop.index, FLOAT))
+            lanes = spread_input(builder, _element(builder, x_row, loop.index, element))
             for slot, weight in zip(row_sums, panel, strict=True):
-                builder.store(multiply_add(builder, scalar, weight, builder.load(slot)), slot)
+                builder.store(add(builder, lanes, weight, builder.load(slot)), slot)
 
 
 def _store_rows(
@@ -125,38 +134,6 @@ def _store_rows(
             builder.store(value, at, align=FLOAT_BYTES)
 
 
-def _series() -> list[float]:
-    """Return coefficients of (2^r - 1) / r, highest first, with errors below 1e-8; |r| <= 1/2."""
-    fit = np.polynomial.Chebyshev.interpolate(
-        lambda r: np.expm1(r * math.log(2)) / r, 5, domain=[-0.5, 0.5]
-    )
-    return fit.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()
-
-
-def _power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return 2^n and 2^r - 1 for x = n + r, |r| <= 1/2, |x| < 126."""
-    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
-    shifted = builder.fadd(x, to_whole)
-    r = builder.fsub(x, builder.fsub(shifted, to_whole))
-    highest, *others = _series()
-    series = number(highest)
-    for coefficient in others:
-        series = multiply_add(builder, series, r, number(coefficient))
-    # n is in the lowest bits; the exponent of 1.0 is added to it.
-    exponent = builder.shl(builder.bitcast(shifted, WORDS), whole(23))
-    power = builder.bitcast(builder.add(exponent, whole(0x3F800000)), VECTOR)
-    return power, builder.fmul(series, r)
-
-
-def _unit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Return tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b."""
-    power, rest = _power_and_rest(builder, clip(builder, a, _FILTER_LIMIT))
-    e = multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
-    power, rest = _power_and_rest(builder, clip(builder, b, _GATE_LIMIT))
-    f = multiply_add(builder, power, rest, builder.fadd(power, number(1.0)))
-    return builder.fdiv(e, builder.fmul(builder.fadd(e, number(2.0)), f))
-
-
 def _at_least(builder: ir.IRBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_ordered("<", x, low), low, x)
 
@@ -165,7 +142,7 @@ def _at_least(builder: ir.IRBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
 
 
 def _each_width(builder: ir.IRBuilder, widths: tuple[int, ...], width: ir.Value) -> Iterator[int]:
-    """Yield each of `widths`, inside the branch that is taken for it."""
+    """Yield each of `widths`, inside a branch that runs if it equals `width`."""
     for candidate in widths:
         with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
@@ -180,77 +157,97 @@ def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.
     return [[builder.load(slot) for slot in row] for row in slots]
 
 
-@emitted(types.void, *[types.int64] * 13)
-def _gate_panel(
-    builder: ir.IRBuilder,
-    z: ir.Value,
-    stride: ir.Value,
-    weights: ir.Value,
-    base: ir.Value,
-    offsets: ir.Value,
-    x: ir.Value,
-    x_stride: ir.Value,
-    lag: ir.Value,
-    taps: ir.Value,
-    inputs: ir.Value,
-    c: ir.Value,
-    c_inputs: ir.Value,
-    width: ir.Value,
-) -> None:
-    for units in _each_width(builder, GATE_VECTORS, width):
-        bases = _offset_pointers(builder, base, offsets)
-        first = [[_element(builder, row, integer(v)) for v in range(2 * units)] for row in bases]
-        sums = _slots(builder, first)
-        tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
-        with cgutils.for_range(builder, taps) as loop:
-            lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
-            tap = builder.sub(x, builder.mul(lag, lags))
-            panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
-            _add_products(builder, sums, panel, tap, x_stride, inputs)
-        panel = builder.add(weights, builder.mul(tap_bytes, taps))
-        c_stride = builder.mul(c_inputs, integer(FLOAT_BYTES))
-        _add_products(builder, sums, panel, c, c_stride, c_inputs)
-        made = [
-            [_unit(builder, row[v], row[units + v]) for v in range(units)]
-            for row in _values(builder, sums)
-        ]
-        _store_rows(builder, z, stride, made)
+def _gate_kernel(narrow: bool) -> Any:
+    """Return the kernel for a panel of gates; if `narrow`, with bfloat16 pairs."""
 
-
-@emitted(types.void, *[types.int64] * 9, types.float32, types.int64)
-def _product_panel(
-    builder: ir.IRBuilder,
-    y: ir.Value,
-    stride: ir.Value,
-    weights: ir.Value,
-    bias: ir.Value,
-    base: ir.Value,
-    base_stride: ir.Value,
-    x: ir.Value,
-    x_stride: ir.Value,
-    inputs: ir.Value,
-    floor: ir.Value,
-    width: ir.Value,
-) -> None:
-    for vectors in _each_width(builder, PANEL_VECTORS, width):
-        biases = pointer_at(builder, bias)
-        first = [
-            [
-                multiply_add(
-                    builder,
-                    _element(builder, row, integer(v)),
-                    number(math.sqrt(0.5)),
-                    _element(builder, biases, integer(v)),
-                )
-                for v in range(vectors)
+    @emitted(types.void, *[types.int64] * 13)
+    def gate_panel(
+        builder: ir.IRBuilder,
+        z: ir.Value,
+        stride: ir.Value,
+        weights: ir.Value,
+        base: ir.Value,
+        offsets: ir.Value,
+        x: ir.Value,
+        x_stride: ir.Value,
+        lag: ir.Value,
+        taps: ir.Value,
+        inputs: ir.Value,
+        c: ir.Value,
+        c_inputs: ir.Value,
+        width: ir.Value,
+    ) -> None:
+        for units in _each_width(builder, GATE_VECTORS, width):
+            bases = _offset_pointers(builder, base, offsets)
+            first = [
+                [_element(builder, row, integer(v)) for v in range(2 * units)] for row in bases
             ]
-            for row in _row_pointers(builder, base, base_stride)
-        ]
-        sums = _slots(builder, first)
-        _add_products(builder, sums, weights, x, x_stride, inputs)
-        low = spread(builder, floor)
-        made = [[_at_least(builder, value, low) for value in row] for row in _values(builder, sums)]
-        _store_rows(builder, y, stride, made)
+            sums = _slots(builder, first)
+            tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
+            with cgutils.for_range(builder, taps) as loop:
+                lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
+                tap = builder.sub(x, builder.mul(lag, lags))
+                panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
+                _add_products(builder, sums, panel, tap, x_stride, inputs, narrow)
+            panel = builder.add(weights, builder.mul(tap_bytes, taps))
+            c_stride = builder.mul(c_inputs, integer(FLOAT_BYTES))
+            _add_products(builder, sums, panel, c, c_stride, c_inputs, narrow)
+            made = [
+                [unit(builder, row[v], row[units + v], narrow) for v in range(units)]
+                for row in _values(builder, sums)
+            ]
+            _store_rows(builder, z, stride, made)
+
+    return gate_panel
+
+
+def _product_kernel(narrow: bool) -> Any:
+    """Return the kernel for a panel of products; if `narrow`, with bfloat16 pairs."""
+
+    @emitted(types.void, *[types.int64] * 9, types.float32, types.int64)
+    def product_panel(
+        builder: ir.IRBuilder,
+        y: ir.Value,
+        stride: ir.Value,
+        weights: ir.Value,
+        bias: ir.Value,
+        base: ir.Value,
+        base_stride: ir.Value,
+        x: ir.Value,
+        x_stride: ir.Value,
+        inputs: ir.Value,
+        floor: ir.Value,
+        width: ir.Value,
+    ) -> None:
+        for vectors in _each_width(builder, PANEL_VECTORS, width):
+            biases = pointer_at(builder, bias)
+            first = [
+                [
+                    multiply_add(
+                        builder,
+                        _element(builder, row, integer(v)),
+                        number(math.sqrt(0.5)),
+                        _element(builder, biases, integer(v)),
+                    )
+                    for v in range(vectors)
+                ]
+                for row in _row_pointers(builder, base, base_stride)
+            ]
+            sums = _slots(builder, first)
+            _add_products(builder, sums, weights, x, x_stride, inputs, narrow)
+            low = spread(builder, floor)
+            made = [
+                [_at_least(builder, value, low) for value in row] for row in _values(builder, sums)
+            ]
+            _store_rows(builder, y, stride, made)
+
+    return product_panel
+
+
+_gate_panel, _product_panel = _gate_kernel(False), _product_kernel(False)
+# Without the instructions the narrow ones are never run.
+_narrow_gate_panel = _gate_kernel(bfloat16.IS_AVAILABLE)
+_narrow_product_panel = _product_kernel(bfloat16.IS_AVAILABLE)
 
 
 @compiled
@@ -267,34 +264,49 @@ def gate_rows(
     c: int,
     c_inputs: int,
     vectors: int,
+    pairs: np.ndarray | None,
 ) -> None:
     """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b), for sums a, b over all taps and c.
 
     The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
-    biases, or `product_rows` of a condition that several rows share. Tap j reads the rows at
-    x - (taps - 1 - j) lag.
+    biases, or the results of `product_rows` for a condition that several rows share. Tap j reads
+    the rows at x - (taps - 1 - j) lag.
 
     Args:
       units: address of the output.
       weights: address of the result of `pack_gates` for the inputs of all taps and the condition.
-      base: address of the numbers that sums start from.
+      base: address of the initial values of the sums.
       offsets: address of int64 [ROWS], offsets in bytes from `base`.
       x: address of the newest tap's rows.
       x_stride: number of bytes from a row of x to the next.
-      lag: number of bytes from a tap back to the one before.
+      lag: number of bytes from a tap back to the preceding tap.
       taps: number of taps.
       inputs: number of channels of x.
       c: address of the condition [ROWS, c_inputs].
       c_inputs: number of channels of the condition.
       vectors: number of vectors of units in a row.
+      pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
+    if pairs is not None:
+        newest = at = pairs.ctypes.data
+        for older in range(taps - 1, -1, -1):
+            newest, at = at, bfloat16.narrow_rows(at, x - older * lag, x_stride, inputs, ROWS)
+        bfloat16.narrow_rows(at, c, c_inputs * FLOAT_BYTES, c_inputs, ROWS)
+        inputs, c_inputs = (inputs + 1) // 2, (c_inputs + 1) // 2
+        x, x_stride, lag, c = newest, inputs * FLOAT_BYTES, at - newest, at
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(GATE_VECTORS, vectors - done)
-        _gate_panel(
-            units, stride, weights, base, offsets,
-            x, x_stride, lag, taps, inputs, c, c_inputs, width,
-        )  # fmt: skip
+        if pairs is not None:
+            _narrow_gate_panel(
+                units, stride, weights, base, offsets,
+                x, x_stride, lag, taps, inputs, c, c_inputs, width,
+            )  # fmt: skip
+        else:
+            _gate_panel(
+                units, stride, weights, base, offsets,
+                x, x_stride, lag, taps, inputs, c, c_inputs, width,
+            )  # fmt: skip
         units += width * VECTOR_BYTES
         base += 2 * width * VECTOR_BYTES
         weights += 2 * width * VECTOR_BYTES * (taps * inputs + c_inputs)
@@ -313,6 +325,7 @@ def product_rows(
     inputs: int,
     floor: float,
     vectors: int,
+    pairs: np.ndarray | None,
 ) -> None:
     """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
 
@@ -320,20 +333,30 @@ def product_rows(
       y: address of the output.
       weights: address of the result of `pack_outputs` for W [inputs, vectors * LANES].
       bias: address of the bias.
-      base: address of the base's rows.
+      base: address of the rows of the base.
       base_stride: number of bytes from a row of the base to the next; 0: all rows are the same.
       x: address of x [ROWS, inputs].
       x_stride: number of bytes from a row of x to the next.
       inputs: number of channels of x.
-      floor: least value of the output; -inf for no limit.
+      floor: least value of the output; -inf: no limit.
       vectors: number of vectors of outputs in a row.
+      pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
+    if pairs is not None:
+        bfloat16.narrow_rows(pairs.ctypes.data, x, x_stride, inputs, ROWS)
+        inputs = (inputs + 1) // 2
+        x, x_stride = pairs.ctypes.data, inputs * FLOAT_BYTES
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(PANEL_VECTORS, vectors - done)
-        _product_panel(
-            y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
-        )
+        if pairs is not None:
+            _narrow_product_panel(
+                y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
+            )
+        else:
+            _product_panel(
+                y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
+            )
         y += width * VECTOR_BYTES
         bias += width * VECTOR_BYTES
         base += width * VECTOR_BYTES
@@ -343,7 +366,7 @@ def product_rows(
 
 @compiled
 def _widest(widths: tuple[int, ...], most: int) -> int:
-    """Return the first of `widths`, which are in falling order, that is at most `most`; else 1."""
+    """Return the first of `widths`, in descending order, that is at most `most`; else 1."""
     for width in widths:
         if width <= most:
             return width

@@ -1,4 +1,4 @@
-"""Levinson's recursion for many frames at once, compiled, with the bits of the TensorFlow version.
+"""Levinson recursion for many frames at once, compiled, with the same bits as in TensorFlow.
 
 TensorFlow's loop takes half of the time that a student spends outside its flows.
 """
@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from autoregressive.machine.kernels import entry
 
-_FRAMES = 32  # solved side by side, in vectors; their arrays fit a core's first cache
-_SUMS = 4  # in which TensorFlow adds the terms of a step, every fourth term to each
+_FRAMES = 32  # solved together, in vectors; their arrays fit into a core's first-level cache
+_SUMS = 4  # TensorFlow adds the terms of a step in this many sums, in turn
 
 
 def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what `wavenet.linear_prediction.levinson` returns, on the host, without gradients.
+    """Return the result of `wavenet.linear_prediction.levinson`, without gradients.
 
     Args:
       correlation: float64 [..., K + 1], positive definite.
@@ -42,7 +42,7 @@ def _solve(correlation: np.ndarray, coefficients: np.ndarray, error: np.ndarray)
     sums, reflection, left = np.zeros((_SUMS, _FRAMES)), np.zeros(_FRAMES), np.zeros(_FRAMES)
     for first in range(0, len(correlation), _FRAMES):
         count = min(_FRAMES, len(correlation) - first)
-        lags[0] = 1.0  # a frame that is not there has white noise
+        lags[0] = 1.0  # unused frames get the correlation of white noise
         lags[1:] = 0.0
         for frame in range(count):
             for lag in range(order + 1):

@@ -1,4 +1,4 @@
-"""The recursion from residual to wave, compiled for a CPU: `residual.synthesise` step by step."""
+"""The recursion from residual to wave (`residual.synthesise`), one sample at a time, for CPUs."""
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from wavenet.samplers.numba import as_compiled
 def wave(
     residual: np.ndarray, prediction: Prediction, tail: np.ndarray, row_samples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wave float32 [batch, time], and its last K samples; the same in any chunks.
+    """Return the wave, float32 [batch, time], and its last K samples.
+
+    The samples are the same for chunks of any size.
 
     Args:
-      residual: the prediction's errors in units of the gain, float32 [batch, time].
-      prediction: the coefficients and gain of each row of samples; the last row may be shorter.
-      tail: the K samples of the wave before, oldest first, [batch, K].
+      residual: errors of the linear prediction in units of the gain, float32 [batch, time].
+      prediction: coefficients and gain of each row of samples; the last row may be shorter.
+      tail: the preceding K samples of the wave, oldest first, [batch, K].
       row_samples: number of samples of a row.
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
@@ -48,10 +50,10 @@ def _run(
 
 @compiled
 def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
-    """Add their predicted values to the `count` samples after the first `order`.
+    """Add the prediction to each of the `count` samples after the first `order` samples.
 
-    Each finished sample is added, by vectors, to all samples that it predicts; a sum for each
-    sample would have to wait for every addition. The numbers after the samples have no meaning.
+    Each finished sample is added, in vectors, to all samples that it predicts; a dot product per
+    sample would wait for every addition. The values after the samples have no meaning.
     """
     for t in range(order):
         _add(now[order : order + t + 1], coefficients[order - t - 1 :], now[t])

@@ -1,10 +1,10 @@
-"""Compiled loops over sounds, tiles of time and layers of the flows.
+"""Compiled loops over sounds, tiles of time and the layers of the flows.
 
-A tile is a stretch of time that passes through all layers before the next tile of its thread.
-Threads take turns at the tiles, each two layers behind the thread before it: a layer's inputs are
-then written and read by one thread at a time, and a thread waits only for the one before it.
+A tile is an interval of time that a thread computes through all layers before it starts its next
+tile. Threads take the tiles in turn, each two layers behind the thread of the preceding tile: every
+layer's inputs are then used by one thread at a time, and a thread waits for only one other.
 
-Each layer's inputs are in a window of rows, the past before the present, so that a tap is read at a
+Each layer's inputs are in a window of rows, the past before the present, so a tap is read at a
 fixed offset; when a window is full, the past that is still needed moves to its beginning. A tile
 whose rows are not whole groups writes rows beyond its end, which the next tile overwrites.
 """
@@ -27,33 +27,33 @@ from distill.config import RECENT
 from distill.cpu.kernels import ROWS, gate_rows, product_rows
 from distill.cpu.weights import PackedFlows
 
-_FLOOR = -np.inf  # under a product that is not rectified
+_FLOOR = -np.inf  # lower bound of a product that is not rectified
 OFFSET_BYTES = 8
-_LINE = 16  # int64 numbers in two cache lines, which processors fetch together
+_LINE = 16  # int64 values in two cache lines, which processors fetch together
 
 
 class Chunk(NamedTuple):
-    """The arrays of a chunk of time, which are read and filled for each sound."""
+    """The arrays of a chunk of time, of which some are inputs and some are filled in."""
 
     noises: np.ndarray
-    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and then the noise
-    of each flow; the next flow's is filled, and finally the output."""
+    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: each flow's past and input,
+    of which the first is the noise and the last is the output; all but the first are filled in."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
     held: np.ndarray
-    """float32 [sounds, rows + ROWS, channels]: the condition that is constant for a row."""
+    """float32 [sounds, rows + ROWS, channels]: the condition that is constant within a row."""
     location: np.ndarray
-    """float32 [sounds, time], zeros: the location of all flows, filled; whole bunches."""
+    """float32 [sounds, time] in whole bunches: zeros, filled in with the location of all flows."""
     log_scale: np.ndarray
-    """float32 [sounds, time], zeros: the log-scale of all flows, filled; whole bunches."""
+    """float32 [sounds, time] in whole bunches: zeros, filled in with the log scale of all flows."""
     windows: np.ndarray
-    """float32 [sounds, rows of all windows, channels and padding]."""
+    """float32 [sounds, rows of all windows, padded channels]: the layers' inputs."""
     used: np.ndarray
-    """Rows of each window that are filled, int64 [sounds, layers]."""
+    """int64 [sounds, layers]: number of filled rows in each window."""
 
 
 class TileSchedule(NamedTuple):
-    """The distribution of tiles over threads."""
+    """The assignment of tiles to threads."""
 
     tile_rows: int
     """Number of bunches per tile."""
@@ -61,39 +61,41 @@ class TileSchedule(NamedTuple):
     """Number of tiles per sound."""
     threads: int
     progress: np.ndarray
-    """Layers that each thread has finished, over all tiles: int64 [threads, _LINE]."""
+    """int64 [threads, _LINE]: number of layers that each thread has passed, over all tiles."""
 
 
 class Tile(NamedTuple):
-    """A stretch of time of one sound."""
+    """An interval of time of one sound."""
 
     sound: int
     start: int
-    """First bunch."""
+    """Index of the first bunch."""
     rows: int
-    """Bunches."""
+    """Number of bunches."""
 
 
 class Scratch(NamedTuple):
-    """A thread's own memory, float32."""
+    """A thread's temporary arrays, float32 unless stated otherwise."""
 
     condition: np.ndarray
     held: np.ndarray
-    """[rows, 2 gate channels]: what each row's condition and the bias add to a layer's gates."""
+    """[rows, 2 * gate channels]: the sum of a layer's gate bias and each row's condition term."""
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
-    """The layers' input to the gates of a bunch's samples, after the last layer of a flow."""
+    """The output of a flow's last layer, from which the gates of a bunch's samples are computed."""
     outputs: np.ndarray
-    """[rows, LANES]: location and log-scale."""
+    """[rows, LANES]: location and log scale, in the first two columns."""
     scales: np.ndarray
     zeros: np.ndarray
     offsets: np.ndarray
-    """int64 [2, rows]: zeros, and each bunch's row of `held`, in bytes."""
+    """int64 [2, rows]: zeros, and the offset of each bunch's row in `held`, in bytes."""
+    pairs: np.ndarray | None
+    """Memory for the inputs of `ROWS` rows as bfloat16 pairs; None: products are in float32."""
 
 
 def new_progress(threads: int) -> np.ndarray:
-    """Return progress counters for threads that have not started."""
+    """Return the progress counters of threads that have not started."""
     return np.zeros([threads, _LINE], np.int64)
 
 
@@ -103,8 +105,14 @@ def _address(array: np.ndarray) -> int:
 
 
 @compiled
+def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
+    """Return the number of rows of a sample's gate weights, float32 numbers or bfloat16 pairs."""
+    return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
+
+
+@compiled
 def _reserve_rows(packed: PackedFlows, chunk: Chunk, tile: Tile, place: int) -> int:
-    """Return the address of the rows of a window that a tile fills, and mark them as filled."""
+    """Reserve a tile's rows in a window, mark them as filled and return their address."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
@@ -130,7 +138,7 @@ def _front(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
             target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
             _address(scratch.zeros), 0,
             noise + bunch_bytes * row, bunch_bytes, sizes.front_width,
-            _FLOOR, sizes.residual_vectors,
+            _FLOOR, sizes.residual_vectors, None,
         )  # fmt: skip
 
 
@@ -141,7 +149,7 @@ def _row_of(sizes: Any, bunch: int) -> int:
 
 @compiled
 def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
-    """Fill in the offsets of a tile's bunches."""
+    """Fill in the offsets of a tile's bunches in `held`."""
     first, gate_bytes = _row_of(sizes, tile.start), 2 * sizes.gate_vectors * VECTOR_BYTES
     for row in range(-(-tile.rows // ROWS) * ROWS):
         last = min(row, tile.rows - 1)
@@ -150,7 +158,7 @@ def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
 
 @compiled
 def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> int:
-    """Compute what each row adds to the gates of a layer, and return the address of the first."""
+    """Compute the part of a layer's gates that is constant within rows; return its address."""
     sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
     if not sizes.held_inputs:
         return weights + layer.gate_bias
@@ -162,14 +170,14 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
             target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
             _address(scratch.zeros), 0,
             source + row * row_bytes, row_bytes, sizes.held_inputs,
-            _FLOOR, 2 * sizes.gate_vectors,
+            _FLOOR, 2 * sizes.gate_vectors, None,
         )  # fmt: skip
     return target
 
 
 @compiled
 def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
-    """Compute the next layer's input or, after the last layer, `hidden`, rectified."""
+    """Compute the input of the next layer or, after the last layer, `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
     base = _hold(packed, chunk, scratch, tile, place)
     offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
@@ -181,20 +189,20 @@ def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, plac
     if not layer.last:
         target, floor = _reserve_rows(packed, chunk, tile, place + 1), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
-    weights = _address(packed.memory)
+    weights, pairs = _address(packed.memory), scratch.pairs
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
             source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
             sizes.width, sizes.residual_inputs,
             condition + row * FLOAT_BYTES * sizes.condition_inputs, sizes.condition_inputs,
-            sizes.gate_vectors,
+            sizes.gate_vectors, pairs,
         )  # fmt: skip
         product_rows(
             target + row * row_bytes, weights + layer.residual, weights + layer.residual_bias,
             source + row * row_bytes, row_bytes,
             units, unit_bytes, sizes.gate_inputs,
-            floor, sizes.residual_vectors,
+            floor, sizes.residual_vectors, pairs,
         )  # fmt: skip
 
 
@@ -203,19 +211,19 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
-    zeros, outputs = _address(scratch.zeros), _address(scratch.outputs)
+    zeros, outputs, pairs = _address(scratch.zeros), _address(scratch.outputs), scratch.pairs
     for row in range(0, rows, ROWS):
         product_rows(
             between, weights + flow.head1, weights + flow.head1_bias,
             zeros, 0,
             hidden + row * row_bytes, row_bytes, sizes.residual_inputs,
-            0.0, sizes.residual_vectors,
+            0.0, sizes.residual_vectors, pairs,
         )  # fmt: skip
         product_rows(
             outputs + row * VECTOR_BYTES, weights + flow.head2, weights + flow.head2_bias,
             zeros, 0,
             between, row_bytes, sizes.residual_inputs,
-            _FLOOR, 1,
+            _FLOOR, 1, None,
         )  # fmt: skip
 
 
@@ -223,13 +231,14 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
 def _gates_of_bunch(
     packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, number: int, member: int
 ) -> None:
-    """Compute `hidden` of one sample of every bunch, from `layered` and the newest noise."""
+    """Compute `hidden` for one sample of every bunch, from `layered` and the newest noise."""
     sizes, flow = packed.sizes, packed.flows[number]
     channels = sizes.residual_vectors * LANES
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
     first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
     noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
-    inputs, weights = RECENT + channels, _address(packed.memory)
+    weights, pairs = _address(packed.memory), scratch.pairs
+    inputs = _bunch_words(channels, pairs)
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             _address(scratch.hidden) + row * row_bytes,
@@ -238,6 +247,7 @@ def _gates_of_bunch(
             _address(scratch.offsets[0]),
             noise + bunch_bytes * row, bunch_bytes, 0, 1, RECENT,
             _address(scratch.layered) + row * row_bytes, channels, sizes.residual_vectors,
+            pairs,
         )  # fmt: skip
 
 
@@ -245,7 +255,7 @@ def _gates_of_bunch(
 def _compose(
     sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
 ) -> None:
-    """Compute a flow's output, and the location and log-scale of all flows so far."""
+    """Compute a flow's output, and update the location and log scale of all flows so far."""
     lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
     start = tile.start * bunch + member
     for row in range(tile.rows):
@@ -268,9 +278,9 @@ def run_tiles(
 
     Args:
       packed: the weights.
-      chunk: the sounds' arrays, which are read and filled.
-      schedule: the distribution of tiles over threads, and their progress.
-      scratch: this thread's own memory.
+      chunk: the sounds' arrays, some of which are filled in.
+      schedule: the assignment of tiles to threads, and their progress.
+      scratch: this thread's temporary arrays.
       thread: index of this thread.
     """
     sizes, layers = packed.sizes, len(packed.layers)

@@ -1,4 +1,4 @@
-"""The weights of flows for the compiled kernels: one block of memory, and tables that index it."""
+"""The flows' weights for the compiled kernels: one block of memory, and tables that index it."""
 
 import math
 import zlib
@@ -10,18 +10,19 @@ import numpy as np
 from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, padded
 from distill.config import StudentConfig
+from distill.cpu import bfloat16, units
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Largest number of bunches per tile: its activations and one layer's weights fit a core's
-cache."""
+"""Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
 
-# Numba's cache checks only one file. The name of this field, part of every compiled function's
-# signature, makes it depend on the kernels as well.
-_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in (kernels, flow_kernels))
+# Numba's cache checks only one file. As the name of this field is part of every compiled function's
+# signature, the cache depends on the kernels' sources as well.
+_MODULES = (kernels, flow_kernels, units, bfloat16)
+_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
 SIZES = np.dtype(
@@ -34,7 +35,7 @@ SIZES = np.dtype(
     ]
     + [("min_log_scale", np.float64)]
 )
-"""Sizes common to all layers."""
+"""Record type of the sizes that all layers share."""
 
 _FLOW_PARTS = (
     *("front", "front_bias", "bunch", "bunch_bias"),
@@ -43,50 +44,55 @@ _FLOW_PARTS = (
 _LAYER_PARTS = ("gate", "gate_bias", "held", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
-"""Start of a flow's weights, in bytes of the memory."""
+"""Record type of a flow: the offset of each of its arrays in the memory, in bytes."""
 
 LAYER = np.dtype(
     [
         (name, np.int64)
         for name in (
             *("flow", "first", "last", "dilation"),
-            *("past", "window", "capacity"),  # its window of inputs, in rows
+            *("past", "window", "capacity"),  # the layer's window of inputs, in rows
             *_LAYER_PARTS,
         )
     ]
 )
-"""A layer's location, and the start of its weights."""
+"""Record type of a layer: its place and window, and the offset of each array in bytes."""
 
 
 class PackedFlows(NamedTuple):
     """The weights and sizes that all sounds share."""
 
     memory: np.ndarray
-    """float32, every weight."""
+    """float32: all weights, one after another."""
     sizes: Any
-    """A record of SIZES; `np.void` does not declare its fields."""
+    """A record of type SIZES, whose fields `np.void` does not declare."""
     flows: np.ndarray
-    """FLOW [flows]."""
+    """Array of type FLOW, [flows]."""
     layers: np.ndarray
-    """LAYER [layers of all flows]."""
+    """Array of type LAYER, [layers of all flows]."""
 
 
-def pack(flows: list[Flow]) -> PackedFlows:
-    """Return a copy of the flows' current weights; later training does not change it."""
+def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
+    """Return a copy of the flows' current weights; later training does not change it.
+
+    Args:
+      flows: the flows, first to last.
+      narrow: whether to store the weights of large products as pairs of bfloat16 numbers.
+    """
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
     layer_table = np.zeros(sum(len(flow.layers) for flow in flows), LAYER)
     place = window = 0
     for number, flow in enumerate(flows):
-        _enter(flow_table[number], _flow_parts(flow), parts)
+        _enter(flow_table[number], _flow_parts(flow, narrow), parts)
         for i, layer in enumerate(flow.layers):
             entry = layer_table[place]
-            _enter(entry, _layer_parts(layer), parts)
+            _enter(entry, _layer_parts(layer, narrow), parts)
             past = layer.past_samples
             entry["flow"], entry["dilation"] = number, layer.dilation
             entry["first"], entry["last"] = i == 0, i == len(flow.layers) - 1
-            # Twice the past, so that moving it costs no more than a copy of each row.
+            # At least twice the past, so that moving the past copies each row at most once.
             entry["past"], entry["capacity"] = past, past + max(past, TILE_ROWS)
             entry["window"] = window
             window += entry["capacity"]
@@ -97,7 +103,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Append the arrays, padded to whole cache lines, and record in `entry` where each begins."""
+    """Append the arrays, padded to whole cache lines, and store their offsets in `entry`."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -118,7 +124,7 @@ def _sizes(config: StudentConfig) -> np.void:
     return sizes
 
 
-def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
+def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
     kernels = [np.asarray(tap) for tap in np.asarray(layer.gate_kernel)]
     held = np.zeros([0, kernels[0].shape[1]], np.float32)
     if layer.condition_kernel is not None:
@@ -126,35 +132,43 @@ def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
         kernels.append(each)
     half_power = math.sqrt(0.5)
     return {
-        "gate": pack_gates(np.concatenate(kernels)),
+        "gate": pack_gates(_joined(kernels, narrow), narrow),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
         "held": pack_gates(held),
-        "residual": pack_outputs(np.asarray(layer.residual_kernel) * half_power),
+        "residual": pack_outputs(
+            _joined([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
+        ),
         "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
     }
 
 
-def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
+def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
         "front_bias": wide(flow.front_bias),
-        **_bunch_parts(flow),
-        "head1": pack_outputs(np.asarray(flow.head1_kernel)),
+        **_bunch_parts(flow, narrow),
+        "head1": pack_outputs(_joined([np.asarray(flow.head1_kernel)], narrow), narrow),
         "head1_bias": wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
         "head2_bias": wide(flow.head2_bias),
     }
 
 
-def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
-    """Return the weights of the gates of a bunch's samples, sample by sample."""
+def _joined(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
+    """Concatenate kernels [inputs, outputs]; if `narrow`, pad each to an even number of inputs."""
+    return np.concatenate([bfloat16.even(each) if narrow else each for each in kernels])
+
+
+def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
+    """Return the weights of the gates for each sample of a bunch, one sample after another."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)
     layered = np.asarray(flow.bunch_kernel).reshape(-1, *bias.shape)
     padding = np.zeros([padded(len(layered)) - len(layered), bias.shape[1]], np.float32)
-    kernels = [np.concatenate([recent, layered[:, j], padding]) for j in range(len(bias))]
+    each = [[recent, np.concatenate([layered[:, j], padding])] for j in range(len(bias))]
+    kernels = [_joined(parts, narrow) for parts in each]
     return {
-        "bunch": np.concatenate([pack_gates(kernel).ravel() for kernel in kernels]),
+        "bunch": np.concatenate([pack_gates(kernel, narrow).ravel() for kernel in kernels]),
         "bunch_bias": np.concatenate([pack_gates(each[None]).ravel() for each in bias]),
     }

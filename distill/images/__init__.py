@@ -1,1 +1,1 @@
-"""Distillation of image models: guidance into the guided model, a PixelCNN into flows."""
+"""Distillation of image models: guidance into an unguided model, and a PixelCNN into flows."""

@@ -1,4 +1,4 @@
-"""The options of the verb `distill` for image models, and the family of their students."""
+"""Options of `onepass distill` for image models, and the model family of the students."""
 
 import dataclasses
 from pathlib import Path
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DistillImagesArguments(TrainingOptions):
-    """Distil an image model into one that takes fewer passes; resumes where it stopped."""
+    """Distil an image model into one that takes fewer passes; a stopped run is resumed."""
 
     teacher: Path
-    """Run directory or model folder of an image model, or a shipped one such as shipped-digits;
-    read, never written."""
+    """Run directory or model folder of an image model, or a shipped model such as shipped-digits;
+    it is never changed."""
     config: Annotated[ImageDistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, in any form that `train` takes; None: those of the teacher's training."""
+    """Images, in any form that `train` takes; None: the images that the teacher was trained on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GuidedArguments(DistillImagesArguments):
-    """Distil the guidance of a model of classes into a model like it; resumes where it stopped."""
+    """Distil guidance into a model of the same architecture; a stopped run is resumed."""
 
     config: Annotated[GuidedConfig, tyro.conf.arg(name="")]
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowArguments(DistillImagesArguments):
-    """Distil a PixelCNN, or the base of a multiscale model, into flows of one pass; resumes."""
+    """Distil a PixelCNN, or a multiscale model's base, into flows; a stopped run is resumed."""
 
     config: Annotated[FlowConfig, tyro.conf.arg(name="")]
 
@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
 
 
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
-    """Return the class of a preset's options."""
+    """Return the class of the options for a preset."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
@@ -65,7 +65,7 @@ def _recipe(preset: str, given: DistillImagesArguments) -> "ImageStudentRecipe":
 
 
 IMAGE_STUDENT = dataclasses.replace(
-    IMAGES,  # which its models are
+    IMAGES,  # the students are image models
     verb="distill",
     presets=PRESETS,
     options=arguments_of,

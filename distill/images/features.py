@@ -1,8 +1,8 @@
-"""A term of a flow's loss: the features of a small classifier in samples and in images.
+"""A term of a flow's loss that compares a small classifier's features of samples and of images.
 
-Feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier instead of
-a discriminator. It is not one of the classifiers that measure samples: its weights start from a
-different seed, and it reads images at the size that the flow draws.
+It is feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier
+instead of a discriminator. The classifier is not the one that measures samples: it is trained from
+a different seed, on images at the size that the flow draws.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
 
-FILE = "classifier.npz"  # its name in a run directory
-SEED = 1  # classifiers that measure samples have 0
-EPSILON = 1e-3  # what batch normalisation in Keras adds to a variance
-LEAST = 1e-6  # least mean square to divide by
+FILE = "classifier.npz"  # the file's name in a run directory
+SEED = 1  # classifiers that measure samples have seed 0
+EPSILON = 1e-3  # added to variances by batch normalisation in Keras
+LEAST = 1e-6  # lower bound of the mean square in a denominator
 
 
 def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
-    """Return the classifier in a file; if there is none, train one on the training images first.
+    """Load a classifier from a file, or train it on the training images if there is no file.
 
     The classifier reads images sub-sampled to `size` pixels.
 
@@ -41,7 +41,7 @@ def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
 
 
 class Features:
-    """The layers of a classifier as operations on constants, which any program can hold."""
+    """The layers of a classifier as operations with constants, usable in any program."""
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
@@ -55,11 +55,11 @@ class Features:
         return tf.reduce_mean(values, [1, 2])
 
     def distance(self, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-        """Return `features_apart` for the statistics of two batches of images, []."""
+        """Return `features_apart` for two batches of images, a scalar."""
         return features_apart(self.statistics(drawn, images))
 
     def statistics(self, drawn: tf.Tensor, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the means that `features_apart` reads, of batches of images float32 in [-1, 1]."""
+        """Return the means that `features_apart` reads; images are float32 in [-1, 1]."""
         found, wanted = self(drawn), tf.stop_gradient(self(images))
         return {
             "features": tf.reduce_mean(found, 0),
@@ -69,7 +69,7 @@ class Features:
 
 
 def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the squared difference of `Features.statistics`, relative to their size, []."""
+    """Return the squared difference of mean features, relative to their mean square, a scalar."""
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 

@@ -1,16 +1,17 @@
-"""A flow distilled from a PixelCNN by reverse KL, with further terms from the images themselves.
+"""A flow distilled from a PixelCNN by reverse KL, with further terms computed from images.
 
-The student draws whole images from noise and knows its density; one pass of the teacher on them
-gives the distribution of every number given the numbers before it: `losses.kl_divergence`, as for
-sound. The teacher reads values within the range of the levels, so numbers beyond the outer levels
-reach it clipped; its density still extends there, because it is the density of the numbers before
-they are rounded to levels. That density is the teacher's own, smoothed over a bin
-(`LogisticMixture.log_density`): the divergence of the numbers bounds that of the levels from a
-teacher smoothed in this way, which is nearly the teacher where its scales are as wide as a bin.
+The student draws whole images from noise and knows their density. One pass of the teacher over
+these images gives the distribution of every number (a channel of a pixel) given the preceding
+numbers, for `losses.kl_divergence`, as with sound. The teacher reads values within the range of the
+levels, so numbers beyond the outer levels are clipped before it reads them; its density still
+extends there, because it is the density of numbers before they are rounded to levels. That density
+is the teacher's own, smoothed over a bin (`LogisticMixture.log_density`). The KL of the numbers
+bounds the KL of the levels from a teacher smoothed in this way, which is close to the teacher where
+its scales are at least as wide as a bin.
 
-Reverse KL leaves out modes that a flow of one logistic per number cannot reach. A bound of the
-likelihood of images does not: of real images, or of images that the teacher draws without limit,
-which is forward KL.
+Reverse KL ignores modes that a flow with one logistic per number cannot reach. The terms
+`likelihood` and `forward` cover all modes: they bound the likelihood of training images and of
+images that the teacher draws (forward KL).
 """
 
 import dataclasses
@@ -37,14 +38,14 @@ from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
 from replicator import Replicator
 
-LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
-# Numbers folded into an example's seed for the image, the draws and the teacher's image.
+LEAST_POWER = 1e-3  # frequencies with less power than this do not count as different
+# Folded into an example's seed: for the student's image, the draws and the teacher's image.
 IMAGE, DRAWS, TEACHER = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelConditionals:
-    """The distribution of every number of images given the numbers before it.
+    """The distribution of every number of images given the preceding numbers.
 
     Attributes:
       likelihood: the mixture that `parameters` describe.
@@ -57,26 +58,26 @@ class PixelConditionals:
     before: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values [..., batch, height, width, channels], nats per unit."""
+        """Return the log density of values [..., batch, height, width, channels], nats per unit."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
 def conditionals(teacher: PixelCNN, values: tf.Tensor, condition: Condition) -> PixelConditionals:
-    """Return the conditionals of a PixelCNN with a mixture of logistics, on real-valued images."""
+    """Return the conditionals of a PixelCNN with a mixture of logistics, for real-valued images."""
     before = tf.clip_by_value(values, -1.0, 1.0)
     parameters = teacher.output.parameters(teacher(before, condition))
     return PixelConditionals(teacher.output.likelihood, parameters, before)
 
 
 class FlowLoss(ImageLoss):
-    """The loss of a batch of images, [], and the values of its terms.
+    """The loss of a batch of images, a scalar, and the values of its terms.
 
     Args:
-      student: a multiscale model whose base is a flow. Its other parts do not change.
+      student: a multiscale model whose base is a flow. Its other parts are not trained.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
       targets: the weights of the terms.
-      features: the layers of a classifier of images of the base's size; needed if `targets` has
-        the term that reads them.
+      features: the layers of a classifier for images of the base's size; required if the weight
+        `targets.features` is not 0.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class FlowLoss(ImageLoss):
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms, nats per dimension of the base, and each value."""
+        """Return the weighted sum of the terms in nats per dimension of the base, and each term."""
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, Weighted] = {}
@@ -120,7 +121,7 @@ class FlowLoss(ImageLoss):
         if targets.forward:
             apart = tf.reduce_mean(self._forward_divergence(batch, condition, mode))
             terms["forward"] = Weighted(targets.forward, apart / math.prod(levels.shape[1:]))
-        # The training state needs a gradient for every weight; those of the other parts are zero.
+        # The training state needs a gradient for every weight; it is zero for the other parts.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
         loss, values = weighed(terms)
         return tf.add_n([loss, *nothing]), values
@@ -128,8 +129,8 @@ class FlowLoss(ImageLoss):
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
         """Return the values of `ImageLoss.global_inputs`, and means over the whole batch.
 
-        Spectra and features are compared as means over the whole batch, because those over a share
-        scatter more. The student draws its batch here once more to compute them.
+        Spectra and features are compared as means over the whole batch, because means over a
+        replica's share vary more. To compute them, the student draws its batch once more here.
         """
         known = super().global_inputs(batch, replicator)
         targets = self.targets
@@ -142,7 +143,7 @@ class FlowLoss(ImageLoss):
         return known
 
     def _statistics(self, drawn: tf.Tensor, levels: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the means over a batch that the terms on spectra and features compare."""
+        """Return the batch means that the terms `spectrum` and `features` compare."""
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
@@ -152,9 +153,9 @@ class FlowLoss(ImageLoss):
         return means
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return an estimate of the base's divergence from one image each, float32 [batch], nats.
+        """Return an estimate of the base's KL for each image, in nats, float32 [batch].
 
-        It is KL(P_S || P_T), or a bound of KL(P_T || P_S) if the loss has only that.
+        It is KL(P_S || P_T) if the loss has that term, else a bound of KL(P_T || P_S).
         """
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
@@ -164,14 +165,14 @@ class FlowLoss(ImageLoss):
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
-        """Return a bound of log P_T - log P_S for images that P_T draws, float32 [batch], nats."""
+        """Return a bound of log P_T - log P_S for images drawn from P_T, nats, float32 [batch]."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images that the teacher draws, int32 [batch, height, width, channels], and nats.
+        """Draw images from the teacher; return int32 [batch, height, width, channels], and nats.
 
-        The images are guided if `targets.guidance` is set; the nats are their log-probabilities,
+        The images are guided if `targets.guidance` is set; the nats are their log probabilities,
         float32 [batch].
         """
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
@@ -196,7 +197,7 @@ class FlowLoss(ImageLoss):
     def _drawn(
         self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode
     ) -> FlowOutput:
-        """Return images that the student draws, each from the noise of its own seed."""
+        """Return images that the student draws, each from noise with its own seed."""
         _, height, width, channels = shape
         keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
         words = counter_noise.words(keys, rows, 0, height * width, channels)
@@ -206,10 +207,10 @@ class FlowLoss(ImageLoss):
     def _divergence(
         self, drawn: FlowOutput, seeds: tf.Tensor, condition: Condition
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the KL per number [batch], and the means of its cross-entropy and entropy."""
+        """Return the KL per number, [batch], and the mean cross-entropy and entropy, in nats."""
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
-        names = tf.zeros_like(seeds[:, 0])  # every image has a seed of its own
+        names = tf.zeros_like(seeds[:, 0])  # each image has its own seed
         draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
@@ -220,10 +221,10 @@ class FlowLoss(ImageLoss):
 
 
 def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
-    """Return a share's means with the whole batch's values and the share's own gradients.
+    """Return a share's means with the values of the whole batch and the gradients of the share.
 
-    In every share, functions of them have the value for the whole batch, and the mean over shares
-    has its gradient.
+    In every share, functions of these means have the value for the whole batch, and the average of
+    their gradients over shares is the gradient for the whole batch.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
@@ -237,7 +238,7 @@ def spectral_distance(drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
 
 
 def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the mean square of the difference of log power spectra, [].
+    """Return the mean squared difference of log power spectra, a scalar.
 
     Args:
       means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.

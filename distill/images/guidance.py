@@ -1,12 +1,12 @@
 """Guidance distilled by forward KL: the student does in one pass what guidance does in two.
 
-Every pixel of a real image is a table of 256 levels per channel, given the true pixels before it
-(teacher forcing): q, the teacher's moved away from its null condition (`outputs.guided_nats`), and
-p_S, the student's. The student minimises
+For every pixel of a real image there is a distribution over 256 levels per channel, given the true
+pixels before it (teacher forcing): q, the teacher's, moved away from its null condition
+(`outputs.guided_nats`), and p_S, the student's. The student minimises
 
     KL(Q || P_S) = E_x sum_t sum_l q(l | x_<t) (log q(l | x_<t) - log p_S(l | x_<t))
 
-whose gradient passes through no sample, and which punishes a student that leaves out a mode.
+whose gradient passes through no sample, and which penalises a student that misses a mode.
 """
 
 import math
@@ -22,14 +22,14 @@ from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
 class GuidedLoss(ImageLoss):
-    """The loss of a batch of images, [], and the values of its terms in bits per dimension.
+    """The loss of a batch of images, a scalar, and the values of its terms in bits per dimension.
 
     Args:
-      student: a density of the teacher's configuration; only its weights get a gradient.
+      student: a density with the teacher's configuration; only its weights get a gradient.
       teacher: the density to learn from.
       targets: the weights of the terms, and the guidance.
-      table_side: side, in pixels, of the largest groups whose pixels are all compared in training;
-        in larger groups only evenly spaced rows and columns are. 0: all pixels are compared.
+      table_side: side, in pixels, of the largest groups in which all pixels are compared in
+        training; in larger groups, only evenly spaced rows and columns are. 0: compare all pixels.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GuidedLoss(ImageLoss):
         return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return KL(Q || P_S) of whole images, part by part, float32 [batch], nats."""
+        """Return KL(Q || P_S) of whole images for each part of the model, nats, float32 [batch]."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
     def _student(
@@ -93,19 +93,19 @@ class GuidedLoss(ImageLoss):
 
 
 def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
-    """Return evenly spaced rows and columns that together stand for the whole.
+    """Return the conditionals at evenly spaced rows and columns, scaled to represent all pixels.
 
     Args:
       whole: the conditionals of all pixels.
       side: number of rows, and of columns, to keep if there are at least twice as many.
-      seed: int32 [2], chooses the first row and column.
+      seed: int32 [2], which determines the first row and column.
     """
     size = whole.levels.shape[1:3]
     distance = min(size) // side
     if distance < 2:
         return whole
     corner = tf.unstack(tf.math.floormod(seed, distance))
-    # By a gather, because XLA can slice only at places that are known when it compiles.
+    # A gather, because XLA can slice only at positions that are known when it compiles.
     rows, columns = (
         first + distance * tf.range(pixels // distance)
         for first, pixels in zip(corner, size, strict=True)
@@ -127,14 +127,14 @@ def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
 def divergence(
     teacher: PixelOutputs, student: PixelOutputs, weight: float, temperature: float | tf.Tensor
 ) -> tf.Tensor:
-    """Return KL(Q || P_S) over all pixels and channels of a part, float32 [images], nats.
+    """Return KL(Q || P_S) over all pixels and channels of a part, in nats, float32 [images].
 
     Args:
-      teacher: the teacher's conditionals of the images under their conditions, then of the same
-        images under the null condition.
+      teacher: the teacher's conditionals of the images under their conditions, followed by those of
+        the same images under the null condition.
       student: the student's conditionals of the images.
       weight: guidance weight.
-      temperature: temperature of q, a scalar; 1 leaves the guided distribution as it is.
+      temperature: temperature of q, a scalar; 1 does not change the guided distribution.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0

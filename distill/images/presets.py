@@ -1,4 +1,4 @@
-"""Presets of distilled image models, each with the measure it should reach and its cost."""
+"""Presets of distilled image models, each with its expected quality and its cost."""
 
 import dataclasses
 
@@ -20,13 +20,13 @@ _FEW_STEPS = LoopConfig(num_steps=4, evaluate_every_steps=4)
 
 PRESETS: dict[str, Preset[ImageDistillConfig]] = {
     "guided-smoke": Preset(
-        "Guidance distilled into a model of classes, 4 steps: does everything run?",
+        "Guidance distilled into a class-conditional model, 4 steps: does everything run?",
         GuidedConfig(optimizer=_ADAM, loop=_FEW_STEPS, batch_size=8),
     ),
     "guided-32": Preset(
-        "Guidance distilled into a multiscale model of classes of 32x32 pixels, three minutes of "
-        "processor time: of shipped-digits 89.5% of samples show their class, 76.0% before, 92.5% "
-        "of the guided teacher in twice the time.",
+        "Guidance distilled into a class-conditional multiscale model of 32x32 pixels; three "
+        "minutes of processor time. For shipped-digits, 89.5% of samples show their class (76.0% "
+        "before; 92.5% with the guided teacher, which takes twice the time).",
         GuidedConfig(
             targets=GuidedTargets(guidance=1.5, temperature=(1.0, 0.9, 0.8)),
             optimizer=_GENTLE_ADAM,
@@ -49,8 +49,8 @@ PRESETS: dict[str, Preset[ImageDistillConfig]] = {
     ),
     "flow-base": Preset(
         "Flows that draw the base of a multiscale model in one pass, by forward KL: 7 passes for "
-        "32x32 pixels in place of 70; 0.3 to 0.6 s of one core a step. With --targets.guidance 1.5 "
-        "83% of samples show their class as shipped-digits does in 71%, guided in 90%.",
+        "32x32 pixels instead of 70; 0.3 to 0.6 s of one core per step. With --targets.guidance "
+        "1.5, 83% of samples show their class (shipped-digits: 71%, guided 90%).",
         FlowConfig(
             targets=FlowTargets(kl=0.0, forward=1.0),
             optimizer=_ADAM,
@@ -59,7 +59,7 @@ PRESETS: dict[str, Preset[ImageDistillConfig]] = {
     ),
     "flow-32": Preset(
         "Flows that draw a whole image of 32x32 pixels in one pass, for a PixelCNN teacher, by "
-        "forward KL: a demonstration. Not trained to its end here: no hands after 300 steps.",
+        "forward KL. A demonstration, trained here for only 300 steps, which is too short.",
         FlowConfig(
             targets=FlowTargets(kl=0.0, forward=1.0),
             optimizer=_ADAM,

@@ -36,12 +36,12 @@ LOSSES: dict[str, Callable[..., GuidedLoss | FlowLoss]] = {
         student, teacher, config.targets, config.table_side
     ),
 }
-"""The loss of each kind of distillation, given the configuration, the student, its teacher, and the
-features of a classifier where the loss compares them, else None. Another kind is added here."""
+"""Loss factory of each kind of distillation: takes the configuration, the student, the teacher, and
+a classifier's features, or None if the loss does not compare them. Add new kinds here."""
 
 
 class ImageStudentRecipe(Recipe):
-    """Distillation of an image model; the run is that of an ordinary image model."""
+    """Recipe for the distillation of an image model; the run is one of an image model."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -53,7 +53,7 @@ class ImageStudentRecipe(Recipe):
         return self.config.batch_size
 
     def prepare(self, run: TrainingRun) -> tuple[ImageDataset, Features | None]:
-        """Claim the run, and return the images and the features for the loss."""
+        """Claim the run, and return the images and the features that the loss compares."""
         dataset = dataset_for(self.config, self.teacher, self.data)
         facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
         facts["targets"] = to_json(self.config.targets)
@@ -64,7 +64,7 @@ class ImageStudentRecipe(Recipe):
         return dataset, features_for(self.config, dataset, run.kept(FILE))
 
     def set_up(self, run: TrainingRun, prepared: tuple[ImageDataset, Features | None]) -> Setup:
-        """Return the student and its training."""
+        """Return the student's training state, loss, data and callbacks as a `Setup`."""
         (dataset, features), config = prepared, self.config
         student, frozen = student_and_teacher(dataset.config, self.teacher)
         state = TrainState(student, config.optimizer, config.loop.num_steps)
@@ -84,13 +84,13 @@ class ImageStudentRecipe(Recipe):
 def student_and_teacher(
     config: AnyTrainConfig, teacher: ImageModel
 ) -> tuple[ImageDensity, ImageDensity]:
-    """Return an untrained student, and a copy of its teacher without gradients."""
+    """Return an untrained student and a copy of its teacher without gradients."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
 def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
-    """Return the features of the loss, of a classifier kept in a file; None where unused.
+    """Return the features that the loss compares, from a classifier kept in a file, or None.
 
     Raises:
       UserError: the images have no classes.
@@ -101,7 +101,7 @@ def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) 
 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
-    """Set every weight of the student that the teacher has under the same name."""
+    """Initialise the student's weights from the teacher's weights of the same names."""
     stored = _named(teacher.network)
     state.start([stored.get(name, weight) for name, weight in _named(student).items()])
 
@@ -111,7 +111,7 @@ def _named(density: ImageDensity) -> dict:
 
 
 def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
-    """Return the images, with the configuration of the student.
+    """Return the images as a dataset with the student's configuration.
 
     Raises:
       UserError: the teacher does not fit, or the images' classes are not the teacher's.
@@ -126,7 +126,7 @@ def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | st
 
 
 def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
-    """Return the student's configuration: the teacher's, except for training, targets and flows."""
+    """Return the teacher's configuration, with the training settings and flows of the student."""
     given = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
     given |= {
         "data": dataclasses.replace(teacher.data, batch_size=config.batch_size),
@@ -149,17 +149,17 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
 
 
 def _check(config: ImageDistillConfig, teacher: ImageModel) -> None:
-    """Raise UserError for a teacher without the part to distil."""
+    """Raise UserError if the teacher cannot be distilled in this way."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.bits > 8:
-        raise UserError(f"The teacher must be of 8-bit images to be distilled, got {teacher.bits}.")
+        raise UserError(f"The teacher must be a model of 8-bit images, got {teacher.bits}.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
-        raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
+        raise UserError("The teacher's base is already a flow; it must be a PixelCNN.")
     if config.kind == "guided" and not teacher.config.conditioning.has_null:
         raise UserError(
-            "Only a model of classes can be guided, or of captions that training dropped, hence "
-            "distilled so."
+            "Only a model of classes can be guided, or a model of captions whose training dropped "
+            "some of them; this teacher is neither."
         )
     if config.kind == "flow" and not teacher.config.output.has_density:
         raise UserError(

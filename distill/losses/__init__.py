@@ -1,1 +1,1 @@
-"""Losses of distillation: divergences, spectra, features, and their combination."""
+"""Losses for distillation: divergences, spectra, features, and their combination."""

@@ -1,9 +1,9 @@
-"""Discriminators between a student's sound and recordings, and their losses.
+"""Discriminators that distinguish a student's sound from recordings, and their losses.
 
-A mean of log magnitudes does not reward the fine structure of harmonics; a discriminator does.
+Losses on mean log magnitudes do not reward the fine structure of harmonics; a discriminator does.
 Yamamoto et al. 2019, "Probability density distillation with generative adversarial networks" (arXiv
-1904.04472), adds one to the KL. The discriminators of spectrograms follow Jang et al. 2021,
-"UnivNet" (2106.07889), and those of periods Kong et al. 2020, "HiFi-GAN" (2010.05646), both with
+1904.04472), add one to the KL. The spectrogram discriminators follow Jang et al. 2021, "UnivNet"
+(2106.07889), and the period discriminators Kong et al. 2020, "HiFi-GAN" (2010.05646), both with
 fewer channels; the losses are least squares (Mao et al. 2016, 1611.04076) and feature matching.
 """
 
@@ -18,22 +18,22 @@ from distill.presets import LossConfig
 from distill.spectra import magnitudes
 from likelihoods.initial import Initial
 
-SLOPE = 0.2  # slope of the rectifiers below zero
-FLOOR = 1e-3  # least magnitude whose logarithm is taken
+SLOPE = 0.2  # slope of the leaky rectifiers below zero
+FLOOR = 1e-3  # lower bound of magnitudes before the logarithm
 SPECTRUM_KERNELS = ((3, 9, 1), (3, 9, 2), (3, 9, 2), (3, 5, 2), (3, 3, 1))  # time, bins, stride
-PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, of one phase
+PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, within a phase
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A discriminator's scores, near 1 for recordings and 0 for students, and hidden features."""
+    """A discriminator's scores, trained to be 1 for recordings and 0 for students, and features."""
 
     scores: tf.Tensor
     features: tuple[tf.Tensor, ...]
 
 
 class Convolutions(tf.Module):
-    """2-D convolutions with rectifiers between them; the last returns scores.
+    """2-D convolutions with rectifiers between them; the last convolution returns scores.
 
     Args:
       shapes: height and width of each kernel, and its strides [down, across].
@@ -61,11 +61,11 @@ class Convolutions(tf.Module):
         ]
 
     def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
-        """Return the verdict on an image.
+        """Return the `Verdict` for an image.
 
         Args:
           image: the input, float32 [batch, height, width, 1].
-          frozen: whether the weights get no gradient, so that it flows only to the image.
+          frozen: whether the weights get no gradient, so that it reaches only the image.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -80,11 +80,11 @@ class Convolutions(tf.Module):
 
 
 class SpectrogramDiscriminator(tf.Module):
-    """A discriminator of log-magnitude spectrograms at one FFT size.
+    """A discriminator that reads log-magnitude spectrograms with one FFT size.
 
     Args:
-      fft_size: length of the transform, in samples.
-      config: the number of hidden channels, and the share of the band, from 0 Hz up, that is read.
+      fft_size: length of the FFT, in samples.
+      config: number of hidden channels, and share of the frequency bins, from 0 Hz up, to read.
       initial: the factory that creates the variables.
     """
 
@@ -95,7 +95,7 @@ class SpectrogramDiscriminator(tf.Module):
         self.layers = Convolutions(shapes, config.channels, initial, self.name)
 
     def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
-        """Return the verdict on float32 [batch, time]."""
+        """Return the `Verdict` for sounds, float32 [batch, time]."""
         hop, window = self.fft_size // 6, 3 * self.fft_size // 4
         spectrum = magnitudes(sound, window, hop, self.fft_size)[..., : self.bins]
         log = tf.math.log(tf.maximum(spectrum, FLOOR)) / 3.0 + 1.0  # about -1 to 2
@@ -103,11 +103,11 @@ class SpectrogramDiscriminator(tf.Module):
 
 
 class PeriodDiscriminator(tf.Module):
-    """A discriminator of every `period`-th sample, for each phase by itself.
+    """A discriminator that reads every `period`-th sample, each phase separately.
 
     Args:
       period: spacing of the samples.
-      config: the number of hidden channels.
+      config: number of hidden channels.
       initial: the factory that creates the variables.
     """
 
@@ -118,7 +118,7 @@ class PeriodDiscriminator(tf.Module):
         self.layers = Convolutions(shapes, config.channels, initial, self.name)
 
     def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
-        """Return the verdict on float32 [batch, time]."""
+        """Return the `Verdict` for sounds, float32 [batch, time]."""
         rows, samples = sound.shape
         whole = samples // self.period
         phases = tf.reshape(sound[:, : whole * self.period], [rows, whole, self.period, 1])
@@ -139,16 +139,16 @@ class Discriminators(tf.Module):
     def losses(
         self, sound: tf.Tensor, recorded: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the student's adversarial and matching losses and the discriminators', each [].
+        """Return the student's adversarial loss and matching loss, and the discriminators' loss.
 
             adversarial   = mean (D(sound) - 1)^2
             matching      = mean |F(sound) - F(recorded)|
             discriminator = mean (D(recorded) - 1)^2 + mean D(sound)^2
 
-        where F are hidden features, and means are over discriminators too. The first two give the
-        discriminators' weights no gradient, the third gives none to the sound, so that in the
-        gradient of the sum each player's weights get the gradient of that player's own losses. The
-        mean over equal shares of a batch is the value for the batch.
+        F are hidden features, and means are over discriminators too. The first two losses give no
+        gradient to the discriminators' weights, the third gives none to the sound. In the gradient
+        of their sum, the weights of either side therefore get only the gradient of their own
+        losses. The mean over equal shares of a batch is the value for the batch.
 
         Args:
           sound: the student's sound, float32 [batch, time].
@@ -172,12 +172,12 @@ class Discriminators(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Opposition:
-    """The losses of both players: the student's two, which start later, and the discriminators'.
+    """The adversarial terms: the student's two losses, which start later, and the discriminators'.
 
     Attributes:
-      discriminators: the student's opponents, which rate the sound.
+      discriminators: the networks that rate the sound.
       config: the weights of the student's terms, and the number of updates before they count.
-      step: int32 [], the number of updates so far.
+      step: int32 scalar, the number of updates so far.
     """
 
     discriminators: Discriminators
@@ -185,7 +185,7 @@ class Opposition:
     step: tf.Variable
 
     def __call__(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the values of `Discriminators.losses`."""
+        """Return the losses of `Discriminators.losses` with their weights."""
         adversarial, matching, scoring = self.discriminators.losses(
             draw.output.output, draw.recorded
         )

@@ -1,4 +1,4 @@
-"""The terms that read the teacher: divergence from it, and repulsion by that of another row."""
+"""The terms that use the teacher: KL from the teacher, and repulsion from wrong conditions."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from distill.losses.terms import Draw, Weighted
 from likelihoods import noise as counter_noise
 from replicator import Replicator
 
-DRAWS = 1  # folded into a step's seed for the draws
+DRAWS = 1  # folded into the seed of a step to get the key of the draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +18,11 @@ class KL:
     """KL divergence of the student from the teacher, in nats per element.
 
     Attributes:
-      weight: factor on the term.
-      draws: values drawn per element to estimate the divergence. Two normal distributions need
-        none: their divergence is computed in closed form.
-      regularisation: between two normal distributions, factor on the squared difference of their
-        log-scales, which is added to the divergence.
+      weight: factor of the term.
+      draws: number of values drawn per element to estimate the KL. Between two normal
+        distributions, the KL is computed in closed form without draws.
+      regularisation: between two normal distributions, factor of the squared difference of their
+        log scales, which is added to the KL.
     """
 
     weight: float = 1.0
@@ -30,7 +30,7 @@ class KL:
     regularisation: float = 4.0
 
     def __call__(self, draw: Draw) -> tf.Tensor:
-        """Return the weighted term, []."""
+        """Return the weighted term, a scalar."""
         normal = normal_of(draw, draw.teacher)
         if normal is None:
             return self.weight * measured(draw, draw.teacher, self.draws).kl
@@ -39,7 +39,7 @@ class KL:
         return self.weight * tf.reduce_mean(apart)
 
     def parts(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the divergence, cross-entropy and entropy, and the regularisation of normals."""
+        """Return the KL, cross-entropy and entropy by name and, for normals, the regularisation."""
         kl, cross, own = measured(draw, draw.teacher, self.draws)
         found = {"kl": (self.weight, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
         normal = normal_of(draw, draw.teacher)
@@ -52,21 +52,21 @@ class KL:
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive:
-    """The negative divergence from the teacher under the condition of another row.
+    """The negative KL from the teacher under the condition of a different batch row.
 
-    It penalises a student that ignores its condition, which is just as close to the teacher under
-    another one (van den Oord et al. 2017, section 3.3).
+    A student that ignores its condition is as close to the teacher under any other condition; this
+    term penalises that (van den Oord et al. 2017, section 3.3).
 
     Attributes:
-      weight: factor on the divergence, which is subtracted.
-      draws: values drawn per element to estimate the divergence.
+      weight: factor of the KL, which is subtracted.
+      draws: number of values drawn per element to estimate the KL.
     """
 
     weight: float
     draws: int = 16
 
     def __call__(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the divergence and its weight, by name; {} if there is no condition."""
+        """Return the KL and its weight, by name; {} if there is no condition."""
         other = draw.teach(True)
         if other is None:
             return {}
@@ -75,8 +75,8 @@ class Contrastive:
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
         """Return the frames and speaker of the row before a share's first row.
 
-        The names are "frames_before" and "speaker_before". The row before the first of the whole
-        batch is its last.
+        Their names are "frames_before" and "speaker_before". The row before the first row of the
+        whole batch is its last row.
         """
         last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
         before = (replicator.replica_id - 1) % replicator.num_replicas
@@ -85,13 +85,13 @@ class Contrastive:
 
 
 def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Return the teacher's means and log-scales if both distributions are normal, else None."""
+    """Return the teacher's means and log scales if both distributions are normal, else None."""
     normal: tuple[tf.Tensor, tf.Tensor] | None = getattr(given, "normal", None)
     return normal if draw.noise_kind == "normal" else None
 
 
 def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
-    """Return the divergence from conditionals: in closed form for normals, else from draws."""
+    """Return the KL from the teacher's conditionals: closed form for normals, else from draws."""
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)

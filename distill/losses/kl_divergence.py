@@ -1,16 +1,15 @@
 """Probability density distillation: KL(P_S || P_T) = H(P_S, P_T) - H(P_S).
 
 van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.1. One sample of the
-student fixes x_<t everywhere; one pass of the teacher gives every p_T(. | x_<t); many draws of x_t
-from the student's own conditional, which cost next to nothing, estimate
+student determines all x_<t; one pass of the teacher gives every p_T(. | x_<t); many cheap draws of
+x_t from the student's own conditional estimate
 
     H(P_S, P_T) = sum_t E_{x_<t ~ P_S} H( p_S(x_t | x_<t), p_T(x_t | x_<t) )        (equation 11)
     H(P_S) = E_z[ sum_t ln s(z_<t) ] + 2 T,                                         (equation 9)
 
-where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and through x_<t
-into the teacher, whose weights are frozen. It applies to any teacher that gives `ElementDensities`
-and any student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an
-order.
+where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and, through x_<t,
+into the teacher, whose weights are frozen. This applies to any teacher with `ElementDensities` and
+any student that returns `FlowOutput`: elements may be sound samples, pixels or anything ordered.
 """
 
 import math
@@ -22,19 +21,19 @@ import tensorflow as tf
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 
-# Entropy of the noise that a student starts from, in nats per element.
+# Entropy of the noise that a student transforms, in nats per element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
 class ElementDensities(Protocol):
-    """The distribution of each element given those before it, in which it is differentiable."""
+    """The distribution of each element given the elements before it, differentiable in these."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values, nats per unit, float32 [..., batch, elements...]."""
+        """Return the log density of values [..., batch, elements...], in nats per unit, float32."""
 
 
 class Divergence(NamedTuple):
-    """A divergence and its parts in nats per element, []: kl = cross_entropy - entropy."""
+    """A KL and its parts in nats per element, scalars: kl = cross_entropy - entropy."""
 
     kl: tf.Tensor
     cross_entropy: tf.Tensor
@@ -49,7 +48,7 @@ def divergence(
     mask: tf.Tensor | None = None,
     counted: tf.Tensor | None = None,
 ) -> Divergence:
-    """Return an unbiased estimate of the divergence of the student from the teacher.
+    """Return an unbiased estimate of the KL of the student from the teacher.
 
     Args:
       teacher: the teacher's conditionals given `drawn.output`.
@@ -57,7 +56,7 @@ def divergence(
       draws: standard noise from `standard_draws`, [draws, batch, elements...].
       kind: the student's noise, "logistic" or "normal".
       mask: 1 for each element that counts, [batch, elements...]; None: all count.
-      counted: number of elements to divide by; None: the mask's sum.
+      counted: number of elements to divide by; None: the sum of the mask.
     """
     cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
     own = mean_of(entropy(drawn, kind), mask, counted)
@@ -65,7 +64,7 @@ def divergence(
 
 
 def cross_entropy(teacher: ElementDensities, drawn: FlowOutput, draws: tf.Tensor) -> tf.Tensor:
-    """Return H(p_S(x_t | x_<t), p_T(x_t | x_<t)), nats [batch, elements...], from the draws."""
+    """Estimate H(p_S(x_t | x_<t), p_T(x_t | x_<t)) from the draws, nats [batch, elements...]."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)
 
@@ -95,18 +94,18 @@ def standard_draws(
 ) -> tf.Tensor:
     """Return standard noise for `cross_entropy`, float32 [count, batch, length].
 
-    Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u per
-    element, so that together they cover the distribution evenly. Their mean stays unbiased and
-    varies much less than that of independent ones.
+    Logistic draws are stratified: draw m is the quantile (m + u) / count with one uniform u per
+    element, so that together they cover the distribution evenly. Their mean is unbiased and varies
+    much less than the mean of independent draws.
 
     Args:
       kind: "logistic" or "normal".
-      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+      seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
       batch: number of rows.
       length: number of elements per row.
       count: number of draws per element.
-      rows: int32 [batch], the number of each row under its seed; None: their indices. A share of a
-        larger batch keeps the whole batch's numbers; rows with their own seeds may share a number.
+      rows: int32 [batch], the number of each row under its seed; None: its index. A share of a
+        larger batch uses the whole batch's numbers; rows with different seeds may share one.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":
@@ -114,7 +113,7 @@ def standard_draws(
         return tf.stack([lane[..., 0] for lane in lanes])
     within = counter_noise.uniform(seed, rows, 0, length)[..., 0]
     strata = tf.reshape(tf.range(count, dtype=tf.float32), [count, 1, 1])
-    # u may round to an end of the unit interval, whose quantile is infinite, so it is clipped.
+    # u may round to 0 or 1, whose quantiles are infinite, so it is clipped.
     u = tf.clip_by_value((strata + within) / count, 1e-7, 1.0 - 1e-7)
     return tf.math.log(u) - tf.math.log1p(-u)
 
@@ -122,13 +121,12 @@ def standard_draws(
 def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
     """Return KL(q || p) of normals in closed form, nats [batch, elements...].
 
-    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
-    equation 6.
+    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (1807.07281), equation 6.
 
     Args:
-      drawn: the student's output q, [batch, elements...].
+      drawn: the student's output, whose conditionals are q, [batch, elements...].
       mean: the means of the teacher p, of the same shape.
-      log_scale: the log-scales of p, of the same shape.
+      log_scale: the log scales of p, of the same shape.
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
@@ -142,7 +140,7 @@ def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
 
     Args:
       drawn: the student's output, [batch, elements...].
-      log_scale: the teacher's log-scales, of the same shape.
+      log_scale: the teacher's log scales, of the same shape.
     """
     return tf.square(log_scale - drawn.log_scale)
 
@@ -150,13 +148,12 @@ def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
 def mean_of(
     values: tf.Tensor, mask: tf.Tensor | None = None, counted: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Return the mean of values where the mask is 1, [].
+    """Return the mean of values where the mask is 1, a scalar.
 
     Args:
       values: [batch, elements...].
       mask: 1 for each element that counts, of the same shape; None: all count.
-      counted: the divisor: for a share of a batch, the mean number over all shares; None: the sum
-        of the mask.
+      counted: the divisor; for a share of a batch, the shares' mean count; None: the mask's sum.
     """
     if mask is None:
         return tf.reduce_mean(values)

@@ -1,7 +1,7 @@
-"""The loss of a distillation of sound: a list of the terms whose weights are not 0.
+"""The loss for distilling sound: the sum of the terms whose weights are not 0.
 
-A term is one file and one entry of `TERMS`; `register` adds a term of another package, whose weight
-is in `LossConfig.others`.
+A term is one file and one entry of `TERMS`; `register` adds a term from another package, whose
+weight is in `LossConfig.others`.
 """
 
 import functools
@@ -27,7 +27,7 @@ from replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 
-SOUND, PHASE = 0, 2  # folded into a step's seed for the noise, and for the source's phase
+SOUND, PHASE = 0, 2  # folded into the seed of a step, for the noise and for the source's phase
 DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
@@ -35,10 +35,10 @@ class Parts(NamedTuple):
     """What the factories of terms need besides the weights.
 
     Attributes:
-      step: int32 [], the number of updates so far.
-      classifier: a classifier of speech units; None: there is none.
-      mel: the convention of the frames that it reads.
-      discriminators: the student's opponents; None: there are none.
+      step: int32 scalar, the number of updates so far.
+      classifier: a classifier of speech units, or None.
+      mel: the mel settings of the frames that the classifier reads.
+      discriminators: the discriminators of the adversarial terms, or None.
     """
 
     step: tf.Variable
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
     discriminators: Discriminators | None = None
 
 
-Factory = Callable[[LossConfig, Parts], Term]  # called where the term's weight is not 0
+Factory = Callable[[LossConfig, Parts], Term]  # called if the term's weight is not 0
 
 
 def _perceptual(name: str, compared: Callable[[tf.Tensor], tf.Tensor]) -> Factory:
@@ -65,7 +65,7 @@ def _opposition(config: LossConfig, parts: Parts) -> Term:
     return Opposition(parts.discriminators, config, parts.step)
 
 
-# The terms by the names that `LossConfig.weight` takes, in the order in which they are summed.
+# The terms by name, as `LossConfig.weight` takes it, in the order in which they are summed.
 TERMS: dict[str, Factory] = {
     "kl": lambda config, parts: KL(config.kl, config.draws, config.regularisation).parts,
     "contrastive": lambda config, parts: Contrastive(config.contrastive * config.kl, config.draws),
@@ -79,7 +79,7 @@ TERMS: dict[str, Factory] = {
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Register a term of the loss; `LossConfig.others` has its weight.
+    """Return a decorator that registers a term of the loss; `LossConfig.others` has its weight.
 
     Args:
       name: the name of the term and of its weight; a scalar that it returns is logged under it.
@@ -99,8 +99,7 @@ def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
     """Return the terms whose weights are not 0.
 
     Raises:
-      UserError: `config.others` has a name that is not a term's, or a part that a term needs is
-        missing.
+      UserError: a name in `config.others` is not a term, or a part that a term needs is missing.
     """
     if unknown := sorted({name for name, _ in config.other_weights} - TERMS.keys()):
         raise UserError(f"`loss.others` must be of {', '.join(TERMS)}, got {unknown[0]}.")
@@ -109,20 +108,20 @@ def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
 
 
 class Objective:
-    """The loss of a batch of clips, [], and the values of its terms.
+    """The loss of a batch of clips, a scalar, and the values of its terms.
 
-    A replica calls it with its slice of a batch and with the result of `global_inputs`. Only the
+    A replica calls it with its share of a batch and the result of `global_inputs`. Only the
     student's weights get a gradient.
 
     Args:
-      student: the network that learns.
+      student: the network to train.
       teacher: the density to learn from.
       config: the weights of the terms.
       seed: the seed of all noise, an integer in [0, 2^64).
-      step: int32 [], the number of updates so far; the noise is different for each.
+      step: int32 scalar, the number of updates so far; each step has different noise.
       classifier: a classifier of speech units, for the perceptual terms.
-      mel: the convention of the frames that it reads.
-      discriminators: the student's opponents, for the adversarial terms.
+      mel: the mel settings of the frames that the classifier reads.
+      discriminators: the discriminators of the adversarial terms.
     """
 
     def __init__(
@@ -144,14 +143,14 @@ class Objective:
         """Return the weighted sum of the terms, and their values.
 
         Args:
-          batch: a batch from `distill.training.batches`: waveform, mask, speaker, and frames.
+          batch: a batch of `distill.training.batches`: waveform, mask, speaker and frames.
         """
         draw = self.draw(batch)
         loss, values = summed(self.terms, draw)
         return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
 
     def draw(self, batch: dict[str, tf.Tensor]) -> Draw:
-        """Return the `Draw` of a batch, which the terms read."""
+        """Draw the student's sound for a batch; return the `Draw` that the terms read."""
         seed = counter_noise.fold_in(self._seed, self._step)
         rows = tf.range(_shape(batch)[0]) + batch.get("first_row", 0)
         output = self._drawn(batch, seed, rows)
@@ -164,9 +163,9 @@ class Objective:
         """Return the inputs of a share that depend on the whole batch, for `GlobalBatchLoss`.
 
         Returns:
-          "first_row" int32 [], which addresses noise; "counted", the number of samples outside
-          padding, as a mean over all shares; and the inputs of the terms. "level_db" is not
-          included: it is the mean of the shares' levels.
+          "first_row", an int32 scalar, the number of the share's first row for its noise;
+            "counted", the mean number of samples outside padding over all shares; and the inputs of
+            the terms. "level_db" is not included: it is the mean of the shares' levels.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]
@@ -176,13 +175,13 @@ class Objective:
         return known
 
     def frames(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
-        """Return the frames that condition teacher and student, or None."""
+        """Return the frames that condition the teacher and the student, or None."""
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
     def _drawn(self, batch: dict[str, tf.Tensor], seed: tf.Tensor, rows: tf.Tensor) -> FlowOutput:
         samples = _shape(batch)[1]
-        # The absolute phase of the voice carries no information, so each step draws a new one.
+        # The absolute phase of the voice carries no information, so each step draws a new phase.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), rows, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
             self.frames(batch),
@@ -195,7 +194,7 @@ class Objective:
         return self.student.draw(noise, condition)
 
     def _taught(self, output: FlowOutput, batch: dict[str, tf.Tensor]) -> Callable[[bool], Any]:
-        """Return the function `Draw.teach` of a batch."""
+        """Return the function `Draw.teach` for a batch."""
 
         @functools.cache
         def condition() -> Any:
@@ -214,14 +213,14 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Return the number of neighbouring frames on either side of every clip."""
+        """Number of neighbouring frames on either side of every clip."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         return batch["speaker"] if self.student.config.speakers else None
 
     def _previous_condition(self, condition: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the teacher's condition of the row before each row, within the whole batch."""
+        """Return the teacher's condition for the row before each row, within the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
         before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}

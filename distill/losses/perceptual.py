@@ -2,9 +2,9 @@
 
 van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a classifier of speech
 sounds should compute the same features for the student's sound as for the recording, either frame
-by frame or in their correlations (the feature reconstruction and the style loss of Johnson et al.
-2016, "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4, the latter after Gatys et
-al.).
+by frame or in their correlations. These are the feature reconstruction loss and the style loss of
+Johnson et al. 2016, "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4; the style
+loss is due to Gatys et al.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ from foundation.errors import UserError
 from replicator import Replicator
 from wavenet.features import MelConvention
 
-LEAST = 1e-6  # least mean square to divide by
+LEAST = 1e-6  # lower bound of the mean square in a denominator
 
 
 @dataclasses.dataclass(frozen=True)
 class PerceptualLoss:
-    """The mean squared difference of the hidden features of a sound and a recording, float32 [].
+    """The mean squared difference between hidden features of sounds and recordings, a scalar.
 
     Each layer's difference is divided by the mean square of the recorded features, so that all
     layers have equal weight, and the layers are averaged. The loss is 0 for equal sounds; for
     unrelated features f it is 2 (1 - mean(f)^2 / mean(f^2)), which is below 2, since rectified
-    features have a mean above 0. The gradient reaches only the sound.
+    features have a positive mean. The gradient reaches only the sound.
 
     Attributes:
       classifier: the network whose hidden features are compared.
-      convention: the convention of the sounds' frames, which must be the classifier's.
+      convention: the mel settings of the sounds' frames, which must be the classifier's.
       compared: function from a layer's features to what is compared: the features themselves, or
         their `gram`, for which sounds may differ in length.
 
@@ -56,13 +56,13 @@ class PerceptualLoss:
     def __call__(
         self, sound: tf.Tensor, recorded: tf.Tensor, energies: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Return the loss of sounds float32 [batch, time] in [-1, 1] at the level of the corpus.
+        """Return the loss of sounds float32 [batch, time] in [-1, 1], at the level of the corpus.
 
         Args:
           sound: the student's sounds.
           recorded: the recordings, of the same shape.
           energies: for a share of a batch, the `energies` of the whole batch, float32 [layers];
-            None: those of `recorded`.
+            None: the `energies` of `recorded`.
         """
         targets = [tf.stop_gradient(target) for target in self._features(recorded)]
         parts = [
@@ -79,7 +79,7 @@ class PerceptualLoss:
     def energies(self, recorded: tf.Tensor) -> tf.Tensor:
         """Return the mean square of each layer's compared features, float32 [layers].
 
-        The energies of a batch are the mean of those of its equal shares.
+        The energies of a batch are the mean of the energies of its equal shares.
         """
         return _energies(self._features(recorded))
 
@@ -102,7 +102,7 @@ class Perceived:
     loss: PerceptualLoss
 
     def __call__(self, draw: Draw) -> tf.Tensor:
-        """Return the loss, []."""
+        """Return the loss, a scalar."""
         energies = draw.batch.get(f"{self.name}_energies")
         return self.loss(draw.output.output, draw.recorded, energies)
 
@@ -117,7 +117,7 @@ def gram(features: tf.Tensor) -> tf.Tensor:
 
         G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
 
-    does not depend on when in the clip something is heard.
+    It does not depend on the time at which a sound occurs in the clip.
     """
     _, frames, channels = features.shape
     return tf.matmul(features, features, transpose_a=True) / (channels * frames)

@@ -1,10 +1,10 @@
 """Power losses: a student's sound must have the spectrum of the recording, whatever its phase.
 
 van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
-windows are Hann windows: without one, side lobes would leave high-frequency noise unpunished. Every
-loss is relative to the energy of the recording plus `SILENT`: clips of far more energy have equal
-weight, and the others count less the quieter they are. `squared_loss` takes the energy of averaged
-power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at -30 dB is not (80);
+windows are Hann windows, because side lobes would otherwise hide high-frequency noise. Every loss
+is relative to the energy of the recording plus `SILENT`: clips with far more energy than `SILENT`
+have equal weight, and quieter clips count less. `squared_loss` uses the energy of averaged power
+spectra, for which noise at -50 dB of full scale is quiet (0.008) and noise at -30 dB is not (80);
 `magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
 """
 
@@ -16,13 +16,13 @@ from distill.spectra import magnitudes
 
 # FFT size, hop and window in samples (Yamamoto et al. 2020, arXiv 1910.11480, table 1).
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))
-WINDOW, HOP = 1024, 256  # samples, of the forms with one resolution
-LOWEST = 1e-4  # magnitudes are compared above it: a 16-bit step under a Hann window of 600
-SILENT = 1.0  # energy below which a recording counts as this loud: it has nothing to compare with
+WINDOW, HOP = 1024, 256  # in samples, for the losses with one resolution
+LOWEST = 1e-4  # lower bound of compared magnitudes: a 16-bit step under a Hann window of 600
+SILENT = 1.0  # energy added to the recording's, so that silent recordings hardly count
 
 
 def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the relative squared error of the power spectrum averaged over time, [].
+    """Return the relative squared error of the power spectrum averaged over time, a scalar.
 
     It is || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the loss of the paper, which
     mostly measures the level.
@@ -36,9 +36,9 @@ def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 
 def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the relative squared error of the magnitudes of all frames, [] (Ping et al. 2018).
+    """Return the relative squared error of the magnitudes of all frames, a scalar.
 
-    It is || |S| - |S'| ||^2 / || |S| ||^2.
+    It is || |S| - |S'| ||^2 / || |S| ||^2 (Ping et al. 2018).
 
     Args:
       sound: the student's sound, float32 [batch, time], of at least 1024 samples.
@@ -49,7 +49,7 @@ def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 
 def multi_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return spectral convergence plus log-magnitude error, a mean over three resolutions, [].
+    """Return spectral convergence plus log-magnitude error, averaged over three resolutions.
 
     Source: Yamamoto et al. 2020, arXiv 1910.11480.
     """

@@ -1,4 +1,4 @@
-"""The terms of an objective: what a term reads, what it returns, and the sum of terms."""
+"""The terms of an objective: what a term reads, what it returns, and how terms are summed."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from likelihoods.affine import FlowOutput
 
 
 class Weighted(NamedTuple):
-    """The value of a term, [], and its weight in the loss."""
+    """The value of a term, a scalar, and its weight in the loss."""
 
     weight: float | tf.Tensor
     value: tf.Tensor
@@ -22,13 +22,13 @@ class Draw:
     """The inputs of a loss term.
 
     Attributes:
-      output: what the student drew, float32 [batch, time].
-      recorded: the data as its codec scales it, float32 [batch, time].
+      output: the student's output, float32 [batch, time].
+      recorded: the data, scaled by the codec, float32 [batch, time].
       noise_kind: the student's noise, "logistic" or "normal".
       seed: the seed of this step, uint32 [2].
       rows: int32 [batch], the number of each row under the seed.
-      teach: function that returns the teacher's conditionals given the output: under each row's
-        own condition for False; under that of the row before for True, or None if there is none.
+      teach: function that returns the teacher's conditionals given the output: for False, under
+        each row's own condition; for True, under the preceding row's, or None without a condition.
       batch: the batch itself.
     """
 
@@ -42,7 +42,7 @@ class Draw:
 
     @functools.cached_property
     def teacher(self) -> Any:
-        """The teacher's conditionals given the output; computed if a term reads them."""
+        """The teacher's conditionals given the output; computed only if a term reads them."""
         return self.teach(False)
 
     @property
@@ -52,12 +52,12 @@ class Draw:
 
 
 # A function from a `Draw` to a scalar, or to several values with their weights, by name. It may
-# have `global_inputs(batch, replicator)`, which returns what it needs of the whole batch, by name.
+# have `global_inputs(batch, replicator)`, which returns its inputs from the whole batch, by name.
 Term = Callable[[Any], tf.Tensor | dict[str, Weighted]]
 
 
 class Listed(NamedTuple):
-    """A term of an objective; name and weight are used if it returns a scalar."""
+    """A term of an objective; the name and the weight apply if it returns a scalar."""
 
     name: str
     weight: float
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
 
 
 def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the weighted sum of the terms, [], and the value of each by name."""
+    """Return the weighted sum of the terms, a scalar, and the value of each term by name."""
     found: dict[str, Weighted] = {}
     for name, weight, term in terms:
         value = term(draw)
@@ -74,29 +74,29 @@ def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.
 
 
 def weighed(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the weighted sum of the values, [], and the values by name, without weights."""
+    """Return the weighted sum of the values, a scalar, and the unweighted values by name."""
     loss = tf.add_n([weight * value for weight, value in found.values()])
     return loss, {name: value for name, (_, value) in found.items()}
 
 
 def name_of(term: Term) -> str:
-    """Return the name by which the value of a term is logged."""
+    """Return the name under which the value of a term is logged."""
     inner = getattr(term, "function", term)
     return str(getattr(inner, "__name__", type(inner).__name__)).lower()
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A comparison of the student's samples with the data, such as an error of spectra.
+    """A term that compares the student's samples with the data, such as an error of spectra.
 
     Attributes:
-      function: function from samples and data, float32 [batch, time] each, to [] or [batch].
-      weight: factor on the term.
+      function: function from samples and data, each float32 [batch, time], to a scalar or [batch].
+      weight: factor of the term.
     """
 
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     weight: float = 1.0
 
     def __call__(self, draw: Draw) -> tf.Tensor:
-        """Return the weighted term, []."""
+        """Return the weighted term, a scalar."""
         return self.weight * tf.reduce_mean(self.function(draw.output.output, draw.recorded))

@@ -2,9 +2,9 @@
 
 The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3), because
 only the features inside a network that distinguishes speech sounds matter. Units are k-means
-clusters of cepstra and their deltas, and the network sees partly masked frames, so that it must
+clusters of cepstra and their deltas, and the network reads partly masked frames, so that it must
 learn how sounds follow one another (both as in the first round of HuBERT, Hsu et al. 2021).
-Transcripts are not used even where they exist: they do not give the time of each sound.
+Transcripts are not used even if they exist: they do not give the time of each sound.
 """
 
 import dataclasses
@@ -31,19 +31,19 @@ from wavenet.features import MelConvention
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")
 CEPSTRA = 13
-DELTA_WEIGHT = 0.5  # weight of a cepstrum's delta feature, the cepstrum having weight 1
-CLUSTERED_FRAMES = 40_000  # frames that k-means sees at most
+DELTA_WEIGHT = 0.5  # weight of delta features relative to the cepstra
+CLUSTERED_FRAMES = 40_000  # largest number of frames for k-means
 KMEANS_ROUNDS = 30
 GAIN = 0.05  # largest shift of a clip on the scale of `above_silence`: 5 dB, floor 1e-5
 JITTER = 0.03  # standard deviation of the noise added to every value, on the same scale
 MASKED_FRAMES, MASKED_SPANS = 6, 2
-MASKED_BANDS = 0.2  # largest share of all bands that are silenced
+MASKED_BANDS = 0.2  # largest share of the bands that is masked
 OPTIMIZER = OptimizerConfig(learning_rate=3e-3, warmup_steps=50, decay="cosine", average_decay=0.99)
 
 
 @dataclasses.dataclass(frozen=True)
 class UnitConfig:
-    """Shape of a `UnitClassifier`, and the convention of the frames that it reads."""
+    """Sizes of a `UnitClassifier`, and the mel settings of the frames that it reads."""
 
     convention: MelConvention
     num_units: int = 64
@@ -51,7 +51,7 @@ class UnitConfig:
     widths: tuple[int, ...] = (5, 3, 3)
 
     def __post_init__(self) -> None:
-        """Raise UserError, which names the field, if a size is out of range."""
+        """Raise UserError, naming the field, if a size is out of range."""
         if self.num_units < 2:
             raise UserError(f"`num_units` must be at least 2, got {self.num_units}.")
         if self.channels < 1:
@@ -61,12 +61,12 @@ class UnitConfig:
 
 
 class UnitClassifier(tf.Module):
-    """Convolutions over frames, `above_silence`, that give the unit of each frame.
+    """Convolutional network that predicts the speech unit of each `above_silence` frame.
 
     Attributes:
-      band_mean, frame_scale: statistics of a corpus, float32 [bands] and [], that bring frames near
-        mean 0 and variance 1; one scale for all, so that a nearly constant band is not amplified.
-      mean, scale: the same for `cepstra`, float32 [2 * cepstra] each.
+      band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, that bring
+        frames near mean 0 and variance 1; one common scale does not amplify constant bands.
+      mean, scale: mean and scale of `cepstra`, each float32 [2 * cepstra].
       centres: centres of the units, float32 [units, 2 * cepstra].
     """
 
@@ -88,14 +88,14 @@ class UnitClassifier(tf.Module):
         self.frame_scale = np.ones([], np.float32)
 
     def logits(self, mel: tf.Tensor) -> tf.Tensor:
-        """Return the similarity of each frame to each unit, float32 [batch, frames, units]."""
+        """Return the logits of the units for each frame, float32 [batch, frames, units]."""
         weights = [(tf.identity(k), tf.identity(b)) for k, b in self._layers()]
         return tf.matmul(self._hidden(mel, weights)[-1], self.head_kernel) + self.head_bias
 
     def features(self, mel: tf.Tensor) -> list[tf.Tensor]:
-        """Return the activations of each layer, float32 [batch, frames, channels], in order.
+        """Return the activations of each layer in order, float32 [batch, frames, channels].
 
-        Their gradient reaches `mel` and never the weights.
+        Their gradient reaches `mel` but not the weights.
         """
         weights = [(tf.stop_gradient(k), tf.stop_gradient(b)) for k, b in self._layers()]
         return self._hidden(mel, weights)
@@ -105,7 +105,7 @@ class UnitClassifier(tf.Module):
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
     def named(self) -> dict[str, tf.Variable]:
-        """Return every variable by a fixed name."""
+        """Return every variable by a stable name."""
         numbered = {"kernel": self.kernels, "bias": self.biases}
         named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
         return {**named, "head_kernel": self.head_kernel, "head_bias": self.head_bias}
@@ -126,9 +126,9 @@ class UnitClassifier(tf.Module):
 def cepstra(mel: np.ndarray) -> np.ndarray:
     """Return the lowest cepstra of each frame and their deltas, float32 [frames, 2 * cepstra].
 
-    A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 follow the
-    spectrum's envelope and leave out the harmonics of the voice. A delta is half the difference of
-    the frames after and before.
+    A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 describe the
+    spectral envelope without the harmonics of the voice. A delta is half the difference between the
+    next frame and the preceding frame.
     """
     values = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     padded = np.pad(values, [(1, 1), (0, 0)], mode="edge")
@@ -146,9 +146,9 @@ def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
 
 
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
-    """Set the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
+    """Set the statistics and the centres from cepstra [frames, columns], by k-means++ and Lloyd.
 
-    All cepstra have equal weight, whatever their spread, and the deltas half of it.
+    All cepstra have equal weight, whatever their variance, and the deltas half of that weight.
     """
     num_units, half = classifier.config.num_units, points.shape[1] // 2
     if len(points) < num_units:
@@ -159,7 +159,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
     scale[half:] /= DELTA_WEIGHT
     classifier.scale = scale
     with warnings.catch_warnings():
-        # A cluster may be empty: a unit that no frame has does no harm.
+        # A cluster may be empty: a unit without frames does no harm.
         warnings.simplefilter("ignore", UserWarning)
         classifier.centres, _ = scipy.cluster.vq.kmeans2(
             (points - classifier.mean) / scale, num_units, KMEANS_ROUNDS, minit="++", rng=rng
@@ -167,10 +167,10 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
 
 
 def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return clips changed for training: at other levels, with noise and with gaps.
+    """Return clips augmented for training by gains, noise and masked spans.
 
-    The level of each clip is changed, and each of its values by a little noise; two spans of frames
-    and one of bands are silenced (SpecAugment, Park et al. 2019).
+    Each clip gets a random gain and a little noise in every value; two spans of frames and one span
+    of bands are silenced (SpecAugment, Park et al. 2019).
     """
     batch, frames, bands = mel.shape
     gain = rng.uniform(-GAIN, GAIN, [batch, 1, 1])
@@ -182,7 +182,7 @@ def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Return rows with one span of 0 to `longest` true values each, bool [batch, length]."""
+    """Return rows that each have one span of up to `longest` true values, bool [batch, length]."""
     spans = rng.integers(0, longest + 1, [batch, 1])
     starts = rng.integers(0, length - spans + 1)
     places = np.arange(length)
@@ -192,7 +192,7 @@ def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> n
 def _batch(
     mel: np.ndarray, units: np.ndarray, seed: int, step: int, shape: tuple[int, int]
 ) -> dict[str, tf.Tensor]:
-    """Return batch `step`: masked clips of the frames [frames, bands], and their units."""
+    """Return batch number `step`: masked clips of the frames [frames, bands], and their units."""
     rng = np.random.default_rng([seed, step])
     clips, frames = shape[0], min(shape[1], len(mel))
     starts = rng.integers(0, len(mel) - frames + 1, clips)
@@ -218,14 +218,14 @@ def train_units(
 
     Args:
       corpus: recordings with mel frames.
-      split: the recordings to train on.
-      num_units: number of units, the clusters of k-means.
+      split: the split to train on.
+      num_units: number of units, which are the clusters of k-means.
       channels: number of channels of the network's layers.
       steps: number of updates.
       batch_size: number of clips per batch.
       clip_frames: number of frames per clip.
-      seed: the seed of clusters, weights and clips.
-      log: called with progress messages.
+      seed: seed of clusters, weights and clips.
+      log: function called with progress messages.
 
     Raises:
       UserError: the corpus has no mel frames, or fewer frames than units.
@@ -281,7 +281,7 @@ def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> t
 
 
 def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
-    """Return the share of a split's frames that is recognised, and that of its commonest unit."""
+    """Return the share of frames recognised in a split, and the share of its most frequent unit."""
     found, right = np.zeros(classifier.config.num_units, np.int64), 0
     for recording in recordings_of(corpus, split):
         mel = frames_of(corpus, recording, ["mel"])
@@ -292,8 +292,8 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
     return right / int(found.sum()), int(found.max()) / int(found.sum())
 
 
-def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
-    """Write the classifier as one npz file, complete or not at all.
+def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
+    """Write the classifier to one npz file, atomically.
 
     Raises:
       UserError: the file cannot be written.
@@ -304,8 +304,8 @@ def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
     write_npz(Path(path), {"description": np.array(json.dumps(description)), **arrays})
 
 
-def load(path: str | os.PathLike[str]) -> UnitClassifier:
-    """Load the classifier that `save` wrote.
+def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
+    """Load a classifier that `save_units` wrote.
 
     Raises:
       UserError: the file cannot be read or is invalid; the message names it and gives the reason.
@@ -329,7 +329,7 @@ def load(path: str | os.PathLike[str]) -> UnitClassifier:
 
 
 def copied(classifier: UnitClassifier) -> UnitClassifier:
-    """Return the same classifier with its own variables, created at the call."""
+    """Return a copy of the classifier with its own variables, created at the call."""
     copy = UnitClassifier(classifier.config)
     for variable, original in zip(copy.variables, classifier.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))

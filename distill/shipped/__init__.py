@@ -1,4 +1,4 @@
-"""Students that come with the package, distilled from the shipped teachers, with their cards."""
+"""Students that come with the package, distilled from the shipped teachers, and their cards."""
 
 import importlib.resources
 from pathlib import Path
@@ -17,6 +17,6 @@ def folder(name: str) -> Path:
 
 
 def model_folder(path: Path) -> Path:
-    """Return the path; for a shipped student's name that is not a path here, its folder."""
+    """Return the path or, if it does not exist, the folder of the shipped student that it names."""
     path = Path(path)
     return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path

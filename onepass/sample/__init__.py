@@ -1,1 +1,1 @@
-"""The verb `sample`: one front end for every kind of model, here or on a server."""
+"""The verb `sample`: one front end for every kind of model, local or served."""

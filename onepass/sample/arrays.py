@@ -1,4 +1,4 @@
-"""Samples of users' models: npy files, or WAV and PNG files where a saved model makes those."""
+"""Write samples of a user's model: npy files, or WAV or PNG files of a saved model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from serving.errors import ServingError
 
 
 class ArrayDrawing(Drawing):
-    """Rows of a user's model, drawn together, and their log-probabilities if requested."""
+    """Samples of a user's model, drawn as one batch, with log-probabilities if requested."""
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__(given, model, arguments)
@@ -24,7 +24,7 @@ class ArrayDrawing(Drawing):
         self.total = given.num or 1
         self._length: Any = given.length[0] if len(given.length) == 1 else given.length
         begin = f"sample_{given.seed}"
-        # A server's arrays stay arrays.
+        # Samples of a served model are always arrays.
         suffix = ".npy" if getattr(given, "npy", True) else _suffix(model, self._length)
         names = [begin] if suffix == ".npy" else [f"{begin}_{r}" for r in range(self.total)]
         self._rows = [given.out / f"{name}{suffix}" for name in names]
@@ -32,7 +32,7 @@ class ArrayDrawing(Drawing):
         self.files = self._rows + self._nats
 
     def start(self) -> Iterator[Any]:
-        """Return all rows as one part."""
+        """Draw all rows and return them as one part."""
         try:
             found = self.model.sample(self.total, self._length, self.given.seed, **self.arguments)
         except UserError:
@@ -52,7 +52,7 @@ class ArrayDrawing(Drawing):
 
 
 def _suffix(model: Any, length: Any) -> str:
-    """Return the ending of the files of a saved model or a bundle."""
+    """Return the suffix of the files for samples of a saved model or a bundle."""
     if getattr(model, "sample_rate_hz", None) is not None:
         return ".wav"
     channels = length[2] if isinstance(length, tuple) and len(length) == 3 else 0
@@ -61,7 +61,7 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    """Return the number of integer values of an element; 0 if elements are real."""
+    """Return the number of values that an integer element can have; 0 if elements are real."""
     from serving.bundles.own_signatures import elements_of
 
     spec = getattr(model, "spec", None)

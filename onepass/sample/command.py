@@ -1,4 +1,4 @@
-"""The command `onepass sample MODEL ...`: options, model, drawing and files, in this order."""
+"""The command `onepass sample MODEL ...`: parse options, load the model, draw, write files."""
 
 import contextlib
 import logging
@@ -19,17 +19,17 @@ KINDS: dict[str, type[options.Options]] = {
     "served picture": options.ServedImageOptions,
     "served array": options.ServedArrayOptions,
 }
-"""The options by what a model makes, or by what its server says that it is."""
+"""The option class by what a model makes; "served" and its kind for a model on a server."""
 
 
 def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[[], None]) -> int:
-    """Run `onepass sample` for a model on this machine and return the exit status.
+    """Run `onepass sample` for a local model and return the exit status.
 
     Args:
-      makes: what the model that the words name makes, a key of `KINDS`.
-      words: the words after `sample`.
-      parse: reads the options from the words, `onepass.arguments.parse`.
-      prepare: imports TensorFlow, once the options are known to be right.
+      makes: what the model makes, a key of `KINDS`.
+      words: the command-line arguments after `sample`.
+      parse: function that parses them, `onepass.arguments.parse`.
+      prepare: function that imports TensorFlow, called once the options are known to be valid.
     """
     given = parse(KINDS[makes], words, "onepass sample")
     options.check(given)
@@ -38,10 +38,10 @@ def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[
 
 
 def run_served(words: list[str], parse: Callable) -> int:
-    """Run `onepass sample URL ...` and return the exit status; the server tells the model's kind.
+    """Run `onepass sample URL ...`, asking the server for the model's kind; return the exit status.
 
     Raises:
-      UserError: the server or the model does not exist, or the model cannot draw this.
+      UserError: the server or the model does not exist, or the model cannot draw the samples.
     """
     from onepass.remote_model import RemoteModel
 
@@ -73,11 +73,11 @@ def _served_kind(model: Any) -> str:
 
 
 def _model_here(makes: str, given: Any) -> Any:
-    """Return the model of a folder or a shipped name.
+    """Load a local model from a folder or by shipped name.
 
-    A bundle of a model of this library also holds its model folder, which is read in place of its
-    program: the program draws one size with one sampler, while the folder offers every size,
-    sampler, draft and beginning that the options name.
+    A bundle of one of this library's models also contains the model folder, which is loaded instead
+    of the exported program: the program draws one size with one sampler, while the model supports
+    all options.
     """
     from onepass.models import load, load_trained
 
@@ -87,7 +87,7 @@ def _model_here(makes: str, given: Any) -> Any:
         from distill.model import load_speculative
 
         return load_speculative(Path(given.model), draft=given.draft)
-    return load_trained(makes, Path(given.model))
+    return load_trained(Path(given.model))
 
 
 def _drawing(given: options.Options, model: Any) -> Drawing:

@@ -1,4 +1,4 @@
-"""The samples that `onepass sample` draws, and the one loop that writes them to files."""
+"""The base class of what `onepass sample` draws, and the loop that writes it to files."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ class Drawing(contextlib.ExitStack):
 
     Attributes:
       files: the files to write, which must not exist yet unless they may be overwritten.
-      total: number of units in all.
+      total: total number of units.
       written: number of parts written so far.
-      advance: counts units that are finished before their part is.
+      advance: function that reports a number of finished units before their part is complete.
 
     Args:
       given: the options of the command.
-      model: a model on this machine or on a server.
-      arguments: the arguments of its `stream`, `progressions` or `sample` that options set.
+      model: a local or served model.
+      arguments: keyword arguments for the model's `stream`, `progressions` or `sample`.
     """
 
-    title, unit = "drawing", "sample"  # of the progress bar: its title, and the unit it counts
+    title, unit = "drawing", "sample"  # title and unit of the progress bar
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__()
@@ -38,7 +38,7 @@ class Drawing(contextlib.ExitStack):
         self.advance: Callable[[int], None] = lambda units: None
 
     def start(self) -> Iterator[Any]:
-        """Return the samples in parts; raise UserError for what the model cannot draw."""
+        """Return the samples in parts; raise UserError if the model cannot draw them."""
         raise NotImplementedError
 
     def write(self, part: Any) -> int:
@@ -50,7 +50,7 @@ class Drawing(contextlib.ExitStack):
         return f"{self.written} of {counted(self.total, self.unit)}"
 
     def finish(self) -> None:
-        """Write what combines all parts, and print a summary; also called after an interruption."""
+        """Write files that combine all parts and print a summary, even after an interruption."""
 
 
 def write_out(drawing: Drawing) -> int:
@@ -59,7 +59,7 @@ def write_out(drawing: Drawing) -> int:
     Ctrl-C keeps the parts that have been written.
 
     Raises:
-      UserError: a file exists, the model cannot draw this, or the folder cannot be made.
+      UserError: a file exists, the model cannot draw the samples, or the folder cannot be created.
     """
     check_new(drawing.files, drawing.given.overwrite)
     parts = drawing.start()

@@ -1,4 +1,4 @@
-"""A photograph to enlarge: a PNG file of every scale as it is finished."""
+"""Enlarge a photograph, writing a PNG file of each scale as soon as it is finished."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ UNUSED = ("sampler", "guidance", "batch", "prime", "prime_rows")
 
 
 class Enlargement(Drawing):
-    """The scales of a photograph that are larger than it."""
+    """Enlargements of a photograph to every scale that is larger than it."""
 
     title, unit = "enlarging", "tile"
 
@@ -32,12 +32,12 @@ class Enlargement(Drawing):
                 raise UserError(f"`--{flag}` is not for a photograph to enlarge.")
         photograph = at_own_size(given.start, model)
         size, heat = given.size or model.size, arguments.get("temperature", 1.0)
-        check_request(model.density, size, heat, None, photograph)
         rows, enlarger = tuple(range(given.num or 1)), model.sampler.enlarger
         self._request = Request(rows, given.seed, size, {}, heat, None, photograph)
+        check_request(model.density, self._request)
         first = max(photograph.shape[:2])
         sides = [side for side in enlarger.model.sizes if first < side <= size]
-        # The largest scale has the name of an image.
+        # The file of the largest scale is named like any image, without its side.
         scales = [(row, None if side == size else str(side)) for row in rows for side in sides]
         self.files = [given.out / image_name(given.seed, *scale) for scale in scales]
         self._work = enlarger.work(photograph.shape, size)
@@ -51,7 +51,7 @@ class Enlargement(Drawing):
             yield from itertools.islice(scales, 1, None)
 
     def write(self, part: np.ndarray) -> int:
-        """Write a scale."""
+        """Write one scale to its PNG file."""
         write_png(self.files[self.written], part)
         self._shape = part.shape[:2]
         return 0

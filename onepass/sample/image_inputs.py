@@ -1,4 +1,4 @@
-"""Images that `onepass sample` reads: to enlarge, to continue, and maps of labels."""
+"""Read input images for `onepass sample`: images to enlarge or continue, and label maps."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 
 
 def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:
-    """Return an image to continue, and the number of its pixels to keep.
+    """Return an image to continue, and the number of pixels to keep.
 
     Args:
-      path: the image's file.
-      rows: number of rows of pixels to keep, from the top; None: the upper half.
+      path: the image file.
+      rows: number of pixel rows to keep, from the top; None: the upper half.
       size: side of the image, in pixels.
       model: the image model that continues it, which gives the number of channels and bits.
     """
@@ -30,7 +30,7 @@ def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndar
 
 
 def at_own_size(path: Path, model: Any) -> np.ndarray:
-    """Return an image, turned upright, at its own size and shape, in the model's levels.
+    """Read an image, turned upright, at its original size, in the model's levels.
 
     Raises:
       UserError: the file is missing, or is not an image that can be read.
@@ -41,11 +41,11 @@ def at_own_size(path: Path, model: Any) -> np.ndarray:
 
 
 def labels_of(path: Path, model: Any) -> np.ndarray:
-    """Read the labels of a map, int32 [side, side], from grey levels or from an npy file.
+    """Read a label map, int32 [side, side], from the grey levels of an image or from an npy file.
 
     Raises:
       UserError: the file cannot be read, the labels are not whole numbers of at least 0, or they do
-        not fit the model, if it is local (a server checks them itself).
+        not fit a local model (a server checks them itself).
     """
     if path.suffix == ".npy":
         labels = read_npy(path)
@@ -78,7 +78,7 @@ def _levels(path: Path, rules: ImageRules) -> np.ndarray:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise UserError for a file that is missing or is not an image."""
+    """Raise UserError if the file that the block reads is missing or is not an image."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Images of a model, here or on a server: PNG files, contact sheets, and how they grew."""
+"""Draw images with a local or served model: PNG files, contact sheets, and how images grew."""
 
 import itertools
 import time
@@ -14,14 +14,14 @@ from onepass.sample.image_inputs import at_own_size, labels_of, primed
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png, write_sheets
 
-MANY = 16  # images unless another number is given
+MANY = 16  # default number of images
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by the server's name for it
+NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by name in the config
 NOT_OF_VIDEOS = ("size", "start", "prime", "prime_rows")
 
 
 def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
-    """Return what a model of images draws: images, an enlarged photograph, or videos."""
+    """Return the `Drawing` for an image model: images, an enlarged photograph, or videos."""
     kind = kind_of_condition(model)
     _check_flags(given, kind)
     if kind == "video":
@@ -37,14 +37,14 @@ def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
 
 
 def kind_of_condition(model: Any) -> str:
-    """Return "class", "text", "map", "video" or "none"."""
+    """Return the kind of a model's condition: "class", "text", "map", "video" or "none"."""
     config = getattr(model, "config", None)
     kind = config.conditioning.kind if config else model.spec.get("condition")
     return NAMES_OF_KINDS.get(kind, str(kind))
 
 
 class ImageDrawing(Drawing):
-    """Images that are written one after the other, then contact sheets of all of them."""
+    """Images, written one after another, followed by contact sheets of all of them."""
 
     unit = "image"
 
@@ -60,7 +60,7 @@ class ImageDrawing(Drawing):
         self._begun = time.perf_counter()
 
     def start(self) -> Iterator[list[np.ndarray]]:
-        """Return the scales of each image, the smallest first."""
+        """Return an iterator over the images, each a list of its scales, smallest first."""
         arguments = {**self.arguments, **_images_given(self.given, self.model)}
         fixed = {"seed": self.given.seed, "num": self.total}
         return iter(self.model.progressions(self._conditions, **fixed, **arguments))
@@ -91,7 +91,7 @@ class ImageDrawing(Drawing):
 
 
 def _check_flags(given: Any, kind: str) -> None:
-    """Raise UserError for a flag that has no meaning for a model of this kind of condition."""
+    """Raise UserError for a flag that does not apply to a model with this kind of condition."""
     for of, flag in FLAGS.items():
         if getattr(given, flag, None) is not None and of != kind:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
@@ -117,13 +117,13 @@ def _conditions(given: Any, model: Any, num: int) -> list[Any]:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes, of which not all need have names."""
+    """Return the number of classes; not all of them need to have names."""
     config = getattr(model, "config", None)
     return config.conditioning.classes if config else max(1, len(model.spec.get("classes") or ()))
 
 
 def _class_name(model: Any, condition: Any) -> str | None:
-    """Return the name of an image's class, None for an image without one."""
+    """Return the name of an image's class; None if the image has no class."""
     if kind_of_condition(model) != "class" or condition is None:
         return None
     known = getattr(model, "classes", None) or model.spec.get("classes") or ()

@@ -2,8 +2,8 @@
 
 A field is an option: its name, type, default and help text, its `Rule` and whether it `Reaches` the
 model. A class of options belongs to one kind of model, or is shared by several. To add an option
-that reaches the model unchanged, add a field and nothing else. This module imports nothing large,
-so that help texts are quick.
+that is passed to the model unchanged, add a field and nothing else. This module imports no large
+package, so that help texts appear quickly.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition that an option's numbers must meet, in words and as a test."""
+    """A condition that an option's numbers must meet, in words and as a predicate."""
 
     words: str
     holds: Callable[[float], bool]
@@ -32,7 +32,7 @@ class Reaches:
 
     Attributes:
       argument: the argument's name; "": the option's own name.
-      read: makes the argument from the option's value.
+      read: function from the option's value to the argument.
     """
 
     argument: str = ""
@@ -70,25 +70,25 @@ def _stop(word: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options for every model."""
+    """Options for every model."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, bundle NAME/VERSION, or the name of a shipped model."""
     out: Path
     """Folder for the files; created if missing."""
     overwrite: bool = False
-    """Replace existing files of the same names; of images also remove the rest of a larger grid of
-    the seed."""
+    """Replace existing files of the same names; for images, also remove those left from a larger
+    `--num` with the same seed."""
     num: Annotated[int | None, AT_LEAST_1] = None
-    """Number of samples, from the rows 0, 1, ... of the seed. None: 16 images or videos, or 1 of
-    anything else."""
+    """Number of samples: rows 0, 1, ... of the seed. None: 16 for images and videos, 1 for anything
+    else."""
     seed: int = 0
     """Seed of the noise: the same seed gives the same samples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Served(Options):
-    """The options for every model of a server."""
+    """Options for every served model."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="URL")]
     """Model of `onepass serve`: http://HOST:PORT/NAME, or with https:// or grpc://."""
@@ -100,26 +100,27 @@ class Served(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sounds(Options):
-    """The options for every model of sound."""
+    """Options for every model of sound."""
 
     seconds: Annotated[float | None, POSITIVE] = None
-    """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames, or
-    a server's default."""
+    """Length of a sound in seconds; None: the length of the recording or mel, 3 s for a model
+    without frames, or the server's default."""
     recording: Path | None = None
     """Recording to resynthesise from its frames (mel, F0), at its level; None: a shipped dev
     recording, or the first of the server's examples."""
     mel: Path | None = None
-    """Mel frames to synthesise from instead: an npy file [frames, bands], here also [bands, frames]
-    or [1, bands, frames] of logarithms, by the convention in the model's model.json."""
+    """Log-mel frames to synthesise from instead, in the convention of the model's model.json: an
+    npy file [frames, bands]; for a local model also [bands, frames] or [1, bands, frames]."""
     text: str | None = None
     """US English text to synthesise instead, for a student that reads the mel frames of the shipped
     text front end (needs espeak-ng), or a server that has one."""
     force: bool = False
-    """Synthesise a mel even if it does not look like those of the model's training."""
+    """Synthesise a mel even if it looks unlike the model's training data."""
     speaker: Annotated[str | None, AS_IT_IS] = None
     """Name of a speaker, for a model with speakers."""
     temperature: Annotated[float | None, NOT_NEGATIVE, AS_IT_IS] = None
-    """1 samples the model; less comes closer to its mode. None: what the model declares, else 1."""
+    """1 samples the model's distribution; lower values approach its mode. None: the model's
+    default, else 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,18 +133,20 @@ class SoundOptions(Sounds):
     speed: float = 1.0
     """Speed of the text relative to the voice's recordings, 0.25 to 4."""
     refine: Annotated[int | None, AT_LEAST_0] = None
-    """Passes that bring a student's magnitudes to the mel: better for recordings and for text;
-    each adds one window of look-ahead. None: what the model declares, 0 for `--mel`."""
+    """Passes that fit a student's spectral magnitudes to the mel, which improves recordings and
+    text; each adds one window of look-ahead. None: the model's default, or 0 for `--mel`."""
     prime_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Seconds of the recording to begin with and continue."""
+    """Seconds at the beginning of the recording to keep and continue."""
     draft: Path | None = None
-    """Student that drafts for a WaveNet with a logistic or Gaussian output, or `shipped`: passes
-    over many samples, of exactly the WaveNet's distribution; for an accelerator."""
+    """Student (or `shipped`) that drafts samples for a WaveNet with a logistic or Gaussian output,
+    which checks many per pass; the distribution is exactly the WaveNet's. For accelerators."""
     backend: Annotated[
-        Literal["auto", "numba", "xla", "fixed-point", "tensorflow", "naive"], AS_IT_IS
+        Literal["auto", "numba", "numba-bfloat16", "xla", "fixed-point", "tensorflow", "naive"],
+        AS_IT_IS,
     ] = "auto"
-    """Sampler; all give the same sound. A WaveNet has numba, xla, fixed-point (passes over many
-    samples, for an accelerator) and naive, a student numba and tensorflow."""
+    """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has numba, xla, fixed-point
+    (passes over many samples, for accelerators) and naive; a student has numba, tensorflow and
+    numba-bfloat16 (up to 1.5 times as fast, on processors with AVX512-BF16; differs by -54 dB)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,50 +159,50 @@ class ServedSoundOptions(Sounds, Served):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Images(Options):
-    """The options for every model of images."""
+    """Options for every model of images."""
 
     temperature: Annotated[tuple[float, ...], NOT_NEGATIVE, Reaches(read=_one_or_all)] = (1.0,)
-    """1 samples the model, less comes closer to its mode; one number, or one per scale, base
-    first."""
+    """1 samples the model's distribution, lower values approach its mode; one number, or one per
+    scale, base first."""
     guidance: Annotated[float, AS_IT_IS] = 0.0
-    """Guidance weight: moves every pixel away from the unconditional distribution. Beyond 0 classes
-    show more clearly, at twice the work, and it is no longer the model's own density."""
+    """Guidance weight: moves every pixel away from the unconditional distribution. Above 0, classes
+    show more clearly, at twice the work, and samples no longer follow the model's density."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
     caption: tuple[str, ...] | None = None
-    """Texts to draw, in turn, up to 200 characters each, for a model of captions."""
+    """Captions to draw in turn, up to 200 characters each, for a model of captions."""
     map: Path | None = None
-    """Labels of a map, for a model of maps: an image whose grey levels they are, or an npy file
+    """Label map, for a model of maps: an image whose grey levels are the labels, or an npy file
     [side, side]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions(Images):
-    """Draw images: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
+    """Draw images: PNG files, contact sheets and, for a multiscale model, how the images grow."""
 
     size: Annotated[int | None, AS_IT_IS] = None
-    """Side in pixels, the longer one of a photograph; None: as trained. A multiscale model draws
-    every size from its base up."""
+    """Side in pixels, for a photograph the longer one; None: the size in training. A multiscale
+    model draws every size from its base up."""
     sampler: Annotated[SamplerName, AS_IT_IS] = "cached"
-    """cached: the work of one pixel per pixel. fixed-point: the same images in passes over whole
-    rows, fewer and more expensive, for an accelerator. naive: a whole pass per pixel."""
+    """cached: compute one pixel per step. fixed-point: the same images in fewer, more expensive
+    passes over whole rows, for accelerators. naive: a full pass per pixel."""
     batch: Annotated[int, AS_IT_IS] = 1
-    """Images per fixed-point pass; a finished one makes way for the next."""
+    """Images per fixed-point pass; the next image takes the place of a finished one."""
     start: Path | None = None
-    """Small square image to enlarge, of a side that the model draws on its way (multiscale). A
-    model trained by upsample-512 enlarges photographs of any shape, of such a longer side, one
-    unless `--num` is given."""
+    """Small square image to enlarge, whose side is one of a multiscale model's scales. A model
+    trained with upsample-512 enlarges photographs of any shape whose longer side is a scale; it
+    draws one enlargement unless `--num` is given."""
     prime: Path | None = None
     """Image to continue (PixelCNN)."""
     prime_rows: int | None = None
-    """Rows of that image to keep; None: the upper half."""
+    """Number of pixel rows of the `--prime` image to keep; None: the upper half."""
     video: Path | None = None
     """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model continues."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedImageOptions(Images, Served):
-    """Draw images on a server: PNG files, a sheet of them and, if multiscale, of their scales.
+    """Draw images on a server: PNG files, and contact sheets of the images and their scales.
 
     ONEPASS_TOKEN holds the token.
     """
@@ -207,23 +210,24 @@ class ServedImageOptions(Images, Served):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(Options):
-    """The options for every model of a user."""
+    """Options for every user's model."""
 
     length: tuple[int, ...]
-    """Elements of a sequence; or height, width and channels of an image."""
+    """Number of elements of a sequence; or height, width and channels of an image."""
     condition: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, Reaches(read=_condition)] = ()
-    """FILE.npy [num, ...], or NUMBER, such as a class, for a model with a condition; with several,
-    NAME=FILE.npy or NAME=NUMBER for each, the option repeated."""
+    """Condition of the rows: FILE.npy [num, ...], or NUMBER, such as a class, for all rows. For
+    several conditions, repeat the option with NAME=FILE.npy or NAME=NUMBER."""
     temperature: Annotated[tuple[float, ...], Reaches(read=_one_or_all)] = (1.0,)
-    """1 samples the model, lower values approach its mode; one number, or one for each row."""
+    """1 samples the model's distribution, lower values approach its mode; one number, or one for
+    each row."""
     prefix: Annotated[tuple[str, ...] | None, Reaches(read=_prefix)] = None
     """Elements that all rows begin with; or an npy file [n] or [num, n]; or one file per row."""
     top_k: Annotated[int, AS_IT_IS] = 0
-    """Draw only from this number of the most probable tokens; 0: from all."""
+    """Number of most probable tokens to draw from; 0: all."""
     top_p: Annotated[float, AS_IT_IS] = 1.0
     """Draw only from the most probable tokens that together have this probability."""
     stop: Annotated[str | None, Reaches(read=_stop)] = None
-    """Element that ends a row; those after it are equal to it."""
+    """Element that ends a row; all later elements of the row are set to it."""
     log_prob: Annotated[bool, Reaches("return_log_prob")] = False
     """Also write the log-probability of every element, in nats: sample_SEED_log_prob.npy."""
 
@@ -232,8 +236,8 @@ class Arrays(Options):
 class ArrayOptions(Arrays):
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
-    A model of sound gives WAV files, one of grey or colour images PNG files (16 bits beyond 256
-    levels), sample_SEED_ROW; any other one npy file, sample_SEED.
+    A sound model gives WAV files and a model of grey or colour images PNG files (16-bit above 256
+    levels), named sample_SEED_ROW; any other model gives one npy file, sample_SEED.
     """
 
     method: Annotated[Literal["auto", "cached", "fixed-point", "naive"], AS_IT_IS] = "auto"
@@ -241,7 +245,7 @@ class ArrayOptions(Arrays):
     npy: bool = False
     """Always write an npy file."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,10 +269,10 @@ def check(given: Options) -> None:
 
 
 def arguments_of(given: Options) -> dict[str, Any]:
-    """Return the model's arguments for the options that are set, without those at their defaults.
+    """Return the model's keyword arguments for the options that differ from their defaults.
 
     Raises:
-      UserError: a word cannot be read as its option requires.
+      UserError: the value of an option cannot be read.
     """
     default = {field.name: field.default for field in dataclasses.fields(given)}
     return {
@@ -279,7 +283,7 @@ def arguments_of(given: Options) -> dict[str, Any]:
 
 
 def _marked(given: Options, mark: type) -> list[tuple[str, Any, Any]]:
-    """Return the name, value and mark of each option that has a mark of this type and a value."""
+    """Return name, value and mark of each option that has a value and a mark of type `mark`."""
     hints = get_type_hints(type(given), include_extras=True).items()
     marks = [(name, each) for name, hint in hints for each in getattr(hint, "__metadata__", ())]
     found = [(name, getattr(given, name), each) for name, each in marks if isinstance(each, mark)]

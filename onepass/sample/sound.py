@@ -1,4 +1,4 @@
-"""Sounds of a model, here or on a server: from a recording, mel frames, a text, or nothing."""
+"""Draw sounds with a local or served model from a recording, mel frames, text, or nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ NAMED_WORDS, LONGEST_NAME = 6, 60  # words and characters of a text that name it
 
 
 class SoundHere(SoundDrawing):
-    """All rows of a sound, drawn together by a WaveNet or a student."""
+    """Sounds of a local WaveNet or student, all rows drawn as one batch."""
 
     title, unit = "synthesising", "sample"
     remark = " (compilation included)"
@@ -32,7 +32,7 @@ class SoundHere(SoundDrawing):
         super().__init__(given, model, arguments, name, model.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
-        """Return the chunks: the beginning of a recording that is continued, then what is drawn."""
+        """Return the chunks: first the beginning of a recording to continue, then drawn samples."""
         given, model = self.given, self.model
         source = source_of(given, model, self._file)
         whole = _length(given, model, source)
@@ -69,7 +69,7 @@ class SoundHere(SoundDrawing):
 
 
 class ServedSound(SoundDrawing):
-    """Sounds that a server makes from the source that it is sent, row after row."""
+    """Sounds of a served model, generated row by row."""
 
     title, unit = "speaking", "sound"
 
@@ -86,13 +86,13 @@ class ServedSound(SoundDrawing):
             rows, seed = range(row, row + 1), self.given.seed
             for chunk in self.model.stream(frames, seed=seed, row=row, **self.arguments):
                 yield Chunk(rows, chunk[None])
-            if not self.end_rows():  # its files are whole, whatever happens to the next
+            if not self.end_rows():  # this row's files are complete even if the next fails
                 raise UserError(f"The model `{self.model.name}` returned no sound.")
             self.advance(1)
 
 
 def _check_sources(given: Any) -> None:
-    """Raise UserError for more than one source of a sound, or a prime without a recording."""
+    """Raise UserError for more than one source, or for `prime_seconds` without a recording."""
     sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
     if len(sources) > 1:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
@@ -139,7 +139,7 @@ def _length(given: Any, model: Any, source: Source) -> int:
 
 
 def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
-    """Return the beginning of the recording, shorter than the sound; None without a prime."""
+    """Return the beginning of the recording that the sound continues; None if there is none."""
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
@@ -155,10 +155,10 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the source of a sound as an argument of `stream`; mention a text's tags on stderr.
+    """Return the source of a sound as an argument of `stream`; warn of tags in a text on stderr.
 
     Raises:
-      UserError: there are several sources, or none for a model that reads frames.
+      UserError: there are several sources, or none for a model that needs one and has no examples.
     """
     sources = {
         "recording": given.recording,

@@ -1,4 +1,4 @@
-"""WAV files of sounds, written chunk by chunk, their spectrograms, and what is said of them."""
+"""Write sounds chunk by chunk to WAV files, with their spectrograms and a printed summary."""
 
 import math
 import sys
@@ -14,18 +14,18 @@ from speech.phonemes import note_on_markup
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
-LEAST_SECONDS = 0.1  # least length of a sound whose speed is worth reporting
-PLOTTED_SECONDS = 20.0  # length that is plotted, from the beginning of a sound
+LEAST_SECONDS = 0.1  # shorter sounds have no meaningful generation speed
+PLOTTED_SECONDS = 20.0  # only the beginning of a longer sound is plotted
 
 
 class Chunk(NamedTuple):
-    """A part of sounds.
+    """Consecutive samples of one or more sounds.
 
     Attributes:
-      rows: the rows that are drawn together; the first chunk of different rows ends them.
+      rows: numbers of the sounds; a chunk with different rows ends the sounds before it.
       samples: float32 [rows, samples].
-      limited: how many samples of each row reached full scale, int [rows].
-      made: whether the samples are drawn, rather than copied from a recording.
+      limited: number of samples of each row that reached full scale, int [rows].
+      made: whether the samples were drawn, rather than copied from a recording.
     """
 
     rows: range
@@ -35,13 +35,13 @@ class Chunk(NamedTuple):
 
 
 class SoundDrawing(Drawing):
-    """Sounds that are written as they are made; Ctrl-C keeps their beginning.
+    """Sounds that are written while they are generated; Ctrl-C keeps what has been written.
 
     Args:
       given: the options of the command.
-      model: a model of sound on this machine or on a server.
-      arguments: the arguments of its `stream` that options set.
-      name: the beginning of the files' names.
+      model: a local or served model of sound.
+      arguments: keyword arguments for the model's `stream`.
+      name: prefix of the file names.
       rate_hz: sample rate of the sounds.
 
     Attributes:
@@ -50,7 +50,7 @@ class SoundDrawing(Drawing):
       recording: float32 [samples], plotted below the sounds; None: nothing is plotted there.
     """
 
-    remark = ""  # about the time that it took
+    remark = ""  # appended to the printed time
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any], name: str, rate_hz: int):
         super().__init__(given, model, arguments)
@@ -86,7 +86,7 @@ class SoundDrawing(Drawing):
         self.end_rows()
 
     def end_rows(self) -> bool:
-        """Complete the files of the rows, with their spectrograms; return whether there are any."""
+        """Complete the current rows' files and plot spectrograms; return whether any were begun."""
         self.close()
         record, rows, self._rows = self._record, self._rows, range(0)
         if not record.samples:
@@ -108,11 +108,11 @@ class SoundDrawing(Drawing):
 
 
 class Record:
-    """Levels, beginnings and time of rows of sounds while they are written.
+    """Levels, beginnings and generation time of sounds, recorded while they are written.
 
     Args:
       rows: number of sounds.
-      started: when their drawing began, as `time.perf_counter` has it; None: now.
+      started: time at which drawing began, from `time.perf_counter`; None: now.
     """
 
     def __init__(self, rows: int, started: float | None = None):
@@ -138,7 +138,7 @@ class Record:
             self.first_seconds = self.first_seconds or self.ended - self.started
 
     def line(self, path: Path, number: int, rate_hz: int) -> str:
-        """Return the length and the levels of a sound."""
+        """Return a line with the length and levels of the sound with this number."""
         rms = math.sqrt(self.energies[number] / self.samples)
         return (
             f"{path}: {_duration(self.samples, rate_hz)}, "
@@ -146,7 +146,7 @@ class Record:
         )
 
     def speed(self, rate_hz: int) -> str:
-        """Return a line with the time that sounds took; if long, also their real-time factor."""
+        """Return a line with the time taken and, unless sounds are short, the real-time factor."""
         seconds, took = self.made / rate_hz, self.ended - self.started
         said = (
             f"{_duration(self.made, rate_hz)} of sound in {took:.2f} s, "
@@ -164,6 +164,6 @@ def _duration(samples: int, rate_hz: int) -> str:
 
 
 def say_markup(text: str) -> None:
-    """Print on stderr that tags are read aloud, if the text has any."""
+    """Print a note on stderr if the text contains tags, which would be read aloud."""
     if note := note_on_markup(text):
         print(f"--text: {note}", file=sys.stderr)

@@ -21,13 +21,13 @@ from wavenet.features.mel import above_silence
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The input of a synthesis; a part that it does not have is None.
+    """The input of a synthesis; missing parts are None.
 
     Attributes:
-      recording: float32 [samples] at the model's rate, as stored; its beginning where the frames
-        are in pieces.
+      recording: float32 [samples] at the model's sample rate and the original level; only the
+        beginning if `frames` are in pieces.
       gain_db: gain in dB that brings the recording to the model's level.
-      frames: the frames [frames, channels] at that level.
+      frames: the frames [frames, channels] at the model's level.
       samples: number of samples of the whole recording.
     """
 
@@ -38,7 +38,7 @@ class Source:
 
 
 def source_of(given: Any, model: Any, path: Path | None) -> Source:
-    """Return what to make a sound from; print remarks about a recording or a text on stderr.
+    """Return the input of a synthesis; print notes about the recording or text on stderr.
 
     Args:
       given: the options of the command.
@@ -56,7 +56,7 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
 
 
 def _of_recording(given: Any, model: Any, path: Path) -> Source:
-    """Return the source of a recording, in pieces where the model takes them."""
+    """Read a recording as a `Source`, in pieces if the model supports that."""
     rate_hz = model.sample_rate_hz
     if model.takes_pieces and model.conditional and model.data.features == ("mel",):
         pieces = RecordingInPieces(path, rate_hz)
@@ -73,13 +73,13 @@ def _of_recording(given: Any, model: Any, path: Path) -> Source:
 
 
 def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> None:
-    """Print remarks about a recording on stderr; on resampling only for the user's own file."""
+    """Print notes about a recording on stderr; about resampling only if the user chose the file."""
     for note in file.notes(rate_hz if given.recording else None):
         print(f"{path}: {note}", file=sys.stderr)
 
 
 def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
-    """Return the frames of an npy file as the model reads them, float32 [frames, bands]."""
+    """Read mel frames from an npy file as the model expects them, float32 [frames, bands]."""
     mel = _stored_mel(path, model.data.mel_bands)
     convention, trained = model.data.mel(model.hop_samples), model.frame_statistics
     frames = above_silence(mel, convention)
@@ -91,9 +91,9 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 
 
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
-    """Return the logarithms of an npy file, float32 [frames, bands].
+    """Read log-mel frames from an npy file, float32 [frames, bands].
 
-    The file may also hold them as HiFi-GAN does, [bands, frames] or [1, bands, frames].
+    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted too.
     """
     mel = read_npy(path)
     shape = mel.shape

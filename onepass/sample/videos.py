@@ -1,4 +1,4 @@
-"""Videos that a model continues: an animation and a strip of each, with the real frames."""
+"""Continue videos with a model: an animation and a strip of each, next to the real frames."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +12,11 @@ from pixelcnn.data.video import read_episodes
 from pixelcnn.sampling.grids import grid, write_gif, write_png
 from pixelcnn.video_prediction import predict
 
-MANY = 16  # videos unless another number is given
+MANY = 16  # default number of videos
 
 
 class VideoDrawing(Drawing):
-    """The predicted frames of dev clips; the temperature is the only drawing option that counts."""
+    """Predicted frames of dev clips; of the drawing options, only the temperature has an effect."""
 
     unit = "video"
 
@@ -32,7 +32,7 @@ class VideoDrawing(Drawing):
         self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
 
     def start(self) -> Iterator[Any]:
-        """Return the frames of each video, which continue the first frames of a dev clip."""
+        """Return an iterator over videos, each the predicted frames after the start of a clip."""
         clips, statistics, given = self._clips, self._video.statistics, self.given
         heat = self.arguments.get("temperature", 1.0)
         drawn = [
@@ -50,7 +50,7 @@ class VideoDrawing(Drawing):
         return iter(drawn)
 
     def write(self, part: Any) -> int:
-        """Draw and write a video."""
+        """Write the animation and the strip of a video."""
         real = self._clips.frames[self.written]
         both = [real, np.stack([*real[: self._context], *part])]
         animation, strip = self.files[2 * self.written : 2 * self.written + 2]

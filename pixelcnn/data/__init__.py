@@ -1,1 +1,1 @@
-"""Reading, splitting and batching of images, captions and videos."""
+"""Reading, splitting and batching of images, captions and video."""

@@ -1,7 +1,7 @@
-"""The examples of batch number n, a pure function of the seed and n: nothing has to be replayed.
+"""Random batches of examples; batch n is a pure function of the seed and n.
 
-The file uses only NumPy and imports nothing from this package, so that it can be copied to another
-machine, where `open_batches` gives exactly the batches made here.
+This module uses only NumPy and imports nothing from this package, so that it can be copied to
+another machine, where `open_batches` draws identical batches.
 """
 
 import functools
@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 ALL_ROWS = slice(None)
-LANES = 5  # words of each image: its seed, flip, top, left and condition
-DROPPED = {"label": -1, "caption": 0}  # what stands in place of a dropped condition
+LANES = 5  # random words per image: seed, flip, top, left and dropout of the condition
+DROPPED = {"label": -1, "caption": 0}  # values of a dropped condition
 Arrays = dict[str, np.ndarray]
 
 
 def words(seed: int, stream: int, count: int) -> np.ndarray:
-    """Return uint64 [count] from Philox-4x64 (Salmon et al. 2011) under the key (seed, stream)."""
+    """Return words of Philox-4x64 (Salmon et al. 2011) for key (seed, stream), uint64 [count]."""
     key = np.array([seed % 2**64, stream], np.uint64)
     return np.random.Philox(key=key).random_raw(count)
 
@@ -28,34 +28,34 @@ def _epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
-    """Return which of `count` examples make up batch `step`, int64 [batch_size].
+    """Return the indices of the examples in batch `step`, out of `count`, int64 [batch_size].
 
-    Each example comes once per epoch. The batches cut one endless sequence of epochs, each in its
-    own order; a batch may hold the end of one epoch and the start of the next.
+    Every epoch contains each example once, in a random order. A batch may contain the end of an
+    epoch and the start of the next.
     """
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     return np.array([_epoch_order(seed, int(p) // count, count)[int(p) % count] for p in places])
 
 
 def example_words(seed: int, step: int, batch_size: int, lanes: int) -> np.ndarray:
-    """Return random words of the examples of batch `step`, uint64 [lanes, batch_size]."""
+    """Return `lanes` random words per example of batch `step`, uint64 [lanes, batch_size]."""
     return words(seed, 2 * step + 1, lanes * batch_size).reshape(lanes, batch_size)
 
 
 def example_seeds(lane: np.ndarray) -> np.ndarray:
-    """Return the two halves of each word, int32 [batch, 2]."""
+    """Split each word into two halves, int32 [batch, 2]."""
     halves = np.stack([lane >> np.uint64(32), lane & np.uint64(2**32 - 1)], axis=-1)
     return halves.astype(np.uint32).view(np.int32)
 
 
 def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return standard normal noise of a lane of batch `step`, float32 `shape`."""
+    """Return standard normal noise for a lane of batch `step`, float32 with shape `shape`."""
     draws = np.random.default_rng([seed % 2**64, step, lane])
     return draws.standard_normal(shape, np.float32)
 
 
 def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
-    """Return a permutation of a single cycle, int64 [count]: no index stays where it was."""
+    """Return a random permutation with a single cycle, so that every index moves, int64 [count]."""
     order = np.argsort(words(seed, 0, count), kind="stable")
     shuffled = np.empty(count, np.int64)
     shuffled[order] = np.roll(order, -1)
@@ -63,13 +63,13 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
 
 
 def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return [batch, height, width, ...], mirrored where the word has its highest bit set."""
+    """Mirror images [batch, height, width, ...] horizontally if their word's top bit is set."""
     mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (images.ndim - 1)).astype(bool)
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
 def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
-    """Return crops [batch, crop, crop, ...], each located by its two words [2, batch]."""
+    """Return crops [batch, crop, crop, ...], whose positions are drawn from words [2, batch]."""
     places = images.shape[1] - crop + 1
     tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
     cuts = zip(images, tops, lefts, strict=True)
@@ -77,19 +77,19 @@ def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
 
 
 def shifted(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
-    """Return [batch, height, width, ...], each moved by up to `most` pixels on both axes.
+    """Shift images [batch, height, width, ...] by up to `most` pixels on both axes.
 
-    The two words [2, batch] of an image give its shift. Pixels that enter repeat the edge.
+    The shifts are drawn from words [2, batch]. Edge pixels are repeated.
     """
     sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
     return cropped(np.pad(images, sides, mode="edge"), words, images.shape[1])
 
 
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
-    """Return the rows of one of the equal parts of a batch.
+    """Return the rows of a batch that belong to a shard.
 
     Raises:
-      ValueError: the batch cannot be divided into equal parts.
+      ValueError: If the batch cannot be divided into equal shards, or the index is out of range.
     """
     if batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
@@ -111,13 +111,11 @@ def image_batch(
     dropout: float = 0.0,
     shift: int = 0,
 ) -> Arrays:
-    """Return rows of batch `step`: int32 rows of the stored arrays, and "seed" int32 [batch, 2].
+    """Return rows of batch `step`: int32 rows of the stored arrays, and "seed" int32 [rows, 2].
 
-    Every image comes once per epoch, with a different seed in every step. `flip` mirrors images,
-    and their "map", with probability one half; `shift` is the number of pixels by which both move
-    at most (`shifted`); `dropout` is the probability that a "label" or "caption" becomes `DROPPED`.
-
-    `stored` has "levels" [images, height, width, channels] and the conditions of each image.
+    `stored` has "levels" [images, height, width, channels], and the condition of each image. `flip`
+    mirrors images (and their "map") with probability 1/2; `shift` is their maximum shift in pixels;
+    `dropout` is the probability with which a "label" or "caption" is replaced by `DROPPED`.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
     seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
@@ -142,16 +140,16 @@ def square_batch(
     flip: bool,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Return rows of batch `step` of random squares; every photograph gives one per epoch.
+    """Return rows of batch `step` of random square crops, one per photograph and epoch.
 
     Args:
-      photographs: uint8 [height, width, channels] each, no side below `side`.
-      seed: seed of the whole sequence of batches.
+      photographs: uint8 [height, width, channels] each, at least `side` pixels high and wide.
+      seed: seed of the sequence of batches.
       step: index of the batch.
-      batch_size: number of squares per batch.
-      side: side of a square, in pixels.
-      flip: mirror squares with probability one half.
-      rows: the rows of the batch to return; by default all.
+      batch_size: number of crops per batch.
+      side: side of a crop in pixels.
+      flip: whether to mirror each crop with probability 1/2.
+      rows: the rows of the batch to return.
 
     Returns:
       "levels" int32 [rows, side, side, channels]; "seed" int32 [rows, 2].
@@ -166,7 +164,7 @@ def square_batch(
 
 
 def _square(photograph: np.ndarray, corner: Sequence, side: int) -> np.ndarray:
-    """Return the square of a photograph whose corner, down and across, two words determine."""
+    """Return a square crop of a photograph, with its corner (row, column) drawn from two words."""
     cut = []
     for word, length in zip(corner, photograph.shape[:2], strict=True):
         places = np.uint64(length - side + 1)
@@ -180,16 +178,14 @@ def moments(
 ) -> Arrays:
     """Return the examples `chosen` of a video, with actions and states of the examples `acting`.
 
-    Example number e is step t = e % n + context of clip e // n, where n = steps - context.
-
-    In `stored`, "frames" are uint8 [clips, steps, height, width, channels], "actions" and "states"
-    float32 [clips, steps, numbers]; `chosen` and `acting` are int64 [batch]; an example includes
-    the `context` frames before its own.
+    Example e is step t = e % n + context of clip e // n, where n = steps - context. `stored` has
+    "frames" uint8 [clips, steps, height, width, channels], and "actions" and "states" float32
+    [clips, steps, numbers]; `chosen` and `acting` are int64 [batch].
 
     Returns:
-      "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
-      height, width, channels], "action" and "state" float32 [batch, context, numbers], from steps
-      t - context to t - 1.
+      "levels" int32 [batch, height, width, channels], frame t; and of the steps t - context to t -
+      1, "past" int32 [batch, context, height, width, channels], "action" and "state" float32
+      [batch, context, numbers].
     """
     choices = stored["frames"].shape[1] - context
     clips, steps = chosen // choices, chosen % choices + context
@@ -214,9 +210,9 @@ def video_batch(
     jitter: float,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Return rows of batch `step`: the `moments` of frames, each once per epoch, with their "seed".
+    """Return rows of batch `step` of a video: the `moments` of random frames, and their "seed".
 
-    Normal noise of standard deviation `jitter` is added to actions and states.
+    Normal noise with standard deviation `jitter` is added to actions and states.
     """
     clips, steps = stored["frames"].shape[:2]
     chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))[rows]
@@ -228,12 +224,12 @@ def video_batch(
 
 
 def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[..., Arrays]:
-    """Return a function from a step, `shard_index` and `num_shards` to a batch of stored arrays.
+    """Return a function from a step, `shard_index` and `num_shards` to a batch.
 
     Args:
-      stored: arrays by name, as the function of this kind reads them: `image_batch`, `square_batch`
-        or `video_batch`.
-      settings: "kind", "images", "squares" or "video", and the other arguments of its function.
+      stored: the first argument of the batch function.
+      settings: "kind", which is "images" (`image_batch`), "squares" (`square_batch`) or "video"
+        (`video_batch`), and the other arguments of the batch function.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {
@@ -251,7 +247,7 @@ def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
-    """Return `batches_of` the npz file whose name is the setting "file"."""
+    """Return the result of `batches_of` for the arrays in the npz file `settings["file"]`."""
     rest = dict(settings)
     with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
         return batches_of(dict(file), rest)

@@ -1,4 +1,4 @@
-"""Captions as codes of their characters."""
+"""Encoding of captions as character codes."""
 
 import string
 import unicodedata
@@ -17,21 +17,20 @@ NUM_CODES = len(ALPHABET) + 3
 
 
 def normalised(text: str) -> str:
-    """Return the text in lower case and NFKC, with single spaces and none at the ends."""
+    """Normalise a text to lower case and NFKC, and its white space to single inner spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
     return " ".join(folded.split())
 
 
 def encode_caption(text: str) -> np.ndarray:
-    """Return the codes of a caption, int32 [201]: its characters, the closing code, zeros.
+    """Encode a caption as int32 [201]: its characters, the closing code, and zeros as padding.
 
-    All characters outside the alphabet (a-z, 0-9, ASCII punctuation, the space) share one code. An
-    empty text becomes only the closing code.
+    All characters outside the alphabet (a-z, 0-9, ASCII punctuation and space) share one code.
 
     Raises:
-      UserError: the text has more than 200 characters, as given or once normalised.
+      UserError: If the text has more than 200 characters, before or after normalisation.
     """
-    # A giant text is refused before anything is computed from it.
+    # Reject huge texts before processing them.
     folded = normalised(text) if len(text) <= MAX_CAPTION_CHARACTERS else text
     if len(folded) > MAX_CAPTION_CHARACTERS:
         raise UserError(

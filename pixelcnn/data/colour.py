@@ -1,7 +1,7 @@
-"""Conversion of an image's colours to sRGB, the colour space of screens and of other images.
+"""Conversion of an image's colours to sRGB.
 
-A file can declare another colour space: by an ICC profile (AdobeRGB, Display P3, CMYK), by the
-gamma and the primaries of a PNG, or by the EXIF of a camera that is set to AdobeRGB.
+A file can declare a different colour space: by an ICC profile (AdobeRGB, Display P3, CMYK), by the
+gamma and the primaries in a PNG, or by the EXIF data of a camera that is set to AdobeRGB.
 """
 
 import functools
@@ -14,21 +14,21 @@ from PIL import Image, ImageCms
 
 CONVERTED = "of another colour profile, converted to sRGB"
 KEPT = "of another colour profile, its levels kept as stored"
-SAME_LEVELS = 3  # levels by which another sRGB profile may differ from ours
+SAME_LEVELS = 3  # maximum difference in levels of a profile that counts as sRGB
 SRGB_GAMMA, SAME_GAMMA = 1 / 2.2, 0.02
-WHITE = (0.3127, 0.3290)  # D65
-SRGB = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)  # of red, green and blue, x and y
+WHITE = (0.3127, 0.3290)  # chromaticity of D65
+SRGB = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)  # chromaticities x, y of red, green and blue
 ADOBE, ADOBE_GAMMA = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06), 256 / 563
-SAME_PLACE = 0.005  # of primaries
+SAME_PLACE = 0.005  # tolerance of chromaticities
 INTEROPERABILITY, ADOBE_MARK = 0xA005, "R03"
 GREY = ("1", "L", "LA", "La")
-MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # by the colour space of a profile
+MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # {colour space of a profile: pillow mode}
 
 
 def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
-    """Return a loaded image with its colours in sRGB, and a remark if they were converted.
+    """Convert a loaded image to sRGB; return it with a remark, or with None if it is sRGB.
 
-    The levels of an image in sRGB, or in an unknown colour space, are returned unchanged.
+    If the declared colour space cannot be converted, levels are unchanged, with a remark.
     """
     profile = image.info.get("icc_profile")
     if profile:
@@ -56,7 +56,7 @@ def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | 
 
 
 def _fits(stored: str, mode: str) -> bool:
-    """Return whether a profile for the mode `stored` describes images of the mode `mode`."""
+    """Return whether a profile for the mode `mode` can describe an image in mode `stored`."""
     if not mode or stored.startswith(("I", "F")):
         return False
     if mode == "CMYK" or stored == "CMYK":
@@ -69,7 +69,7 @@ def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
 
 
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
-    """Return the transform to sRGB, one for each image: a transform belongs to one thread."""
+    """Return a new transform from a profile to sRGB; transforms must not be shared by threads."""
     return ImageCms.buildTransform(
         _opened(profile), ImageCms.createProfile("sRGB"), mode, "RGB", flags=ImageCms.Flags.NOCACHE
     )
@@ -77,7 +77,7 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
 
 @functools.lru_cache(maxsize=64)
 def _is_srgb(profile: bytes, mode: str) -> bool:
-    """Return whether a profile leaves sample colours from the whole space unchanged."""
+    """Return whether a profile leaves a grid of sample colours unchanged."""
     if mode == "CMYK":
         return False
     steps = np.linspace(0, 255, 9 if mode == "RGB" else 256).astype(np.uint8)
@@ -89,14 +89,14 @@ def _is_srgb(profile: bytes, mode: str) -> bool:
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Return the image in a mode without transparency; a palette is replaced by its colours."""
+    """Convert an image to a mode without transparency or palette, if necessary."""
     return image if image.mode == mode else image.convert(mode)
 
 
 def _with_alpha(
     image: Image.Image, plain: Image.Image, convert: Callable[[Image.Image], Any]
 ) -> tuple[Image.Image, str]:
-    """Return the converted colours with the transparency of the image."""
+    """Convert the colours of `plain`, and add the transparency of the image."""
     made = convert(plain)
     if image.mode in GREY:
         made = made.getchannel(1)
@@ -106,9 +106,9 @@ def _with_alpha(
 
 
 def _described(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
-    """Return the gamma and primaries that a file without a profile declares; None if sRGB's own.
+    """Return the gamma and primaries that a file declares, or None for sRGB.
 
-    The gamma is the power from light to levels.
+    The gamma is the exponent from light to levels.
     """
     if "srgb" in image.info:
         return None
@@ -137,11 +137,11 @@ def _says_adobe(image: Image.Image) -> bool:
 
 
 def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) -> Image.Image:
-    """Return an RGB image with this gamma and these primaries, converted to sRGB."""
+    """Convert an RGB image with a given gamma and primaries to sRGB."""
     decode = ((np.arange(256) / 255.0) ** (1.0 / gamma)).astype(np.float32)
     matrix = (np.linalg.inv(_to_xyz(SRGB)) @ _to_xyz(primaries)).T.astype(np.float32)
     levels = np.array(image)
-    for row in levels:  # a photograph is large, and floats take four times as much
+    for row in levels:  # row by row to save memory
         light = np.clip(decode[row] @ matrix, 0.0, 1.0)
         curve = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
         row[:] = np.rint(255.0 * curve)
@@ -149,7 +149,7 @@ def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) 
 
 
 def _to_xyz(primaries: tuple[float, ...]) -> np.ndarray:
-    """Return the matrix, [3, 3], from linear light in the primaries to XYZ, with white D65."""
+    """Return the matrix from linear RGB with these primaries and white D65 to XYZ, [3, 3]."""
     columns = [[x / y, 1.0, (1.0 - x - y) / y] for x, y in np.reshape(primaries, [3, 2])]
     base = np.array(columns).T
     white = np.array([WHITE[0] / WHITE[1], 1.0, (1.0 - sum(WHITE)) / WHITE[1]])

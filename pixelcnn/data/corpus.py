@@ -1,4 +1,4 @@
-"""Images of one size with their labels and captions, split into train and dev."""
+"""Corpora of images with labels, captions or maps, split into train and dev."""
 
 import dataclasses
 import functools
@@ -26,15 +26,15 @@ REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 
 @dataclasses.dataclass(frozen=True)
 class ImageSet:
-    """The images of one split, all in memory; a field is None if the source does not have it.
+    """The images of a split, in memory; a field is None if the source does not have it.
 
     Attributes:
       images: uint8 or uint16 [n, size, size, channels]; for photographs an array of objects [n],
-        each uint8 [height, width, channels].
-      labels: int32 [n], indices into the corpus's classes.
-      captions: one text per image.
-      maps: int32 [n, size, size], a label per pixel.
-      names: name of each image's file, or its location in a file.
+        uint8 [height, width, channels] each.
+      labels: index of each image's class, int32 [n].
+      captions: the caption of each image.
+      maps: a label for each pixel, int32 [n, size, size].
+      names: the file name of each image, or its location in a file.
     """
 
     images: np.ndarray
@@ -59,11 +59,12 @@ class ImageSet:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
+    """The images of a source.
 
     Attributes:
-      classes: names of the classes; empty if the source has no labels.
-      notes: lines that say what was read, how it was reduced, and what was left out and why.
+      splits: an `ImageSet` for "train" and for "dev".
+      classes: class names; empty if the source has no labels.
+      notes: lines of text about what was read, reduced and left out.
       found: number of images in the source, including other splits.
     """
 
@@ -71,7 +72,7 @@ class Corpus:
     classes: tuple[str, ...]
     notes: tuple[str, ...]
     found: int
-    statistics: ClassVar[None] = None  # see `Video`
+    statistics: ClassVar[None] = None  # only a `Video` has statistics
 
 
 def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
@@ -89,7 +90,7 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
 
 
 def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
-    """Return a split per image, by the hash of its name; train keeps at least one of each class."""
+    """Assign images to splits by a hash of their names; train keeps an image of every class."""
     hashes = np.array([hashed(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
     num_dev = int(np.sum(hashes < dev_share))
@@ -104,7 +105,7 @@ def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
 
 
 def _why_none(raw: RawCorpus, split: str) -> str:
-    """Return a sentence that says so if dev is empty because no class has two images, else ""."""
+    """Return a sentence for the case that dev is empty because each class has one image, or ""."""
     if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
         return ""
     if len(set(raw.class_names)) < len(raw.names):
@@ -126,7 +127,7 @@ def _check_splits(source: str, splits: Sequence[str], raw: RawCorpus) -> None:
 
 
 def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the classes by index; every class of dev is in train."""
+    """Return the class names; raise a DataError if dev has a class that train does not have."""
     if raw.class_names is None:
         return ()
     of: dict[str, set[str]] = {split: set() for split in SPLITS}
@@ -178,21 +179,21 @@ def _shared_note(splits: dict[str, ImageSet]) -> list[str]:
 
 
 def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
-    """Read the images of a source, for train and for dev.
+    """Read the train and dev images of a source.
 
     Args:
       path: one of
-        - a folder of images, of any format that pillow decodes, at any depth, with the splits,
-          classes and captions that `image_folder.find_entries` finds;
+        - a folder of images in any format that pillow decodes, searched recursively, with splits,
+          classes and captions according to `image_folder.find_entries`;
         - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file, with the
-          arrays that `npz.read_npz_file` reads;
+          arrays of `npz.read_npz_file`;
         - "tfds:NAME", a data set of TensorFlow Datasets.
       rules: size, channels and depth of the images. If the source has no split, the share
         `dev_share` of the images goes to dev, chosen by a hash of each name; at least one image of
         each class stays in train.
 
     Raises:
-      DataError: the source cannot be read, has no images for train or dev, or has a class in dev
+      DataError: If the source cannot be read, has no images for train or dev, or has a class in dev
         that train does not have.
     """
     raw, source = _read_source(path, rules), shown(path)
@@ -218,20 +219,18 @@ def read_dev(
     everything: bool = False,
     others_allowed: bool = False,
 ) -> Corpus:
-    """Return only the dev images, to evaluate a model on, without a split for train.
+    """Read only the dev images of a source, to evaluate a model.
 
     Args:
-      path: a source that `read_corpus` reads, or a single `*_dev.npz`, all of whose images are
-        taken.
-      rules: size, channels and depth of the images, and the share of dev if the source has no
-        split.
-      classes: the model's classes, in the order of its labels; empty for a model without classes.
-      everything: take the images of all splits as dev.
-      others_allowed: treat images of other classes as images without a class.
+      path: a `path` for `read_corpus`, or a single `*_dev.npz` of dev images.
+      rules: size, channels and depth of the images, and `dev_share` if the source has no split.
+      classes: the model's classes, in the order of their labels; empty for a model without classes.
+      everything: whether to use the images of all splits as dev images.
+      others_allowed: whether to ignore the classes if some are unknown, instead of raising.
 
     Raises:
-      DataError: the source cannot be read, has no images for dev, or has a class that the model
-        does not have.
+      DataError: If the source cannot be read, has no dev images, or has a class that the model does
+        not have.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)

@@ -1,4 +1,4 @@
-"""Batches of the images, or frames, that a run is trained and evaluated on."""
+"""Batches of images or video frames for training and evaluation."""
 
 import dataclasses
 import functools
@@ -26,9 +26,9 @@ from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
-VIDEO_SHUFFLES = 8  # a video has few moments, so a single shuffle would be too random
-OTHER_TABLES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of Hugging Face
-CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
+VIDEO_SHUFFLES = 8  # a video has few examples, so a single shuffle would be too random
+OTHER_TABLES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # used by Hugging Face
+CAPTION_SHUFFLES = 9  # maximum number of other captions under which an image is evaluated
 CAPTIONS_NAMED = 12
 NEEDED = {"class": "label", "text": "caption", "map": "map"}
 SOURCE = {
@@ -40,17 +40,17 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A corpus of images, or of video if the condition is the frames before an image."""
+    """A corpus of images or a video, with the training configuration."""
 
-    config: Any  # a TrainConfig, of either model
+    config: Any  # a TrainConfig of either kind of model
     source: Corpus | Video
 
     @classmethod
     def read(cls, data: Path | str, config: Any) -> "ImageDataset":
-        """Return the data set of a folder or file.
+        """Read a folder or file.
 
         Raises:
-          DataError: the source lacks what the configuration's condition needs.
+          DataError: If the source cannot be read or lacks the data for the configured condition.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data))
@@ -65,9 +65,9 @@ class ImageDataset:
         statistics: Statistics | None = None,
         everything: bool = False,
     ) -> "ImageDataset":
-        """Return only the dev split, with the classes and statistics of a trained model.
+        """Read only the dev split, with the classes and statistics of a trained model.
 
-        `everything` takes the images of all splits as dev; a video has a separate file for dev.
+        With `everything`, the images of all splits are dev images; it does not apply to video.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data, statistics))
@@ -96,17 +96,17 @@ class ImageDataset:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines to print that say what was read."""
+        """Lines of text about what was read."""
         return self.source.notes
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
+        """Class names, in the order of their labels."""
         return self.source.classes
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Up to `CAPTIONS_NAMED` captions, of training images if there are any."""
+        """Up to `CAPTIONS_NAMED` examples of captions, from train if possible."""
         if not isinstance(self.source, Corpus):
             return ()
         splits = self.source.splits
@@ -116,7 +116,7 @@ class ImageDataset:
 
     @property
     def dev_digest(self) -> str:
-        """A digest of the images or frames of dev, independent of their location."""
+        """A hash of the images or frames in dev, independent of their location."""
         dev = self.source.splits["dev"]
         pixels = dev.images if isinstance(dev, ImageSet) else dev.frames
         if self.config.data.crop:
@@ -130,12 +130,12 @@ class ImageDataset:
 
     @property
     def statistics(self) -> Statistics | None:
-        """The statistics that normalise actions and states; None for images."""
+        """Statistics to normalise actions and states; None for images."""
         return self.source.statistics
 
     @property
     def resolved(self) -> Any:
-        """The configuration with the sizes that follow from the data filled in."""
+        """The configuration with the sizes that depend on the data, such as `classes`, set."""
         conditioning = self.config.conditioning
         if isinstance(self.source, Video):
             first = self.source.splits["train"]
@@ -156,7 +156,7 @@ class ImageDataset:
 
     @functools.cached_property
     def drawn(self) -> tuple[Arrays, dict[str, Any]]:
-        """The arguments of `batch_sampling.batches_of` for a resolved configuration."""
+        """The arguments for `batch_sampling.batches_of`; the configuration must be resolved."""
         data, conditioning = self.config.data, self.config.conditioning
         settings = {"batch_size": data.batch_size, "seed": self.config.seed}
         if data.crop:
@@ -179,9 +179,10 @@ class ImageDataset:
     def training(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Return endless batches starting at a step; a batch depends only on the seed and its step.
+        """Return endless training batches starting at a step.
 
-        With shards, a batch holds one of `num_shards` equal parts of its rows.
+        The whole batch of a step depends only on the data, the seed and the step. It is divided
+        into `num_shards` equal parts, of which this dataset yields part `shard_index`.
         """
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
@@ -190,7 +191,7 @@ class ImageDataset:
 
     @property
     def shuffles(self) -> int:
-        """The number of permutations of conditions that `dev` offers."""
+        """Number of permutations of the conditions for `dev`."""
         if isinstance(self.source, Video):
             return VIDEO_SHUFFLES
         if self.config.conditioning.kind != "text":
@@ -198,11 +199,11 @@ class ImageDataset:
         return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
-        """Return all of dev, once: a tf.data.Dataset, or for photographs a list of batches of one.
+        """Return batches of all dev images, each once; for photographs a list of batches of one.
 
-        With `shuffled`, the number of a permutation from 1 to `shuffles`, every image has the
-        condition of another one: a caption, a class or a map; a frame has another one's action and
-        state, but its own preceding frames.
+        If `shuffled` is the number of a permutation, from 1 to `shuffles`, every image gets another
+        image's caption, class or map; a frame gets another frame's action and state, but keeps its
+        preceding frames.
         """
         if self.config.data.crop:
             return whole_photographs(self._photographs("dev"), self.config.multiple)
@@ -220,7 +221,7 @@ class ImageDataset:
         return list(photographs.images)
 
     def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
-        """Return a function from indices to the examples of `dev`, and their number."""
+        """Return a function from indices to dev examples, and the number of dev examples."""
         if isinstance(self.source, Video):
             clips, context = self.source.splits["dev"], self.config.conditioning.context_frames
             count = len(clips.frames) * (clips.frames.shape[1] - context)
@@ -236,7 +237,7 @@ class ImageDataset:
 
 
 def _other_table(folder: Path, kind: str) -> str:
-    """Return a sentence about a table in the format of Hugging Face, "" if there is none."""
+    """Return a sentence about an unsupported Hugging Face table, or "" if there is none."""
     found = [folder / name for name in OTHER_TABLES if (folder / name).is_file()]
     if kind not in ("text", "class") or not found:
         return ""
@@ -248,7 +249,7 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images, with the sorted distinct captions rotated by a share of their number."""
+    """Return the images with other captions: the sorted distinct ones are rotated by a share."""
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}
@@ -257,7 +258,7 @@ def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
 
 
 def _with_others(dev: ImageSet) -> ImageSet:
-    """Return the images, each with the class or the map of a different image."""
+    """Return the images, each with the class or map of a different image."""
     order = _derangement(dev.names if dev.labels is None else dev.labels)
     return dataclasses.replace(
         dev,
@@ -267,9 +268,9 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return the index of another image for each: half way round the images sorted by class.
+    """Return the index of a different image for each image, by rotating the sorted keys by half.
 
-    The classes differ if no class has more than half of all images.
+    The two images have different keys if no key belongs to more than half of the images.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)
@@ -278,11 +279,9 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
-    """Return a batch for every photograph, its sides cropped at both ends to multiples of a number.
+    """Return a batch of one for every photograph, uint8 [height, width, channels].
 
-    Args:
-      photographs: uint8 [height, width, channels] each.
-      multiple: number, in pixels, of which height and width become multiples.
+    Height and width are cropped at both ends to multiples of `multiple` pixels.
     """
     batches = []
     for n, photograph in enumerate(photographs):

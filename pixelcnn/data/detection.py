@@ -1,4 +1,4 @@
-"""Detection of how the images of a source are stored: grey or colour, and bits per level."""
+"""Detection of the format of a source's images: grey or colour, and bits per level."""
 
 import contextlib
 import json
@@ -14,27 +14,28 @@ from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
 from pixelcnn.data.image_file import ARRAY, formats, suffixes
 from pixelcnn.data.npz import pair
+from pixelcnn.networks.config import SOFTMAX
 
 GREY_MODES = {"1", "L", "LA", "La"}
-LOOKED_AT = 200  # images, evenly from all by name
+LOOKED_AT = 200  # maximum number of images to inspect, evenly spaced by name
 
 
 class Stored(NamedTuple):
-    """The number of channels of images, 3 if any has colours, and the bits of grey ones."""
+    """The format of a source's images: 3 channels if any has colour, and bits per level."""
 
     channels: int
     bits: int
 
 
 def stored_as(source: str | Path) -> Stored | None:
-    """Return how a source stores its images; None if that is unknown or the source is not on disk.
+    """Return the format of a source's images; None if it is unknown or the source is not on disk.
 
-    In a folder, `LOOKED_AT` images are read.
+    In a folder, up to `LOOKED_AT` images are inspected.
     """
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
         return None
-    with contextlib.suppress(Exception):  # reading the images later reports what is wrong with them
+    with contextlib.suppress(Exception):  # errors are reported when the images are read later
         files = [path] if path.is_file() else list(pair(path) or ())
         found = [_of_array(each) for each in files] if files else _of_folder(path)
         if found:
@@ -55,7 +56,7 @@ def _of_folder(folder: Path) -> list[tuple[int, int]]:
 
 
 def _of_image(path: Path) -> tuple[int, int]:
-    """Return the number of channels, and the highest level if more than 8 bits are stored."""
+    """Return the number of channels, and the highest level (255 for 8-bit images)."""
     if path.suffix.lower() == ARRAY:
         return _of_array(path, single=True)
     with Image.open(path, formats=formats()) as opened:
@@ -72,12 +73,11 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
 
 
 def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
-    """Return the options for channels and bits that a command line leaves out.
+    """Return the options for channels and bits that a preset's command line leaves out.
 
-    A value given for `--data.channels` or `--output.channels` also holds for the other. Otherwise
-    the values are those of the run if one is resumed, else those of the images: a preset for colour
-    becomes one for grey if no image has colours, and grey images keep their bits under a mixture
-    of logistics. `config` is the preset's configuration.
+    A value for `--data.channels` or `--output.channels` applies to both. Otherwise the values come
+    from the run to resume, or are detected from the images: a colour preset is changed to grey if
+    no image has colour, and grey images keep their depth if the output is a mixture of logistics.
     """
     said = _said(arguments)
     if "data" not in said or config.conditioning.kind == "video":
@@ -85,7 +85,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     found = _of_run(said.get("workdir")) or stored_as(said["data"]) or Stored(3, EIGHT)
     channels = config.data.channels if config.data.channels == 1 else found.channels
     channels = int(said.get("data.channels", said.get("output.channels", channels)))
-    linear = said.get("output.likelihood", config.output.likelihood) == "logistic"
+    linear = said.get("output.likelihood", config.output.likelihood) != SOFTMAX
     bits = config.data.bits
     if "output.levels" not in said:
         bits = int(said.get("data.bits", found.bits if channels == 1 and linear else bits))
@@ -102,7 +102,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
 
 
 def _said(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line, by name without the leading dashes."""
+    """Return {option without the leading dashes: value} of a command line."""
     said = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -112,7 +112,7 @@ def _said(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _of_run(workdir: str | None) -> Stored | None:
-    """Return how the images of a run directory are stored; None if there is no run."""
+    """Return the format of a run directory's images; None if there is no run."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
         return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))

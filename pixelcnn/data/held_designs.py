@@ -1,9 +1,9 @@
-"""Designs of known subjects held out of training: a test of whether a model can combine.
+"""Hold out designs of known subjects from training, to test whether a model generalises to them.
 
-Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder of a `*_train.npz`
-and a `*_dev.npz` whose `names` identify subjects and whose `styles` identify designs. TARGET gets
-both files: train without the held-out pairs, dev unchanged; and `held/` gets a `*_dev.npz` of only
-those pairs, for `onepass evaluate MODEL --data`.
+Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder with a `*_train.npz`
+and a `*_dev.npz`, in which `names` identify subjects and `styles` identify designs. Both files are
+written to TARGET, the train file without the held-out pairs. The held-out pairs are written to a
+`*_dev.npz` in TARGET/held, for `onepass evaluate MODEL --data`.
 """
 
 import argparse
@@ -25,17 +25,20 @@ NEEDED = ("names", "styles", "captions")
 
 
 def subject_of(name: str) -> str:
-    """Return the name without skin tones: hexadecimal code points joined by hyphens."""
+    """Remove skin tones from a name, which consists of hexadecimal code points with hyphens."""
     return "-".join(point for point in name.split("-") if point not in SKIN_TONES)
 
 
 def held_pairs(
     subjects: Sequence[str], designs: Sequence[str], share: float, wanted: Sequence[bool]
 ) -> np.ndarray:
-    """Return which images have a held-out pair of subject and design, bool [n].
+    """Return whether each image's pair of subject and design is held out, bool [n].
 
-    One design is held out for each of a share of the subjects with several designs, chosen by a
-    hash; so are the designs of `wanted` images. At least one design of every subject stays.
+    One design is held out for a share of the subjects with several designs, chosen by a hash; the
+    pairs of `wanted` images are held out in any case.
+
+    Raises:
+      DataError: If no design of a subject would be left for training.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -53,13 +56,13 @@ def held_pairs(
 
 
 def write_held(source: Path, target: Path, share: float, captions: Sequence[str]) -> int:
-    """Write the two files with some designs held out, and return the number of images held out.
+    """Write the files with some designs held out, and return the number of held-out images.
 
-    The designs of images with one of the captions are held out in any case.
+    The designs of images with one of the `captions` are held out in any case.
 
     Raises:
-      DataError: a file is missing or not an npz file; `names`, `styles` or `captions` are missing
-        or differ in length; no image has one of the captions; or the target is the source.
+      DataError: If a file is missing or not an npz file; `names`, `styles` or `captions` are
+        missing or differ in length; no image has one of the captions; or the target is the source.
     """
     files = pair(source)
     if files is None:
@@ -92,9 +95,9 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, help="folder with *_train.npz and *_dev.npz")
-    parser.add_argument("target", type=Path, help="folder to write; made if missing")
-    parser.add_argument("--share", type=float, default=SHARE, help="of the subjects (%(default)s)")
-    parser.add_argument("--caption", nargs="*", default=[], help="images to hold out in any case")
+    parser.add_argument("target", type=Path, help="folder to write; created if missing")
+    parser.add_argument("--share", type=float, default=SHARE, help="share held out (%(default)s)")
+    parser.add_argument("--caption", nargs="*", default=[], help="captions of images to hold out")
     given = parser.parse_args()
     try:
         print(write_held(given.source, given.target, given.share, given.caption), "images held out")

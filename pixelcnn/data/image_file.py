@@ -1,4 +1,4 @@
-"""Decoding of one image file to levels: square and upright, with notes on conversions."""
+"""Decoding of image files to levels: upright, square and reduced, with remarks on conversions."""
 
 import contextlib
 import dataclasses
@@ -16,23 +16,23 @@ from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted, framed
 
-# Pillow recognises these but shows nothing of them by itself; for EPS it runs another program.
+# Pillow recognises these formats but cannot decode them without other programs.
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
-LATE_FORMATS = {"MPO"}  # opened as JPEG
+LATE_FORMATS = {"MPO"}  # pillow opens these as JPEG
 
 TRANSPARENT = "transparent, laid on white"
 CMYK = "CMYK, converted to RGB"
 SIXTEEN_BIT = "16-bit, scaled to 8 bits"
-ARRAY = ".npy"  # of an image [height, width], or with 1 or 3 channels
+ARRAY = ".npy"  # suffix of an image as an array [height, width], or with 1 or 3 channels
 SEVERAL_FRAMES = "of several frames, the first one used"
 
 
 class DataError(UserError):
-    """A source that cannot be trained on; the message is one line that gives the reason."""
+    """An error in a source of images, with a one-line message."""
 
 
 class ImageError(UserError):
-    """An image that cannot be used; `kind` is the reason in a word or two."""
+    """An error for an image that cannot be used, with a short reason (`kind`) and a detail."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -41,12 +41,12 @@ class ImageError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image at the size and channels of the rules.
+    """A decoded image with the size and channels of the rules.
 
     Attributes:
-      levels: uint8 [size, size, channels], or uint16 beyond 8 bits; with `ImageRules.crop` the
-        whole image, [height, width, channels].
-      stored_size: width and height when upright, in pixels.
+      levels: uint8 [size, size, channels], or uint16 for more than 8 bits; with `ImageRules.crop`
+        the whole image, [height, width, channels].
+      stored_size: width and height of the upright image in pixels.
       remarks: conversions that were made, such as `TRANSPARENT`.
       highest: the highest stored level.
     """
@@ -58,13 +58,13 @@ class DecodedImage:
 
     @property
     def deep(self) -> bool:
-        """True if more than 8 bits per level are stored and kept."""
+        """Whether levels have more than 8 bits."""
         return self.levels.dtype != np.uint8
 
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """Return the formats that pillow reads without other programs."""
+    """Return the formats that pillow decodes without other programs."""
     Image.init()
     return tuple(sorted(set(Image.OPEN) - NOT_DECODED))
 
@@ -94,7 +94,7 @@ def _too_many(pixels: int) -> ImageError:
 
 
 def _turn_upright(loaded: Image.Image) -> None:
-    # Pillow's EXIF reader raises many kinds of errors on damaged bytes; the levels are still fine.
+    # Pillow's EXIF reader raises many kinds of errors on damaged data; the pixels are still valid.
     with contextlib.suppress(Exception):
         ImageOps.exif_transpose(loaded, in_place=True)
 
@@ -112,13 +112,13 @@ def _has_several_frames(opened: Image.Image) -> bool:
 
 
 def _is_sixteen_bit(opened: Image.Image) -> bool:
-    """Return whether more than 8 bits per level are stored; valid only before loading."""
+    """Return whether more than 8 bits per level are stored; must be called before loading."""
     tiles = getattr(opened, "tile", ())
     return opened.mode.startswith("I") or any(";16" in str(tile) for tile in tiles)
 
 
 def _sixteen_bit(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers that fit into 16 bits as uint16 [height, width, channels]."""
+    """Convert integers to uint16; raise an ImageError if they do not fit."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
         raise ImageError("no known range", f"32-bit integers from {low} to {high}")
@@ -126,7 +126,7 @@ def _sixteen_bit(values: np.ndarray) -> np.ndarray:
 
 
 def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
-    """Return the image as RGB on white, and whether any of the white shows."""
+    """Return the image as RGB on a white background, and whether it has transparent pixels."""
     clear = square.convert("RGBA")
     white = Image.new("RGBA", clear.size, "white")
     lowest_alpha = clear.getchannel("A").getextrema()[0]
@@ -134,7 +134,7 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
 
 
 def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """Return the levels of any image, uint8 or uint16 [height, width, 1 or 3], and remarks."""
+    """Return an image's levels, uint8 or uint16 [height, width, 1 or 3], and remarks."""
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
@@ -142,7 +142,7 @@ def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
     if square.has_transparency_data:
         opaque, shows = _on_white(square)
         return np.asarray(opaque), [TRANSPARENT] if shows else []
-    # A conversion copies the image, and a photograph may be large.
+    # Avoid a conversion, which would copy a possibly large image.
     wanted = "L" if square.mode in ("1", "L") else "RGB"
     levels = np.asarray(square if square.mode == wanted else square.convert(wanted))
     remarks = [CMYK] if square.mode == "CMYK" else []
@@ -157,7 +157,7 @@ def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
     coloured, remark = in_srgb(opened if rules.crop else _square(opened))
     levels, remarks = _levels(coloured)
     remarks += [remark] if remark else []
-    if sixteen_bit and levels.dtype == np.uint8:  # pillow has scaled the colours of such a file
+    if sixteen_bit and levels.dtype == np.uint8:  # pillow scales 16-bit colour to 8 bits
         remarks.insert(0, SIXTEEN_BIT)
     if _has_several_frames(opened):
         remarks.append(SEVERAL_FRAMES)
@@ -193,12 +193,12 @@ def _reduced(
 
 
 def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
-    """Return an image with levels of `bits` bits, and a remark if that scaled them.
+    """Convert an image's levels to `bits` bits, with a remark if they are scaled.
 
-    `stored_bits` is the depth of images that are stored in 16 bits; 8-bit files have 8.
+    `stored_bits` is the depth of an image that is stored in 16 bits.
 
     Raises:
-      ImageError: the image has a level that does not fit `bits`, kind "too bright".
+      ImageError: If a level does not fit into `bits`, kind "too bright".
     """
     if not image.deep:
         if bits == EIGHT:
@@ -228,29 +228,28 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def read_image(path: Path, rules: ImageRules) -> DecodedImage:
-    """Read an image as `read_stored` does, with levels of `rules.bits`.
+    """Read an image by `read_stored`, and convert its levels to `rules.bits` bits.
 
-    The depth of an image stored in 16 bits follows from its own brightest level.
+    The depth of an image that is stored in 16 bits is derived from its highest level.
 
     Raises:
-      ImageError: the image cannot be used; its kind is "broken", "too small", "too many pixels",
-        "no known range" or "too bright".
+      ImageError: If the image cannot be used, kind "broken", "too small", "too many pixels", "no
+        known range" or "too bright".
     """
     image = read_stored(path, rules)
     return at_depth(image, depth_of(image.highest), rules.bits)
 
 
 def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
-    """Read the image of a file: upright by its EXIF, the largest centred square, reduced.
+    """Read an image, rotate it according to EXIF, crop it to the centred square, and reduce it.
 
-    Colours with a different profile, gamma or primaries are converted to sRGB (`colour.in_srgb`).
-    Transparent pixels are put on white, the first of several frames is taken, and colour becomes
-    grey by ITU-R BT.601. 16-bit grey is kept. The image is decoded only if it has at most
-    `PIL.Image.MAX_IMAGE_PIXELS` pixels.
+    Colours are converted to sRGB (`colour.in_srgb`). Transparent pixels are drawn on white, only
+    the first frame is used, and colour is converted to grey by ITU-R BT.601 if the rules require
+    grey. 16-bit grey is kept. Images with more than `PIL.Image.MAX_IMAGE_PIXELS` are not decoded.
 
     Raises:
-      ImageError: the image cannot be used; its kind is "broken", "too small", "too many pixels" or
-        "no known range".
+      ImageError: If the image cannot be used, kind "broken", "too small", "too many pixels" or "no
+        known range".
     """
     if not path.is_file():
         raise ImageError("broken", "not a file")
@@ -264,5 +263,5 @@ def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         raise _too_many(int(pixels[1]) if pixels else 0) from error
-    except Exception as error:  # pillow's decoders raise almost anything on damaged bytes
+    except Exception as error:  # pillow's decoders raise many kinds of errors on damaged data
         raise ImageError("broken", _reason(path, error)) from error

@@ -1,4 +1,4 @@
-"""Reading of a folder of images, with notes on the files left out and why."""
+"""Reading of a folder of images, with notes on the files that are left out and why."""
 
 import collections
 import dataclasses
@@ -27,13 +27,13 @@ from pixelcnn.data.image_file import (
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
 
-MOST_WORKERS = 4  # each may hold a whole photograph
+MOST_WORKERS = 4  # limits memory, since each thread may hold a large photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file: its name relative to the folder, and its split: "train", "dev" or ""."""
+    """An image file: its path relative to the folder, and its split, "train", "dev" or ""."""
 
     name: str
     split: str
@@ -64,14 +64,14 @@ def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) 
 
 
 def _all_or_none(folder: Path, entries: Sequence[Entry], field: str, lack: str) -> None:
-    """Raise DataError unless all entries have a value in a field, or none do."""
+    """Raise a DataError unless either all or no entries have a value in a field."""
     bare = [entry for entry in entries if not getattr(entry, field)]
     if bare and len(bare) < len(entries):
         raise DataError(f"{shown(folder)}: {shown(bare[0].name)} {lack}.")
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-    """Return the entries, either all with a class or all without, and notes."""
+    """Remove all classes if an entry has none; return the entries and notes."""
     bare = [shown(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
@@ -82,7 +82,7 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
 def _listed(
     folder: Path, names: Sequence[str], split_folders: bool
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """Return the names of the images to read, with their table rows, and notes on the others."""
+    """Return {name of an image to read: its table row or None}, and notes on other files."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
@@ -101,15 +101,15 @@ def _listed(
 
 
 def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Return the image files to read, by name, and notes on skipped files.
+    """Return the image files to read, sorted by name, and notes on skipped files.
 
-    The split is given by top-level `train/` and `dev/`, else by the tables. If there are tables,
-    only the images in them count. A class is given by a table or by the name of the immediate
-    sub-folder.
+    The split is defined by top-level folders `train/` and `dev/`, or else by tables. If there are
+    tables, only images in tables are read. Classes are defined by tables or by the names of the
+    top-level sub-folders (in `train/` and `dev/`).
 
     Raises:
-      DataError: there are no image files, a table is invalid, or only some images have a split or a
-        caption.
+      DataError: If there are no image files, a table is invalid, or only some images have a split
+        or a caption.
     """
     names, notes = list_files(folder)
     notes += unread(names, suffixes())
@@ -135,9 +135,9 @@ def _read_all(
     def read(path: Path) -> DecodedImage | ImageError:
         return _tried(functools.partial(read_stored, path, rules))
 
-    formats()  # loads pillow's plugins before the threads would race to
+    formats()  # loads pillow's plugins before threads start
     with warnings.catch_warnings():
-        # Pillow's warnings about files would break the progress bar; the notes have what matters.
+        # Pillow's warnings would disturb the progress bar; notes report what matters.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
@@ -147,7 +147,7 @@ def _read_all(
 def _at_depth(
     results: Sequence[DecodedImage | ImageError], bits: int
 ) -> list[DecodedImage | ImageError]:
-    """Return the images at one depth; the brightest 16-bit image decides the bits of all."""
+    """Convert all images to one depth; the highest level in 16-bit images defines their depth."""
     highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
 
     depth = depth_of(highest)
@@ -179,7 +179,7 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
 
 
 def separate(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Return images of different shapes in one array of objects, [n]."""
+    """Return images with different shapes as an array of objects, [n]."""
     held = np.empty(len(images), object)
     for i, image in enumerate(images):
         held[i] = image
@@ -187,13 +187,13 @@ def separate(images: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
-    """Read the usable images of a folder, searched to any depth; hidden files are skipped.
+    """Read the usable images in a folder, recursively; hidden files are skipped.
 
     The result does not depend on `workers`, the number of threads; None: one per core, at most 4.
 
     Raises:
-      DataError: there are no usable images, a table is invalid, or only some images have a split or
-        a caption.
+      DataError: If there are no usable images, a table is invalid, or only some images have a split
+        or a caption.
     """
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)
@@ -202,7 +202,7 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     read = {entry: result for entry, result in pairs if isinstance(result, DecodedImage)}
     errors = {entry: result for entry, result in pairs if isinstance(result, ImageError)}
     left_out = _left_out_notes(errors)
-    classed, on_classes = _complete_classes(list(read))  # unusable images do not count
+    classed, on_classes = _complete_classes(list(read))  # without unusable images
     notes += on_classes
     if not read:
         raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")

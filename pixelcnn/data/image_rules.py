@@ -1,4 +1,4 @@
-"""Rules for the images that a network reads."""
+"""Settings for the images that a network reads."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -10,26 +10,27 @@ Reduce = Literal["area", "subsample"]
 
 @dataclasses.dataclass(frozen=True)
 class ImageRules:
-    """Size, channels and depth of images, and their split where the source has none."""
+    """Size, channels and depth of images, and the dev share if the source has no split."""
 
     size: int = 32
-    """Side of an image, in pixels; others are cropped to a centred square and reduced."""
+    """Side of an image in pixels; larger images are cropped to the centred square and reduced."""
     channels: Literal[1, 3] = 3
-    """1: grey, 3: red, green and blue."""
+    """1 for grey, 3 for red, green and blue."""
     reduce: Reduce = "area"
-    """Reduction of larger images: average areas, or take every k-th pixel."""
+    """Reduction of larger images: averages over areas, or every k-th pixel."""
     dev_share: float = 0.05
-    """Share of the images kept for dev where the folder has no split, by a hash of the name."""
+    """Share of the images assigned to dev, by a hash of the name, if the source has no split."""
     bits: int = 8
-    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images of 16-bit
-    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects it unless this or
+    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images in 16-bit
+    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects the value unless this or
     `output.levels` is given."""
     crop: int = 0
-    """Train on random squares of this side of photographs, which keep their shape, their longer
-    side reduced to `size` (factors without coordinates); 0: on whole square images."""
+    """Train on random square crops of photographs with this side in pixels, for factors without
+    coordinates; photographs keep their shape and are reduced to a longer side of `size`. 0: train
+    on whole square images."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if a number is out of range."""
+        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "size")
         at_least(self, 0, "crop")
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)

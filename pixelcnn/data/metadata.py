@@ -1,4 +1,4 @@
-"""Tab-separated tables of the classes, captions and splits of images."""
+"""Tab-separated tables that list the classes, captions and splits of images."""
 
 import csv
 import dataclasses
@@ -17,7 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of one image, its path normalised; None for a column that the table lacks."""
+    """An image's row in a table, with a normalised path; None for a column that does not exist."""
 
     table: str
     file: str
@@ -58,13 +58,13 @@ def _rows(path: Path) -> list[Row]:
 
 
 def read_tables(folder: Path) -> list[Row]:
-    """Read the rows of those of `pictures.tsv`, `train.tsv` and `dev.tsv` that the folder has.
+    """Read the tables `pictures.tsv`, `train.tsv` and `dev.tsv` in a folder, if they exist.
 
     The first line is the header: `file`, and optionally `class`, `caption` and `split`; other
-    columns are ignored. The names `train.tsv` and `dev.tsv` give the split.
+    columns are ignored. The names `train.tsv` and `dev.tsv` define the split.
 
     Raises:
-      DataError: a table cannot be read, a class or caption is empty, or a caption is too long.
+      DataError: If a table cannot be read, a class or caption is empty, or a caption is too long.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).is_file()]:
@@ -78,13 +78,13 @@ def read_tables(folder: Path) -> list[Row]:
 
 
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
-    """Return the row of each image by the image's name, in the order of the rows.
+    """Return {name of an image: its row}, in the order of the rows.
 
-    Names are relative to the folder, with forward slashes. Rows of `train.tsv` may omit the folder
-    `train/` of their files; likewise for `dev.tsv`.
+    Names are relative to the folder, with forward slashes. `train.tsv` may omit the folder `train/`
+    in its rows, and `dev.tsv` the folder `dev/`.
 
     Raises:
-      DataError: the file of a row does not exist, or a file has two rows.
+      DataError: If the file of a row does not exist, or a file has two rows.
     """
     matched: dict[str, Row] = {}
     for row in rows:

@@ -31,12 +31,13 @@ TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read those of the given arrays that an npz file has, or all; never unpickle an object.
+    """Read arrays of an npz file (None: all of them), without unpickling objects.
 
-    The array of an npy file is returned as `images`.
+    Missing arrays are left out. The array of an npy file is returned as `images`.
 
     Raises:
-      DataError: the file is missing, is neither an npz nor an npy file, or an array cannot be read.
+      DataError: If the file is missing or neither an npz nor an npy file, or an array cannot be
+        read.
     """
     if not path.is_file():
         raise DataError(f"{shown(path)}: no such file.")
@@ -80,10 +81,10 @@ def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def pair(folder: Path) -> tuple[Path, Path] | None:
-    """Return the folder's `*_train.npz` and `*_dev.npz`, or None if it has neither.
+    """Return the `*_train.npz` and the `*_dev.npz` in a folder, or None if it has neither.
 
     Raises:
-      DataError: the folder has only one of the two, or several of a kind.
+      DataError: If the folder has only one of the two, or several train or dev files.
     """
     found = (filter(Path.is_file, folder.glob(f"*_{split}.npz")) for split in SPLITS)
     train, dev = map(sorted, found)
@@ -98,7 +99,7 @@ def pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:
-    """Raise DataError unless the array has this shape; None stands for any length."""
+    """Raise a DataError unless an array has the expected shape; None matches any length."""
     fits = len(array.shape) == len(shape) and all(
         wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
     )
@@ -110,7 +111,7 @@ def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None
 
 
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the images, uint8 or uint16 [n, height, width, 1 or 3]."""
+    """Check the images and return them as uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
         raise DataError(f"{shown(path)}: has no array `images`.")
     images = arrays["images"]
@@ -128,7 +129,7 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, Any]:
-    """Return the other arrays that the file has, checked: numbers unchanged, text as tuples."""
+    """Check the other arrays of a file and return them, with text as tuples."""
     shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
     found: dict[str, Any] = {}
     for key in (key for key in KEYS[1:] if key in arrays):
@@ -180,18 +181,18 @@ def _fitted(path: Path, images: np.ndarray, rules: ImageRules) -> np.ndarray:
 
 
 def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None) -> RawCorpus:
-    """Read the images of one npz file; images of exactly `rules.size` are not reduced.
+    """Read the images of an npz file, reduced to `rules.size`.
 
     Args:
-      path: a file with `images` uint8 or uint16 [n, height, width] or [n, height, width, 1 or 3],
-        or an npy file of only that array; optionally `labels` [n] whole numbers, `classes` text
-        [classes], `names` text [n], `captions` text [n] and `maps` whole numbers [n, height,
-        width], which are sub-sampled.
+      path: an npz file with `images`, uint8 or uint16 [n, height, width] or [n, height, width, 1 or
+        3], or an npy file of only this array. An npz file may also contain `labels`, integers [n];
+        `classes`, text [classes]; `names` and `captions`, text [n]; and `maps`, integers [n,
+        height, width], which are sub-sampled.
       rules: size, channels and depth of the result.
-      stored_bits: depth of uint16 images; None: as their brightest level requires.
+      stored_bits: depth of uint16 images; None: derived from the highest level.
 
     Raises:
-      DataError: an array is invalid; the message names it and gives the reason.
+      DataError: If an array is invalid; the message names it and gives the reason.
     """
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
@@ -218,7 +219,7 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 def _at_depth(
     path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return reduced images with levels of `bits` bits, and notes if that scaled them."""
+    """Convert the levels of reduced images to `bits` bits; return them, and notes if scaled."""
     stored_bits = stored_bits or depth_of(int(images.max()))
     whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
     try:
@@ -229,7 +230,7 @@ def _at_depth(
 
 
 def stored_depth(path: Path) -> int:
-    """Return the bits per level of an npz file's images, by their brightest level."""
+    """Return the bits per level of an npz file's images, derived from the highest level."""
     images = read_arrays(path, ("images",)).get("images")
     return 8 if images is None or images.dtype != np.uint16 else depth_of(int(images.max()))
 
@@ -239,7 +240,7 @@ def _joined(first: Texts, second: Texts) -> Texts:
 
 
 def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
-    """Return the longer list of classes; raise DataError unless it begins with the other one."""
+    """Return the longer list of classes; raise a DataError unless it starts with the shorter."""
     if first is None or second is None:
         return None
     shared = min(len(first), len(second))
@@ -249,10 +250,10 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
 
 
 def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
-    """Read the images of a train file and a dev file together, each an npz file.
+    """Read the images of an npz file for train and one for dev.
 
     Raises:
-      DataError: only one file has labels, captions or maps, or the classes differ.
+      DataError: If only one file has labels, captions or maps, or the classes differ.
     """
     bits = max(stored_depth(train), stored_depth(dev))
     first, second = (read_npz_file(path, rules, bits) for path in (train, dev))

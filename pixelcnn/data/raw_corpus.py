@@ -1,4 +1,4 @@
-"""Images as read from a source: reduced to one size, not yet split into train and dev."""
+"""Images as read from a source, before they are split into train and dev."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ class RawCorpus:
     """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
     Attributes:
-      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits; for photographs
-        (`ImageRules.crop`) objects [n], each uint8 [height, width, channels].
-      names: one name per image.
-      splits: "train" or "dev" per image; None: a hash of the name decides.
-      class_names: one class per image, or None.
-      captions: one text per image, or None.
-      classes: all classes, in the order of their indices; None: those of train, sorted.
-      maps: integers [n, size, size], or None.
-      stored_sizes: (width, height) of the smallest and the largest, in pixels.
-      notes: lines to print.
+      images: uint8 [n, size, size, channels], or uint16 for more than 8 bits; for photographs
+        (`ImageRules.crop`) objects [n], uint8 [height, width, channels] each.
+      names: name of each image.
+      splits: split of each image, "train" or "dev"; None: a hash of the name decides.
+      class_names: class of each image, or None.
+      classes: all classes, in the order of their labels; None: the classes in train, sorted.
+      captions: caption of each image, or None.
+      maps: a label for each pixel, integers [n, size, size], or None.
+      stored_sizes: (width, height) of the smallest and the largest stored image, in pixels.
+      notes: lines of text about what was read.
     """
 
     images: np.ndarray

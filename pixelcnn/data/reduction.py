@@ -1,4 +1,4 @@
-"""Reduction of an image of any size to a small square, in integers, so equal on all machines."""
+"""Reduction of images to a smaller size by integer arithmetic, with the same result everywhere."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def centred_square(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
-    """Return the rows weighted by their overlap with each cell, int64 [size, ...]."""
+    """Return the sum of rows weighted by their overlap with each cell, int64 [size, ...]."""
     side, rest = len(levels), levels.shape[1:]
     if side % size == 0:
         return size * levels.reshape(size, side // size, *rest).sum(axis=1, dtype=np.int64)
@@ -27,9 +27,9 @@ def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np.ndarray:
-    """Return the exact mean of the stored levels over each cell's area, [size, width, channels].
+    """Return the mean level over each cell's area, [size, width, channels], rounded half up.
 
-    A pixel across a border counts in each cell by its area there; halves are rounded up.
+    A pixel that overlaps several cells is weighted by its area in each cell.
     """
     area = levels.shape[0] * levels.shape[1]
     rows = _summed_rows(levels, size).swapaxes(0, 1)
@@ -38,10 +38,10 @@ def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np
 
 
 def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
-    """Return every k-th pixel of the centred square of side k * size, [size, size, ...].
+    """Return every k-th pixel of the centred square with side k * size, [size, size, ...].
 
-    k = floor(side / size). Each is the upper left pixel of a block of k by k pixels, as in group 1
-    of Reed et al. 2017, section 3.
+    k is floor(side / size). The upper left pixel of each block of k x k pixels is used, like group
+    1 of Reed et al. 2017, section 3.
     """
     step = len(levels) // size
     first = (len(levels) - step * size) // 2
@@ -50,24 +50,24 @@ def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def grey(levels: np.ndarray) -> np.ndarray:
-    """Return the luma [..., 1] of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
+    """Convert RGB [..., 3] to luma [..., 1] by ITU-R BT.601, in 16-bit fixed point."""
     weighted = levels.astype(np.int64) @ np.array([19595, 38470, 7471], np.int64)
     return ((weighted + 32768) >> 16).astype(levels.dtype)[..., None]
 
 
 def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
-    """Return the image [..., 1 or 3] with `channels`: grey to equal R, G, B; colour to luma."""
+    """Convert an image [..., 1 or 3] to `channels` channels, from grey to RGB or RGB to luma."""
     if levels.shape[-1] == channels:
         return levels
     return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)
 
 
 def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """Return the whole image with a longer side of `size`, [height, width, channels].
+    """Reduce an image to a longer side of `size`, [height, width, channels].
 
     Args:
-      levels: uint8 or uint16 [height, width, 1 or 3], the longer side not below `size`.
-      size: longer side of the result, in pixels.
+      levels: uint8 or uint16 [height, width, 1 or 3], with a longer side of at least `size`.
+      size: longer side of the result in pixels.
       channels: number of channels of the result, 1 or 3.
     """
     height, width = levels.shape[:2]
@@ -77,10 +77,9 @@ def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
 
 
 def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
-    """Return the largest centred square, reduced, [size, size, channels].
+    """Crop an image to the largest centred square and reduce it, [size, size, channels].
 
-    `levels` are uint8 or uint16 [height, width, 1 or 3], neither side below `size`; a square of
-    that size is not reduced.
+    `levels` are uint8 or uint16 [height, width, 1 or 3], with both sides at least `size`.
     """
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
     square = levels[top:bottom, left:right]

@@ -1,4 +1,4 @@
-"""Reading of the data sets of TensorFlow Datasets by name."""
+"""Reading of image data sets from TensorFlow Datasets."""
 
 import importlib
 from collections.abc import Iterable, Iterator
@@ -26,11 +26,11 @@ def _library() -> Any:
 
 
 def _prepared(library: Any, name: str) -> Any:
-    """Return the builder of a data set, downloaded and written to disk."""
+    """Download and prepare a data set, and return its builder."""
     try:
         builder = library.builder(name)
         builder.download_and_prepare()
-    except Exception as error:  # what a download or one of hundreds of data sets may raise is open
+    except Exception as error:  # downloads and data sets may raise any kind of error
         reason = shown(str(error).strip().split("\n")[0]) or type(error).__name__
         raise DataError(f"{PREFIX}{shown(name)}: {reason}") from error
     if "image" not in builder.info.features:
@@ -39,7 +39,7 @@ def _prepared(library: Any, name: str) -> Any:
 
 
 def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
-    """Return "train" or "dev" by the name of each split used: train, and validation or test."""
+    """Return {split of the data set: "train" or "dev"}, using train, and validation or test."""
     known = set(available)
     if "train" not in known:
         raise DataError(f"{PREFIX}{shown(name)}: has no split train.")
@@ -48,7 +48,7 @@ def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
 
 
 def _examples(library: Any, builder: Any, splits: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
-    """Yield (split, name, example) of every example."""
+    """Yield (split, name, example) for every example."""
     for split, ours in splits.items():
         stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
         for index, example in enumerate(stored):
@@ -73,12 +73,12 @@ def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[
 
 
 def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
-    """Read the images of a data set, for example "mnist", with its labels if it has any.
+    """Read the images of a data set, such as "mnist", with labels if it has any.
 
-    Train is its split train, dev is validation, else test; without either, dev is drawn from train.
+    The dev split is validation, or else test; without either, dev images are drawn from train.
 
     Raises:
-      DataError: the library, the data set or its images are missing.
+      DataError: If TensorFlow Datasets or the data set is missing, or it has no usable images.
     """
     library = _library()
     builder = _prepared(library, name)

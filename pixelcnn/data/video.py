@@ -1,4 +1,4 @@
-"""Episodes of a robot or a game: frames with actions and states."""
+"""Video episodes of a robot or a game: frames with actions and states."""
 
 import dataclasses
 from pathlib import Path
@@ -15,12 +15,12 @@ from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.reduction import fitted
 
 KEYS = ("frames", "actions", "states")
-LEAST_STD = 1e-6  # a channel that hardly moves is only centred
+LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred
 
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Means and standard deviations over all steps of train, float32 [A] and [S]."""
+    """Means and standard deviations of actions [A] and states [S] over train, float32."""
 
     action_mean: np.ndarray
     action_std: np.ndarray
@@ -28,31 +28,31 @@ class Statistics:
     state_std: np.ndarray
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return the statistics by name, in lists that JSON can hold."""
+        """Return the statistics as lists by name, for a JSON file."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def from_dict(cls, stored: dict[str, list[float]]) -> "Statistics":
-        """Return the statistics that `to_dict` gave as lists."""
+        """Return the statistics from a result of `to_dict`."""
         return cls(**{name: np.asarray(values, np.float32) for name, values in stored.items()})
 
     def actions(self, raw: np.ndarray) -> np.ndarray:
-        """Return normalised actions, float32 [..., A]."""
+        """Normalise actions, float32 [..., A]."""
         return ((raw - self.action_mean) / self.action_std).astype(np.float32)
 
     def states(self, raw: np.ndarray) -> np.ndarray:
-        """Return normalised states, float32 [..., S]."""
+        """Normalise states, float32 [..., S]."""
         return ((raw - self.state_mean) / self.state_std).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The clips of one split: every view of every episode, the views of an episode consecutive.
+    """The clips of a split; a clip is one camera view of an episode.
 
     Attributes:
       frames: uint8 [clips, steps, height, width, channels].
-      actions: float32 [clips, steps, A], normalised; the clips of one episode share them.
-      states: float32 [clips, steps, S], likewise.
+      actions: normalised actions, float32 [clips, steps, A], equal for all clips of an episode.
+      states: normalised states, float32 [clips, steps, S], equal for all clips of an episode.
       views: number of views per episode; clip i belongs to episode i // views.
     """
 
@@ -69,13 +69,13 @@ class Episodes:
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """`Episodes` for "train" and "dev", their normalisation, and notes to print."""
+    """The `Episodes` of "train" and "dev", their normalisation, and notes to print."""
 
     splits: dict[str, Episodes]
     statistics: Statistics
     notes: tuple[str, ...]
     classes: ClassVar[tuple[str, ...]] = ()
-    found: ClassVar[None] = None  # dev is a file of its own
+    found: ClassVar[None] = None  # not counted, since dev is a separate file
 
 
 def _checked(path: Path) -> Arrays:
@@ -158,11 +158,11 @@ def read_episodes(
     Args:
       path: the folder; each file has `frames` uint8 [episode, view, step, height, width, 3],
         `actions` float [episode, step, A] and `states` float [episode, step, S].
-      rules: size and channels of the frames, without its dev_share; None leaves them unchanged.
+      rules: size and channels of the frames; None: unchanged.
       statistics: normalisation of a trained model; None: computed from train.
 
     Raises:
-      DataError: a file or an array is missing or invalid.
+      DataError: If a file or an array is missing or invalid.
     """
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
@@ -184,9 +184,9 @@ def read_episodes(
 
 
 def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
-    """Return, for each example, the index of one from another episode or step, of the same view.
+    """Return for each example the index of one with another episode or step, but the same view.
 
-    Views of one moment share its action, so whole moments (episode, step) are exchanged.
+    All views of an (episode, step) pair share its action, so these pairs are permuted.
     """
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views

@@ -1,1 +1,1 @@
-"""Measures of samples of image models."""
+"""Measures of image models: lossless codecs for comparison, and the quality of samples."""

@@ -1,7 +1,7 @@
-"""A small classifier of a corpus's classes, which judges samples.
+"""A small classifier of a corpus's classes, with which samples are judged.
 
-It is trained only on the real training images, so that no generator has ever been trained with it,
-and once per corpus: its file is named after the digest of its training data.
+It is trained once per corpus, only on the real training images and independently of any generator;
+its cache file is named after the digest of the training data.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ from foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 
-RECIPE = b"1"  # version of network and training, which changes the digest
+RECIPE = b"1"  # version of architecture and training, which is part of the digest
 FEATURES = 64
-WIDTHS = (24, 32, 48, 64)  # channels of each stage, which halves the image
+WIDTHS = (24, 32, 48, 64)  # channels of each stage; a stage halves the image
 STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3
-# Few images are soon memorised, so the number of epochs is bounded.
+# A small training set would be memorised, so the number of epochs is limited.
 MOST_EPOCHS, LEAST_STEPS = 200, 100
-MOST_REFERENCES = 1000  # training images whose features are kept
+MOST_REFERENCES = 1000  # maximum number of training images whose features are stored
 STORED = np.float16
 
 
 class Seen(NamedTuple):
-    """The output of a classifier for images: labels int [n], and features float64 [n, FEATURES]."""
+    """A classifier's predictions for images: labels int [n], and features float64 [n, FEATURES]."""
 
     labels: np.ndarray
     features: np.ndarray
@@ -54,7 +54,7 @@ class Classifier:
 
 
 def classifier_of(train: ImageSet, classes: int) -> Classifier:
-    """Return the classifier for training images: shipped, of an earlier call, or just trained."""
+    """Return the classifier for training images: shipped, cached, or newly trained."""
     known = digest(train)
     cached = cache_folder() / f"{known}.npz"
     for path in (*shipped.classifiers(), cached):
@@ -64,7 +64,7 @@ def classifier_of(train: ImageSet, classes: int) -> Classifier:
 
 
 def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
-    """Return the classifier in a file; None if its images do not have the digest `known`."""
+    """Load a classifier; return None if its training images do not have the digest `known`."""
     with np.load(path, allow_pickle=False) as stored:
         if known not in (None, str(stored["digest"])):
             return None
@@ -75,7 +75,7 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
 
 
 def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
-    """Train a classifier, with weights and augmentation drawn from a seed, and write its file."""
+    """Train a classifier, deterministically by its seed, and write it to a file."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
     steps = num_steps(len(train.images))
@@ -108,15 +108,15 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
 
 
 def num_steps(images: int) -> int:
-    """Return the number of training steps of a classifier for `images` training images."""
+    """Return the number of training steps for a number of training images."""
     return min(STEPS, max(LEAST_STEPS, MOST_EPOCHS * images // BATCH_SIZE))
 
 
 def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
     """Return a convolutional network from images to logits [n, classes] and features [n, FEATURES].
 
-    In training every image is rotated, moved and scaled a little; it is never mirrored, since a
-    mirrored hand can show a different sign.
+    In training, images are randomly rotated, shifted and scaled, but not mirrored, since a mirrored
+    hand can show a different sign.
     """
     seeds = itertools.count(1000 * seed)
     image = keras.Input([side, side, channels])
@@ -139,7 +139,7 @@ def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
 
 
 def digest(train: ImageSet) -> str:
-    """Return a digest of training images and their labels."""
+    """Return a hash of training images and their labels."""
     found = hashlib.blake2b(RECIPE, digest_size=16)
     for array in (train.images, train.labels):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -147,6 +147,6 @@ def digest(train: ImageSet) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the classifiers that were trained on this machine."""
+    """Return the folder in which trained classifiers are cached."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "onepass" / "classifiers"

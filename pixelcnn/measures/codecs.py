@@ -1,4 +1,4 @@
-"""Lossless image files as a yardstick for densities: bits per dimension."""
+"""Bits per dimension of lossless image codecs, for comparison with densities."""
 
 import importlib
 import importlib.util
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-JPEG_XL = "pillow_jxl"  # the module that adds JPEG XL to pillow, which the extra `jxl` installs
-NAMES = {"webp": "WebP", "jpeg_xl": "JPEG XL"}  # of 8 bits
+JPEG_XL = "pillow_jxl"  # module that adds JPEG XL to pillow; the extra `jxl` installs it
+NAMES = {"webp": "WebP", "jpeg_xl": "JPEG XL"}  # codecs for 8-bit images
 DEEP_NAMES = {"png": "16-bit PNG"}
 
 
 def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
-    """Return mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
+    """Return {codec: mean bits per dimension} of images uint8 [height, width, 1 or 3].
 
-    "jpeg_xl" is left out if its package is not installed. Images of uint16 have only "png".
+    "jpeg_xl" is left out if its package is not installed. For uint16 images there is only "png".
     """
     each = [_by_codec(image) for image in images]
     return {name: float(np.mean([bits[name] for bits in each])) for name in each[0]}
@@ -26,19 +26,18 @@ def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
 def codec_bits_by_scale(
     images: Sequence[np.ndarray], size: int, doublings: Sequence[int]
 ) -> dict[str, dict]:
-    """Return the bits that files of photographs add at each doubling, per value that it adds.
+    """Return the bits that lossless files need for each doubling, per value that it adds.
 
-    A doubling adds the size of the file at that size minus the size of the file at half of it, both
-    of the sub-sampled photograph; this is divided by the number of values (pixels times channels)
-    that are only in the larger.
+    This is the file size of the sub-sampled image after the doubling minus the file size before it,
+    divided by the number of values (pixels times channels) that the doubling adds.
 
     Args:
       images: uint8 [height, width, 1 or 3] each.
-      size: longer side of the images, in pixels, on the scale of the doublings.
-      doublings: longer side after each doubling, in pixels.
+      size: size in pixels that corresponds to the full resolution of the images.
+      doublings: size in pixels after each doubling.
 
     Returns:
-      "codec" {name: mean bits per dimension of all doublings} and "codec_by_scale" {size: {name:
+      "codec" {name: mean bits per dimension over all doublings} and "codec_by_scale" {size: {name:
       mean bits per dimension}}.
     """
     if not doublings:
@@ -76,23 +75,23 @@ def _by_codec(image: np.ndarray) -> dict[str, float]:
 
 
 def png_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of an image uint16 [height, width, 1] in PNG, best setting."""
+    """Return the bits per dimension of uint16 [height, width, 1] in PNG, at best compression."""
     file = io.BytesIO()
     Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
     return 8.0 * len(file.getvalue()) / image.size
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of uint8 [height, width, 1 or 3] in lossless WebP, best setting.
+    """Return the bits per dimension of an image, uint8 [height, width, 1 or 3], as lossless WebP.
 
-    A grey image is stored with three equal channels, which WebP stores cheaply.
+    A grey image is stored with three equal channels, which costs almost nothing.
     """
     colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     return _bits(colour, "WEBP", quality=100, method=6) / image.size
 
 
 def jpeg_xl_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of an image uint8 [height, width, 1 or 3] in lossless JPEG XL."""
+    """Return the bits per dimension of uint8 [height, width, 1 or 3] in lossless JPEG XL."""
     importlib.import_module(JPEG_XL)
     return _bits(image[..., 0] if image.shape[-1] == 1 else image, "JXL", effort=9) / image.size
 

@@ -1,4 +1,4 @@
-"""The quality of samples, by the features of a classifier that no generator was trained with."""
+"""Measures of the quality of samples, based on an independent classifier's features."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from foundation.errors import UserError
 from foundation.intervals import share_of
 from pixelcnn.measures.classifier import Classifier
 
-NEIGHBOURS = 3  # as in Kynkaanniemi et al.
+NEIGHBOURS = 3  # k of the k-nearest neighbours, as in Kynkaanniemi et al.
 
 
 def sample_quality(
     classifier: Classifier, images: Sequence[np.ndarray], labels: np.ndarray
 ) -> dict[str, Any]:
-    """Return measures of images uint8 [side, side, channels] that should show the classes `labels`.
+    """Return measures of samples uint8 [side, side, channels] with the requested classes `labels`.
 
     Returns:
-      A dict with class_accuracy, a `Measure`, the share in which the classifier sees the requested
-      class; compared with features of real training images, frechet_distance, precision and recall;
-      and too_few_images: whether there are at most as many images as features, so that their
-        covariance is singular and the distance depends more on their number than on them.
+      A dict with class_accuracy, the share of samples classified as requested, a `Measure`;
+      frechet_distance, precision and recall relative to real training images; and too_few_images,
+      whether the features' covariance is singular because there are not more samples than features,
+      in which case the distance depends mostly on the number of samples.
 
     Raises:
-      UserError: there are fewer than 2 images.
+      UserError: If there are fewer than 2 images.
     """
     seen = classifier(images)
     precision, recall = precision_recall(classifier.reference, seen.features)
@@ -39,15 +39,15 @@ def sample_quality(
 
 
 def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
-    """Return the Frechet distance between normals with the moments of features [n, channels].
+    """Return the Frechet distance between normal distributions fitted to features [n, channels].
 
         |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1 C_2)^(1/2))
 
-    With fewer images the distance is larger, so compare equal numbers. Source: Heusel et al. 2017,
-    arXiv:1706.08500, equation 6.
+    The distance is biased upwards for few images, so compare equal numbers of images. Source:
+    Heusel et al. 2017, arXiv:1706.08500, equation 6.
 
     Raises:
-      UserError: there are fewer than 2 images, which have no covariance.
+      UserError: If there are fewer than 2 images, so that there is no covariance.
     """
     if (fewest := min(len(real), len(made))) < 2:
         raise UserError(f"A Frechet distance needs at least 2 images, got {fewest}.")
@@ -60,9 +60,10 @@ def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
 
 
 def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
-    """Return the shares of made features among the real ones, and of real ones among the made.
+    """Return precision and recall of generated features, [n, channels], in [0, 1].
 
-    A feature is among others if it is as near to one of them as its third nearest neighbour is.
+    Precision is the share of generated features that are at most as far from some real feature as
+    that feature's third nearest real neighbour; recall is the same with the roles exchanged.
     Source: Kynkaanniemi et al. 2019, arXiv:1904.06991, section 2.
     """
     between = _distances(real, made)
@@ -72,7 +73,7 @@ def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
 
 
 def _radii(features: np.ndarray) -> np.ndarray:
-    """Return the distance [n] from each to its third nearest neighbour, or to the farthest."""
+    """Return each feature's distance to its third nearest neighbour, or to the farthest, [n]."""
     among = np.sort(_distances(features, features), 1)
     return among[:, min(NEIGHBOURS, len(features) - 1)]
 

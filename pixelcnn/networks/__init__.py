@@ -1,1 +1,1 @@
-"""Networks of the image models: PixelCNN, the multiscale model and encoders of conditions."""
+"""Networks of the image models: PixelCNN, multiscale model, and encoders of conditions."""

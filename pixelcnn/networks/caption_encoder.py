@@ -1,8 +1,8 @@
-"""Encoders from a caption's characters to one vector, character by character or by its words.
+"""Encoders of captions as vectors, by characters or by words.
 
-Character by character: a CNN, then a GRU averaged over time, as in Reed et al. 2017, "Parallel
-Multiscale Autoregressive Density Estimation" (arXiv 1703.03664); the GRU is that of Cho et al. 2014
-(arXiv 1406.1078) with the reset gate after the product, so that a step is one product.
+The character encoder is a CNN followed by a GRU averaged over time, as in Reed et al. 2017,
+"Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664). The GRU (Cho et al.
+2014, arXiv 1406.1078) applies the reset gate after the matrix product, so a step is one product.
 """
 
 import math
@@ -14,28 +14,28 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 
-WIDTH = 5  # characters, or hidden steps, that a convolution reads
+WIDTH = 5  # kernel width of the convolutions
 STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
-ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
-UNTRAINED = 0.1  # standard deviation of a never seen word's vector, which should say little
-LONGEST = 32  # characters of a word whose places matter
+ROWS, HASHES = 8192, 2  # number of rows of the word table, and number of rows per word
+UNTRAINED = 0.1  # initial standard deviation of a word's vector; small, for words never seen
+LONGEST = 32  # number of characters in a word whose positions matter
 LETTERS = [*(CODES[letter] for letter in string.ascii_lowercase + string.digits), UNKNOWN]
 IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
-# What a character adds to its word's hashes, by place and code. Models depend on these numbers.
+# Terms of a word's hashes, by position and code of a character. Models depend on these numbers.
 DRAWN = np.random.Philox(key=0).random_raw(LONGEST * NUM_CODES * HASHES)
 HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 
 
 class CharacterCNN(tf.Module):
-    """Three convolutions over characters, with strides 1, 2 and 2, each with a ReLU.
+    """Three convolutions over characters, with strides 1, 2 and 2, each followed by a ReLU.
 
-    All positions past the end of a caption are zero in every layer, like those before its start.
+    Positions after the end of a caption are zero in every layer.
     """
 
     def __init__(self, channels: int, initial: Initial, name: str = "characters") -> None:
         super().__init__(name=name)
-        # One of NUM_CODES inputs is not zero: the fan-in of a one-hot row is that much smaller.
+        # Only one of NUM_CODES one-hot inputs is not zero, which makes the fan-in smaller.
         gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(STRIDES) - 1)]
         inputs = [NUM_CODES, *[channels] * (len(STRIDES) - 1)]
         self.kernels = [
@@ -50,7 +50,7 @@ class CharacterCNN(tf.Module):
         hidden = tf.one_hot(codes, NUM_CODES) * mask
         side = WIDTH // 2
         for kernel, bias, stride in zip(self.kernels, self.biases, STRIDES, strict=True):
-            # "SAME" would shift the steps with the padded length.
+            # With "SAME" the steps would depend on the padded length.
             padded = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
             mask = mask[:, ::stride]
             hidden = tf.nn.relu(tf.nn.conv1d(padded, kernel, stride, "VALID") + bias) * mask
@@ -58,7 +58,7 @@ class CharacterCNN(tf.Module):
 
 
 class AveragedGRU(tf.Module):
-    """A gated recurrent unit, started from zero, averaged over the steps in the mask.
+    """A gated recurrent unit with initial state zero, averaged over the time steps in the mask.
 
     r, z = sigmoid(W x_t + U h_(t-1) + b)
     n = tanh(W_n x_t + b_n + r . (U_n h_(t-1)))
@@ -73,10 +73,9 @@ class AveragedGRU(tf.Module):
         self.bias = initial.zeros([3 * channels], "bias")
 
     def __call__(self, steps: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Return the mean state [batch, channels]; zero where the mask is empty.
+        """Return the mean state [batch, channels], zero where the mask is empty.
 
-        The steps are [batch, time, inputs], with a static time; the mask is float32 [batch, time,
-        1].
+        `steps` are [batch, time, inputs], with a static time; `mask` is float32 [batch, time, 1].
         """
         driven = tf.transpose(tf.matmul(steps, self.input_kernel) + self.bias, [1, 0, 2])
         mask = tf.transpose(mask, [1, 0, 2])
@@ -88,8 +87,8 @@ class AveragedGRU(tf.Module):
             hidden = self._step(hidden, driven[t], state_kernel)
             return t + 1, hidden, total + mask[t] * hidden
 
-        # A loop, since XLA takes ten seconds to compile fifty unrolled steps; its length is static,
-        # since the gradient needs that.
+        # A loop, since XLA takes ten seconds to compile fifty unrolled steps; the gradient needs a
+        # static length.
         length = steps.shape[1]
         zero = tf.zeros([tf.shape(steps)[0], self.channels])
         _, _, total = tf.while_loop(
@@ -107,7 +106,7 @@ class AveragedGRU(tf.Module):
 
 
 class CaptionEncoder(tf.Module):
-    """A caption as one vector, character by character; independent of its padding."""
+    """An encoder of captions by characters; the result does not depend on padding."""
 
     def __init__(self, channels: int, initial: Initial, name: str = "caption") -> None:
         super().__init__(name=name)
@@ -115,16 +114,16 @@ class CaptionEncoder(tf.Module):
         self.gru = AveragedGRU(channels, channels, initial)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, channels] for codes int32 [batch, time]; zero for only padding."""
+        """Return the vectors [batch, channels] of codes int32 [batch, time]; padding gives zero."""
         return self.gru(*self.characters(codes))
 
 
 class WordEncoder(tf.Module):
-    """A caption as the sum of its words' vectors, in any order, over the root of their number.
+    """An encoder of captions by words: the sum of the words' vectors over the root of their number.
 
-    A word is a run of letters and digits. Hashes of its characters choose rows of a table, whose
-    sum is its vector: no list of words is kept, and two words hardly ever share both rows
-    (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
+    A word is a sequence of letters and digits. Its vector is the sum of `HASHES` rows of a table,
+    selected by hashes of its characters, so that no vocabulary is needed (Svenstrup et al. 2017,
+    "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
     """
 
     def __init__(self, channels: int, initial: Initial, name: str = "words") -> None:
@@ -133,7 +132,7 @@ class WordEncoder(tf.Module):
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """Return float32 [batch, channels] for codes int32 [batch, time]; zero without words."""
+        """Return the vectors [batch, channels] of codes int32 [batch, time]; zero without words."""
         rows, ends = word_rows(codes)
         found = tf.reduce_sum(tf.gather(self.table[0], rows), 2)
         total = tf.reduce_sum(found * ends[..., tf.newaxis], 1)
@@ -141,26 +140,26 @@ class WordEncoder(tf.Module):
 
 
 def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the rows of the words, int32 [batch, time, HASHES], and the ends of the words.
+    """Return table rows, int32 [batch, time, HASHES], and ends of words, float32 [batch, time].
 
-    Every character of a word, a run of letters and digits, has the rows of its word. The ends are
-    float32 [batch, time], one for a word's last character, else zero.
+    Every character has the rows of its word. The ends are one for a word's last character and zero
+    otherwise.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
-    # Two letters are of the same word if no other character lies between them.
+    # Two letters belong to the same word if no other character is between them.
     word = tf.cumsum(tf.cast(~letter, tf.int32), 1)
     same = (word[:, :, tf.newaxis] == word[:, tf.newaxis]) & letter[:, tf.newaxis]
-    # The place of each letter in its word, from 1: the letters of the word up to it.
+    # The position of each letter in its word, starting at 1.
     place = tf.reduce_sum(tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0), 2)
     hashed = tf.gather(HASHED, tf.minimum(place, LONGEST - 1) * NUM_CODES + codes)
-    # A hash of a word is the sum of numbers that place and code of each letter choose.
+    # A word's hash is a sum of numbers selected by position and code of each letter.
     rows = tf.reduce_sum(tf.where(same[..., tf.newaxis], hashed[:, tf.newaxis], 0), 2) % ROWS
     last = letter & ~tf.pad(letter, [[0, 0], [0, 1]])[:, 1:]
     return rows, tf.cast(last, tf.float32)
 
 
 def within_caption(codes: tf.Tensor) -> tf.Tensor:
-    """Return ones up to each closing code or first 0, then zeros, float32 [batch, time, 1]."""
+    """Return a mask of characters up to the closing code or padding, float32 [batch, time, 1]."""
     after_closing = tf.pad(codes == CLOSING, [[0, 0], [1, 0]])[:, :-1]
     ended = (codes == PADDING) | after_closing
     return tf.math.cumprod(tf.cast(~ended, tf.float32), 1)[..., None]

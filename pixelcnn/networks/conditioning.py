@@ -1,8 +1,8 @@
-"""Conditions of an image: a class, a caption, a map of labels, or the frames before it.
+"""Encoders of an image's condition: a class, a caption, a map of labels, or preceding frames.
 
-Each kind of condition becomes a vector that holds for the whole image, a map with a value for every
-pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
-Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
+A condition is encoded as a vector for the whole image, a map with a value per pixel, or both (van
+den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders", equations 4 and 5; Reed
+et al. 2017, sections 3 and 4).
 """
 
 import math
@@ -21,19 +21,19 @@ from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import Convolution
 
 VIDEO_VECTOR_CHANNELS = 64
-VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
-CAPTION_PLACES = 8  # along a side of a caption's map
-FORGET_BIAS = 1.0  # a new cell keeps what it holds (Jozefowicz et al. 2015)
+VIDEO_REDUCTION = 4  # side of a ConvLSTM cell in pixels
+CAPTION_PLACES = 8  # number of cells along each side of a caption's map
+FORGET_BIAS = 1.0  # an untrained cell keeps its state (Jozefowicz et al. 2015)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
 class Condition(NamedTuple):
-    """A condition as the layers of a network read it."""
+    """An encoded condition, which the layers of a network read."""
 
     vector: tf.Tensor = None
-    """float32 [batch, vector channels], the same for every pixel, or None."""
+    """Condition of the whole image, float32 [batch, vector channels], or None."""
     map: tf.Tensor = None
-    """float32 [batch, height, width, map channels], or None."""
+    """Condition of each pixel, float32 [batch, height, width, map channels], or None."""
 
 
 NONE = Condition(None, None)
@@ -45,7 +45,7 @@ class MapEncoder(tf.Module):
     def __init__(self, config: ConditioningConfig, initial: Initial, name: str = "map") -> None:
         super().__init__(name=name)
         self.labels, channels = config.classes, config.map_channels
-        # One of the labels is not zero: the fan-in of a one-hot pixel is that much smaller.
+        # Only one of the one-hot inputs is not zero, which makes the fan-in smaller.
         gain = RELU_GAIN * math.sqrt(self.labels)
         self.first = Convolution((3, self.labels, channels), initial, gain=gain, name="first")
         self.second = Convolution((3, channels, channels), initial, name="second")
@@ -53,8 +53,8 @@ class MapEncoder(tf.Module):
     def __call__(self, labels: tf.Tensor) -> tf.Tensor:
         """Return the map, float32 [batch, height, width, map_channels].
 
-        The labels are integers [batch, height, width], where -1 means without a label; or numbers
-        [batch, height, width, classes] that replace the one-hot labels.
+        `labels` are integers [batch, height, width], where -1 means no label; or numbers [batch,
+        height, width, classes] that replace the one-hot labels.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -67,28 +67,28 @@ class MapEncoder(tf.Module):
 
 
 class CaptionMap(tf.Module):
-    """A map for images of one size, linear in a caption's vector: the locations in a caption.
+    """A map for images of one size that is linear in a caption's vector, for locations in captions.
 
-    van den Oord et al. 2016, equation 5; each of 8 x 8 equal cells has its own values.
+    Each of 8 x 8 cells has constant values (van den Oord et al. 2016, equation 5).
     """
 
     def __init__(
         self, config: ConditioningConfig, size: int, initial: Initial, name: str = "painted"
     ) -> None:
         super().__init__(name=name)
-        self.places = np.arange(size) * CAPTION_PLACES // size  # of every row, or column
+        self.places = np.arange(size) * CAPTION_PLACES // size  # cell of each row or column
         self.shape = [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
         outputs = CAPTION_PLACES**2 * config.text_map_channels
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
     def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return the map, [batch, size, size, text_map_channels], of [batch, text_channels]."""
+        """Return the map [batch, size, size, text_map_channels] of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
 
 class ConvLSTM(tf.Module):
-    """An LSTM whose products are convolutions, without peepholes.
+    """A convolutional LSTM without peephole connections.
 
     Shi et al. 2015, "Convolutional LSTM Network" (arXiv 1506.04214), equation 3:
 
@@ -96,7 +96,7 @@ class ConvLSTM(tf.Module):
         C_t = sigmoid(f) . C_(t-1) + sigmoid(i) . tanh(g)
         H_t = sigmoid(o) . tanh(C_t)
 
-    Both states are zero before the first step.
+    Both states are initialised to zero; a constant 1 is added to f.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class ConvLSTM(tf.Module):
     ) -> None:
         super().__init__(name=name)
         self.inputs, self.channels = inputs, channels
-        # Rows of W_x, then of W_h: one variable, so that a single step reaches it too.
+        # W_x and W_h in one variable, which thereby gets a gradient even from a single time step.
         self.kernel = initial.kernel([width, width, inputs + channels, 4 * channels], "kernel")
         self.bias = initial.zeros([4 * channels], "bias")
 
     def __call__(self, frames: tf.Tensor) -> tf.Tensor:
         """Return the hidden state after the last frame, [batch, height, width, channels].
 
-        The frames are [batch, time, height, width, inputs], all static except the batch.
+        `frames` have the shape [batch, time, height, width, inputs], static except for the batch.
         """
         time, *size = frames.shape[1:]
         flat = tf.reshape(frames, [-1, *size])
@@ -131,9 +131,9 @@ class ConvLSTM(tf.Module):
 
 
 class VideoEncoder(tf.Module):
-    """The frames before an image, with their actions and states, as a map and a vector.
+    """An encoder of the frames before an image, with their actions and states.
 
-    A ConvLSTM at a quarter of the resolution encodes motion; the last frame is read at full
+    A ConvLSTM at a quarter of the resolution encodes motion; the last frame is also encoded at full
     resolution.
     """
 
@@ -145,7 +145,7 @@ class VideoEncoder(tf.Module):
         self.half = Convolution((3, colours, channels), initial, 2, RELU_GAIN, name="half")
         self.quarter = Convolution((3, channels, channels), initial, 2, RELU_GAIN, name="quarter")
         self.conv_lstm = ConvLSTM(channels + moved, channels, initial)
-        # Each cell paints its own square of pixels.
+        # Each cell is upsampled to a square of pixels.
         square = VIDEO_REDUCTION**2 * channels
         self.painting = Convolution((1, channels, square), initial, name="painting")
         self.frame = Convolution((3, colours, channels), initial, name="frame")
@@ -159,13 +159,14 @@ class VideoEncoder(tf.Module):
     def __call__(self, past: tf.Tensor, steps: list[tf.Tensor]) -> Condition:
         """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
 
-        The levels of the past are int32 [batch, context_frames, height, width, picture_channels];
-        the actions and the states are float32 [batch, context_frames, numbers] each; without any,
-        there is no vector.
+        Args:
+          past: levels int32 [batch, context_frames, height, width, picture_channels].
+          steps: actions and states, float32 [batch, context_frames, numbers] each; if empty, there
+            is no vector.
 
         Raises:
-          ValueError: the number of frames or channels is not the configuration's, or a side is not
-            a multiple of 4.
+          ValueError: If the number of frames or channels does not match the configuration, or a
+            side is not a multiple of 4.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)
@@ -205,7 +206,7 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """An encoder of a batch's conditions for a network; `size` is the side of a caption's map."""
+    """An encoder of the conditions in a batch; `size` is the side of the images in pixels."""
 
     def __init__(
         self, config: ConditioningConfig, initial: Initial, size: int = 0, name: str = "conditioner"
@@ -227,7 +228,7 @@ class Conditioner(tf.Module):
 
     @property
     def vector_channels(self) -> int:
-        """Channels of the condition's vector; 0 if it has no vector."""
+        """Number of channels of the condition's vector; 0: no vector."""
         config = self.config
         moved = config.action_channels + config.state_channels
         video = VIDEO_VECTOR_CHANNELS if moved else 0
@@ -236,25 +237,25 @@ class Conditioner(tf.Module):
 
     @property
     def map_channels(self) -> int:
-        """Channels of the condition's map; 0 if it has no map."""
+        """Number of channels of the condition's map; 0: no map."""
         config = self.config
         video = config.map_channels + config.picture_channels
         sizes = {"text": config.text_map_channels, "map": config.map_channels, "video": video}
         return sizes.get(config.kind, 0)
 
     def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
-        """Return the condition of each image of a batch.
+        """Return the condition of each image in a batch.
 
         Args:
-          batch: the arrays by name, which depend on the kind:
-            - class: `label` int32 [batch]; a label outside the classes gives zeros.
+          batch: arrays by name, depending on the kind of condition:
+            - class: `label` int32 [batch]; a label outside the classes gives a zero vector.
             - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
             - map: `map`, integers [batch, height, width] or numbers [..., classes].
             - video: `past` int32 [batch, context_frames, height, width, channels], and `action` and
               `state`, if they have channels, float32 [batch, context_frames, channels].
 
         Raises:
-          ValueError: an array is missing or has the wrong shape; the message names it.
+          ValueError: If an array is missing or has the wrong shape; the message names it.
         """
         if self.text is not None:
             vector = self.text(self._taken(batch, "caption", (None, None)))
@@ -269,13 +270,13 @@ class Conditioner(tf.Module):
         return NONE
 
     def with_null(self, condition: Condition) -> Condition:
-        """Return the condition followed, along the batch, by the null condition.
+        """Concatenate the condition and the null condition along the batch axis.
 
-        The null condition, which carries no information, is the dropped condition, zeros, if the
-        model was trained with dropped conditions, else the mean of all classes.
+        The null condition carries no information: it is zero if the model was trained with dropped
+        conditions, and otherwise the mean of all classes.
 
         Raises:
-          UserError: the model has no null condition.
+          UserError: If the model has no null condition.
         """
         if not self.config.has_null:
             raise UserError(
@@ -290,7 +291,7 @@ class Conditioner(tf.Module):
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Return the actions and the states; those without channels are left out."""
+        """Return the actions and the states; arrays without channels are left out."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [
@@ -314,7 +315,7 @@ class Conditioner(tf.Module):
 
 
 def check_label(label: int, classes: int) -> None:
-    """Raise UserError unless the label is at least 0 and below `classes`."""
+    """Raise a UserError unless the label is at least 0 and below `classes`."""
     if not 0 <= label < classes:
         raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
 

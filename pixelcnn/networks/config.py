@@ -1,60 +1,66 @@
-"""Configurations of the networks: frozen dataclasses, every field settable on the command line.
+"""Configurations of the networks; every field is also a command-line option.
 
-Nothing here imports TensorFlow, so that a help text need not wait for it.
+This module does not import TensorFlow, so that `--help` is fast.
 """
 
 import dataclasses
 import itertools
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from foundation.errors import UserError
 from foundation.field_rules import at_least, require
 from likelihoods.limits import check_levels
+from likelihoods.registry import mixtures
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
-LikelihoodKind = Literal["logistic", "softmax"]
+SOFTMAX = "softmax"  # the likelihood with layers of its own
+if TYPE_CHECKING:
+    LikelihoodKind = str
+else:  # the choices of a command line
+    LikelihoodKind = Literal[(*mixtures(), SOFTMAX)]
 FactorKind = Literal["A", "B"]
 TextUnit = Literal["character", "word"]
-GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, besides the known first one
+GROUPS = (2, 3, 4)  # pixels of a 2 x 2 tile that are drawn; the first pixel is known
 
 
 @dataclasses.dataclass(frozen=True)
 class ConditioningConfig:
-    """The settings of the images' condition and of its encoder."""
+    """Settings of the condition and of its encoder."""
 
     kind: ConditionKind = "none"
-    """The condition: none, a class, a caption, a map of labels, or the frames before."""
+    """Kind of condition: none, class, text (a caption), map (of labels) or video (the preceding
+    frames)."""
     classes: int = 0
     """Number of classes, or of labels in a map."""
     dropout: float = 0.0
     """Share of images whose class or caption is dropped in training, so that the model also learns
-    unconditional images, which guidance moves away from."""
+    an unconditional distribution, which guidance needs."""
     text_unit: TextUnit = "character"
-    """Reading of a caption: characters, in order, or words, in any order, which needs fewer
-    images."""
+    """Encoder of captions: by character, or by word regardless of order, which needs fewer images.
+    """
     text_channels: int = 128
-    """Channels of a caption's vector, and of the layers that make it."""
+    """Channels of a caption's vector and of the encoder's layers."""
     text_map_channels: int = 0
-    """Channels of a map of 8x8 cells made of a caption's vector, for locations in the caption; 0:
-    none."""
+    """Channels of a map of 8x8 cells that is computed from a caption's vector, for locations in
+    captions; 0: no map."""
     map_channels: int = 32
     """Output channels of the encoders of maps and frames."""
     context_frames: int = 2
-    """Frames before the image that a video model reads."""
+    """Number of preceding frames that a video model reads."""
     action_channels: int = 0
-    """Numbers in the action of a frame; 0: none."""
+    """Number of values in a frame's action; 0: no actions."""
     state_channels: int = 0
-    """Numbers in the state of a frame; 0: none."""
+    """Number of values in a frame's state; 0: no states."""
     jitter: float = 0.0
-    """Noise added to actions and states in training, in their standard deviations, against
-    overfitting to few moments."""
+    """Standard deviation of the noise added to normalised actions and states in training, against
+    overfitting."""
     picture_channels: int = 3
-    """Channels of the frames before: 1 for grey, 3 for colours."""
+    """Channels of the preceding frames: 1 for grey, 3 for colour."""
     levels: int = 256
-    """Levels of the frames before."""
+    """Number of levels of the preceding frames."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if the encoder is impossible."""
+        """Raise a ValueError that names the first invalid field."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
@@ -71,43 +77,43 @@ class ConditioningConfig:
 
     @property
     def has_null(self) -> bool:
-        """True if there is a null condition, by which a model can be guided.
+        """Whether there is a null condition, which guidance needs.
 
-        It is the dropped condition of training, or the mean of all classes.
+        It is the dropped condition in training, or the mean of all classes.
         """
         return self.kind == "class" or self.dropout > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig:
-    """The settings of a pixel's distribution."""
+    """Settings of a pixel's output distribution."""
 
     likelihood: LikelihoodKind = "logistic"
-    """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
-    channel given the channels before it (PixelCNN)."""
+    """Mixture over the colour, of logistics (PixelCNN++) or Gaussians, or a softmax over the levels
+    of each channel given the channels before it (PixelCNN)."""
     levels: int = 256
-    """Levels per channel."""
+    """Number of levels per channel."""
     channels: int = 3
-    """1: grey, 3: red, green and blue, in this order."""
+    """1 for grey, 3 for red, green and blue, in this order."""
     components: int = 10
-    """Logistics in the mixture."""
+    """Logistics or Gaussians in the mixture."""
     min_log_scale: float = -7.0
-    """Lower bound of a log-scale of the mixture, in log units of the half range."""
+    """Lower bound of the natural log of a scale, relative to half the range of the levels."""
     softmax_units: int = 64
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if a number is out of range."""
+        """Raise a ValueError that names the first invalid field."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
-        kinds = get_args(LikelihoodKind)
+        kinds = (*mixtures(), SOFTMAX)
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
-        check_levels(self.levels, 256 if self.likelihood == "softmax" else 65536)
+        check_levels(self.levels, 65536 if self.has_density else 256)
 
     @property
     def has_density(self) -> bool:
-        """True if the output is a density over real numbers, through which gradients flow."""
-        return self.likelihood == "logistic"
+        """Whether the output is a density over real numbers, through which gradients flow."""
+        return self.likelihood != SOFTMAX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,21 +121,21 @@ class PixelCNNConfig:
     """The architecture of a gated PixelCNN."""
 
     layers: int = 8
-    """Gated layers, each with a vertical and a horizontal half."""
+    """Number of gated layers, each with a vertical and a horizontal part."""
     units: int = 64
     """Channels of each of the two stacks."""
     output_units: int = 128
     """Channels of the layer before the output."""
     dropout: float = 0.0
-    """Share of the gated units dropped in training."""
+    """Dropout rate of the gated units."""
     coordinates: bool = True
-    """Give the network the coordinates of each pixel."""
+    """Whether the network reads the coordinates of each pixel."""
     dilations: tuple[int, ...] = (1,)
-    """Dilations of the layers, in rows and columns, repeated cyclically; 1 2 4 8 sees farther than
-    1 at nearly the same cost."""
+    """Dilations of the layers, repeated cyclically; 1 2 4 8 has a larger receptive field than 1 at
+    nearly the same cost."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if a number is out of range."""
+        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = bool(self.dilations) and min(self.dilations) >= 1
@@ -137,36 +143,36 @@ class PixelCNNConfig:
 
     @property
     def layer_dilations(self) -> tuple[int, ...]:
-        """The dilation of each layer, [layers]."""
+        """The dilation of each layer."""
         return tuple(itertools.islice(itertools.cycle(self.dilations), self.layers))
 
 
 @dataclasses.dataclass(frozen=True)
 class FactorConfig:
-    """The architecture of every factor."""
+    """The architecture of the factors of a multiscale model."""
 
     kind: FactorKind = "A"
-    """A: a group's pixels are drawn at once; B: a shallow PixelCNN draws M x M patches."""
+    """A: the pixels of a group are drawn at once; B: a shallow PixelCNN draws M x M patches."""
     blocks: int = 6
-    """Gated residual blocks of the ResNet."""
+    """Number of gated residual blocks of the ResNet."""
     units: int = 96
     """Channels of the ResNet."""
     output_units: int = 128
     """Channels of the layer before the output."""
     patch: int = 4
-    """M, the side of a patch in pixels of the group (type B)."""
+    """Side M of a patch, in pixels of the group (type B)."""
     shallow_layers: int = 3
-    """Layers of the shallow PixelCNN (type B)."""
+    """Number of layers of the shallow PixelCNN (type B)."""
     shallow_units: int = 48
-    """Channels of each of its stacks (type B)."""
+    """Channels of each stack of the shallow PixelCNN (type B)."""
     dropout: float = 0.0
-    """Share of the gated units dropped in training."""
+    """Dropout rate of the gated units."""
     coordinates: bool = True
-    """Give the factors the coordinates of each pixel. Without them they are convolutional: they
-    double images of any height and width, and can be trained without a base."""
+    """Whether the factors read the coordinates of each pixel. Without coordinates they are
+    convolutional: they enlarge images of any shape, and can be trained without a base."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if a number is out of range."""
+        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
         require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
@@ -185,19 +191,20 @@ class MultiscaleConfig:
     """The architecture of a multiscale PixelCNN."""
 
     base_size: int = 8
-    """Side of the smallest image, which a PixelCNN draws pixel by pixel, or a flow in one pass."""
+    """Side of the smallest image in pixels; a PixelCNN draws it pixel by pixel, or a flow at once.
+    """
     base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
-    """The PixelCNN of the smallest image."""
+    """Architecture of the PixelCNN for the smallest image."""
     factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
-    """The network of each factor."""
+    """Architecture of the factors."""
     crop: int = 0
-    """Train scales larger than this on random crops of this side, in pixels; 0: whole images."""
+    """Train scales larger than this on random crops with this side in pixels; 0: whole images."""
     base_flows: tuple[int, ...] = ()
-    """Layers of each of the flows that draw the smallest image in one pass, with the channels of
-    `base`; none: a PixelCNN draws it pixel by pixel."""
+    """Number of layers of each flow, if flows draw the smallest image in one pass; their channels
+    are those of `base`. Empty: a PixelCNN draws it."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the field if the sizes do not fit together."""
+        """Raise a ValueError that names the first invalid field."""
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows
@@ -212,7 +219,7 @@ class MultiscaleConfig:
 
 
 def check_size(size: int, base_size: int) -> None:
-    """Raise ValueError unless `size` is `base_size` times a power of two."""
+    """Raise a ValueError unless `size` is `base_size` times a power of two."""
     times, rest = divmod(size, base_size)
     if rest or times < 1 or times & (times - 1):
         near = [base_size * 2**k for k in range(1, 10)]
@@ -224,7 +231,7 @@ def check_size(size: int, base_size: int) -> None:
 
 
 def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
-    """Return base_size, 2 base_size, ... size."""
+    """Return the sizes from `base_size` to `size`, each twice the one before."""
     sizes = [base_size]
     while sizes[-1] < size:
         sizes.append(2 * sizes[-1])
@@ -232,5 +239,5 @@ def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
 
 
 def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """Return "8" for the base of 8 x 8 pixels, then "16.2", "16.3", ...: size and group."""
+    """Return the names of all parts: "8" for a base of 8 x 8 pixels, then SIZE.GROUP ("16.2")."""
     return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))

@@ -1,9 +1,9 @@
-"""Random crops that stand for the whole image: over all crops, every pixel has the same weight.
+"""Random crops with weights that give an unbiased estimate of the loss on the whole image.
 
 Along each axis the crop is drawn from all windows of its length that overlap the image, and moved
-inside if it reaches beyond, so that pixels at the edge are in a crop nearly as often as others.
-Each pixel is weighted by the inverse of the probability that a crop holds it (Horvitz and Thompson
-1952), which is at most (size + crop - 2) / crop along an axis.
+inside the image if necessary, so that pixels at the edges are covered nearly as often as others.
+Each pixel is weighted by the inverse of the probability that a crop contains it (Horvitz and
+Thompson 1952); the weight is at most (size + crop - 2) / crop along an axis.
 """
 
 import numpy as np
@@ -11,19 +11,19 @@ import tensorflow as tf
 
 from pixelcnn.networks.conditioning import Condition
 
-TILE = 2  # pixels a side: crops begin at even rows and columns, see `groups`
+TILE = 2  # side of a tile in pixels; crops start at even rows and columns (`groups`)
 
 
 def first_tiles(size: int, crop: int) -> np.ndarray:
-    """Return the first tile of each equally likely crop along an axis, int32 [crops]."""
+    """Return the first tile of each possible crop along an axis, int32 [crops]."""
     tiles, length = size // TILE, crop // TILE
     return np.clip(np.arange(1 - length, tiles), 0, tiles - length).astype(np.int32)
 
 
 def tile_weights(size: int, crop: int) -> np.ndarray:
-    """Return the inverse probability that a crop holds a tile along an axis, float32 [tiles]."""
+    """Return the inverse probability that a crop contains each tile of an axis, float32 [tiles]."""
     first, tiles = first_tiles(size, crop), np.arange(size // TILE)[:, np.newaxis]
-    # A tile near the edge is in fewer crops; its weight makes up for it in the mean.
+    # Tiles near the edges are in fewer crops and get larger weights.
     held = (first <= tiles) & (tiles < first + crop // TILE)
     return (1.0 / held.mean(1)).astype(np.float32)
 
@@ -31,21 +31,21 @@ def tile_weights(size: int, crop: int) -> np.ndarray:
 def cropped(
     image: tf.Tensor, condition: Condition, crop: int, seeds: tf.Tensor
 ) -> tuple[tf.Tensor, Condition, tf.Tensor]:
-    """Return crops of images, of their conditions, and the weights of their tiles.
+    """Return random crops of images and their conditions, and the weights of the crops' tiles.
 
     Args:
       image: int32 [batch, size, size, channels].
       condition: the condition, whose map is [batch or 1, size, size, map_channels] or None.
       crop: side of the crops in pixels, less than the size.
-      seeds: int32 [batch, 2], which choose the location down and across.
+      seeds: int32 [batch, 2], which determine the row and the column of the crops.
 
     Returns:
-      int32 [batch, crop, crop, channels]; the condition with its map cut likewise; and float32
-      [batch, crop / 2, crop / 2], the weight of the pixels of each tile.
+      The images, int32 [batch, crop, crop, channels]; the condition with its map cropped likewise;
+      and the weight of each tile, float32 [batch, crop / 2, crop / 2].
     """
     size, channels = image.shape[1], image.shape[-1]
     first = first_tiles(size, crop)
-    # Image and map are cut together, as floats, which hold levels up to 2^24 exactly.
+    # Image and map are cropped together as floats, which represent levels up to 2^24 exactly.
     both = tf.cast(image, tf.float32)
     if condition.map is not None:
         shape = [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]

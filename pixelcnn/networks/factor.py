@@ -1,14 +1,14 @@
-"""One factor of the multiscale model: the pixels of a group given the groups before it.
+"""A factor of the multiscale model: the distribution of a group of pixels given earlier groups.
 
 Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of the
-known groups, and either
-- type A: gives the distribution of every pixel of the group directly, in one evaluation; or
-- type B: gives features to a shallow PixelCNN, shared by all M x M patches of the group, within
-  which pixels depend on each other: M^2 cheap steps for all patches at once.
+known groups. Its output is
+- type A: the distribution of every pixel of the group, in one pass; or
+- type B: the features that a shallow PixelCNN reads, which is shared by all M x M patches of the
+  group and draws the pixels within all patches at once, in M^2 cheap steps.
 
-The ResNet's first convolution has the merged image's stride, so that all later layers work on one
-cell per tile, height x width of the group: the paper's network runs on the merged image itself, of
-up to four times the size, and discards the other cells.
+The first convolution has the stride of the merged image, so that the later layers have the group's
+height and width. The paper's network runs on the merged image, which has up to four times as many
+pixels, and discards the output at known pixels.
 """
 
 import functools
@@ -28,11 +28,11 @@ from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 from replicator.training.rematerialisation import recomputed
 
-REACH = 1  # tiles to each side that the first convolution reads
+REACH = 1  # number of tiles on each side that the first convolution reads
 
-# What the linear prediction starts as: (row, column, weight) of known pixels in the window of
-# 3 x 3 tiles of the merged image. Group 2 lies between two pixels of group 1, group 3 under one
-# and above another, group 4 in the middle of two of group 2 and two of group 3.
+# The initial linear prediction: (row, column, weight) of known pixels in a window of 3 x 3 tiles of
+# the merged image. A pixel of group 2 or 3 is between two pixels of group 1, and a pixel of group 4
+# between two pixels of group 2 and two of group 3.
 NEIGHBOURS = {
     2: ((1, 1, 0.5), (1, 2, 0.5)),
     3: ((1, 2, 0.5), (2, 2, 0.5)),
@@ -50,21 +50,18 @@ class Block(tf.Module):
         self.out = initial.kernel([units, units], "out")
 
     def __call__(self, x: tf.Tensor, condition: Condition, drop: Callable) -> tf.Tensor:
-        """Return the next x [batch, height, width, units]; `drop` is the dropout of the units."""
+        """Return the next x [batch, height, width, units]; `drop` applies dropout to the units."""
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
     def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the gated units [batch, height, width, units]; reads only the vector."""
+        """Return the gated units [batch, height, width, units]; only the vector is a condition."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
 
 
 class Factor(tf.Module):
-    """The density of group 2, 3 or 4 given the groups before it.
-
-    Each group is int32 [batch, height, width, channels].
-    """
+    """The density of a group (2, 3 or 4), int32 [batch, height, width, channels]."""
 
     def __init__(
         self,
@@ -104,32 +101,31 @@ class Factor(tf.Module):
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Pixels of the merged image per tile, down and across."""
+        """Rows and columns of the merged image per tile."""
         return STRIDES[self.group - 2]
 
     @property
     def reach(self) -> int:
-        """Tiles to each side that a pixel of the group depends on."""
+        """Number of tiles on each side that a pixel of the group depends on."""
         return REACH + self.config.blocks
 
     @property
     def draws_at_once(self) -> bool:
-        """True if one pass draws all pixels of the group; else they are drawn one by one."""
+        """Whether one pass draws all pixels of the group (type A)."""
         return self.output is not None
 
     @property
     def noise_words(self) -> int:
-        """Random words per pixel."""
+        """Number of random words per pixel."""
         return (self.output or self.shallow.output).noise_words
 
     def __call__(
         self, groups: Sequence[tf.Tensor], condition: Condition, mode: Mode = EXACT
     ) -> Hidden:
-        """Return the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
+        """Return the ResNet's hidden state at each pixel of the group, [batch, height, width, ...].
 
-        The groups before it are levels int32 [batch, height, width, channels] each; the condition's
-        map has the size of the whole image, [batch or 1, 2 height, 2 width, map_channels], or is
-        None if it has no channels.
+        `groups` are the levels of earlier groups, int32 [batch, height, width, channels] each; the
+        condition's map has the size of the whole image, [batch or 1, 2 height, 2 width, channels].
         """
         image = self._merged(groups)
         rows, columns = self.strides
@@ -153,16 +149,13 @@ class Factor(tf.Module):
     def log_prob(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> tf.Tensor:
-        """Return the log-probability of a group, float32 [batch], nats.
-
-        `levels` are the group's own; `groups` and `condition` are the arguments of a call.
-        """
+        """Return the log-probability of the group's `levels`, float32 [batch], in nats."""
         return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> PixelOutputs:
-        """Return the distribution of every pixel of a group, whose levels are given."""
+        """Return the distribution of every pixel of the group, whose levels are `levels`."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
             return PixelOutputs(self.output, hidden, levels)
@@ -173,11 +166,11 @@ class Factor(tf.Module):
         return PixelOutputs(self.shallow.output, hidden, patches, tf.shape(levels)[0])
 
     def patch_hidden(self, hidden: Hidden) -> Hidden:
-        """Return the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""
+        """Cut a hidden state into patches, [batch * patches, M, M, ...] (type B)."""
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 
     def _merged(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
         values = [value_of(group, self.output_config.levels) for group in groups]
-        # The channel of ones distinguishes known pixels from padding and groups not drawn yet.
+        # The channel of ones distinguishes known pixels from padding and from unknown groups.
         return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

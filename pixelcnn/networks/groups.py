@@ -1,9 +1,9 @@
 """Groups and patches: the division of an image in the multiscale model.
 
-Every 2 x 2 tile gives one pixel to each of four groups.
+Each of four groups contains one pixel of every 2 x 2 tile.
 
-    1 2      group 1 is the image of half the size, a sub-sample;
-    3 4      the other three are drawn from it, one after another.
+    1 2      group 1 is the image sub-sampled to half the size;
+    3 4      the other three groups are drawn given group 1, one after another.
 
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664),
 section 3.
@@ -11,26 +11,26 @@ section 3.
 
 import tensorflow as tf
 
-OFFSETS = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column in the tile of groups 1, 2, 3, 4
-STRIDES = ((1, 1), (1, 2), (2, 2))  # of the merged image that groups 2, 3, 4 are drawn from
+OFFSETS = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column of groups 1, 2, 3, 4 in a tile
+STRIDES = ((1, 1), (1, 2), (2, 2))  # size of a tile in the merged image read by groups 2, 3, 4
 
 
 def split(image: tf.Tensor) -> list:
-    """Return groups 1 to 4, [batch, height / 2, width / 2, channels], of an image."""
+    """Split an image into groups 1 to 4, [batch, height / 2, width / 2, channels] each."""
     return [image[:, row::2, column::2] for row, column in OFFSETS]
 
 
 def merge(groups: list) -> tf.Tensor:
-    """Return the image [batch, 2 height, 2 width, channels] of four groups; inverse of `split`."""
+    """Merge four groups into an image [batch, 2 height, 2 width, channels]; inverse of `split`."""
     upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
     return _interleaved(upper, lower, 1)
 
 
 def merged(groups: list) -> tf.Tensor:
-    """Return the merged image of the first one, two or three groups, as the next network reads it.
+    """Merge the first one, two or three groups into the image that the next factor reads.
 
-    One group: itself. Two: next to each other, [height, 2 width]. Three: the whole tile with zeros
-    instead of group 4, [2 height, 2 width].
+    One group is unchanged. Two groups are interleaved, [height, 2 width]. Three groups are merged
+    with zeros in place of group 4, [2 height, 2 width].
     """
     if len(groups) == 1:
         return groups[0]
@@ -43,7 +43,7 @@ def subsampled(image: tf.Tensor, size: int) -> tf.Tensor:
     """Return the upper left pixel of every block as an image, [batch, size, size, channels].
 
     Raises:
-      ValueError: height and width are not the same multiple of `size`.
+      ValueError: If height and width are not the same multiple of `size`.
     """
     height, width = image.shape[1], image.shape[2]
     if height != width or height % size:
@@ -53,9 +53,9 @@ def subsampled(image: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def cut(image: tf.Tensor, side: int) -> tf.Tensor:
-    """Return the patches [batch * patches, side, side, channels] of an image.
+    """Cut an image into patches [batch * patches, side, side, channels].
 
-    Height and width of the image [batch, height, width, channels] are multiples of `side`.
+    Height and width of the image [batch, height, width, channels] must be multiples of `side`.
     """
     shape, channels = tf.shape(image), image.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
@@ -64,7 +64,7 @@ def cut(image: tf.Tensor, side: int) -> tf.Tensor:
 
 
 def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Return the image with the shape in `shape`, int [4], from its patches; inverse of `cut`."""
+    """Join patches into an image with the shape `shape`, int [4]; inverse of `cut`."""
     side, channels = patches.shape[1], patches.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
     tiled = tf.reshape(patches, [shape[0], rows, columns, side, side, channels])
@@ -76,9 +76,9 @@ def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _interleaved(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return rows (axis 1) or columns (axis 2) of two images in turn."""
+    """Interleave the rows (axis 1) or columns (axis 2) of two images."""
     shape = tf.shape(first)
-    # Sizes may be unknown to Python, so they are computed; static ones are kept.
+    # Compute the shape, since sizes may be dynamic, but keep the static ones.
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])
     static = first.shape.as_list()
     if static[axis] is not None:

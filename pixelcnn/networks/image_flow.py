@@ -1,15 +1,15 @@
-"""Inverse autoregressive flows over an image: from noise to all its pixels in one pass.
+"""Inverse autoregressive flows over images, which transform noise to all pixels in one pass.
 
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
-where t runs through the pixels in raster order and through the channels of each (Kingma et al.
-2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come from
-the two stacks of a PixelCNN that read the squashed noise instead of pixels: their outputs are
-bounded, so that the noise of an image cannot diverge. z is logistic, so that a value given the
-noise before it is logistic: its entropy is log s + 2 nats.
+where t runs over the pixels in raster order and over the channels of each pixel (Kingma et al.
+2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s are
+computed by a PixelCNN that reads squashed noise instead of pixels. The squashing bounds its
+outputs, so that the inverse cannot diverge. z is logistic; therefore x_t given z_<t is logistic
+too, with entropy log s + 2 nats.
 
-A pixel is the level nearest to x, and the outer levels take all values beyond: the probability of
-an image is an integral of the density over a box, for which there is a lower bound.
+A pixel is the level nearest to x, and the outer levels include all values beyond. The probability
+of an image is thus an integral of the density over a box, for which `nats` is a lower bound.
 """
 
 import dataclasses
@@ -32,13 +32,16 @@ from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.networks.raster_scan import Scan, scanned
 
-INITIAL_SCALE = 0.15  # of an untrained flow's output, 1 being half the range of the levels
-MOST_APART = 0.1  # of a level, between an image and what its inverted noise gives
-REACH = 4.0  # noise beyond it looks much alike to the stacks: 1 number in 28
+INITIAL_SCALE = 0.15  # scale of an untrained flow's output, relative to half the level range
+MOST_APART = 0.1  # maximum reconstruction error after inversion, in levels
+REACH = 4.0  # bound of the squashed noise, which 1 value in 28 exceeds
 
 
 class AffineOutput(tf.Module):
-    """Location and log-scale of every channel; a pixel's channels depend linearly on each other."""
+    """An output layer with a location and a log-scale per channel.
+
+    The channels of a pixel depend linearly on the noise of earlier channels.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class AffineOutput(tf.Module):
         self.bias = tf.Variable(start, name="bias")
 
     def __call__(self, hidden: Hidden, noise: tf.Tensor) -> FlowOutput:
-        """Return the values float32 [..., channels] of the noise, with their log-scales."""
+        """Transform noise to values, float32 [..., channels], with location and log-scale."""
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
         for i, (channel, by) in enumerate(self.pairs):
@@ -66,7 +69,7 @@ class AffineOutput(tf.Module):
         return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)
 
     def inverse(self, hidden: Hidden, values: tf.Tensor) -> tf.Tensor:
-        """Return the noise float32 [..., channels] of the values, channel after channel."""
+        """Transform values to noise, float32 [..., channels], channel by channel."""
         location, log_scale, coefficients = self._read(hidden)
         left = tf.unstack(values - location, axis=-1)
         noise: list[tf.Tensor] = []
@@ -87,9 +90,9 @@ class AffineOutput(tf.Module):
 
 
 class ImageFlow(tf.Module):
-    """Consecutive flows over images [batch, height, width, channels] of any size.
+    """A sequence of flows over images [batch, height, width, channels] of any size.
 
-    `layers` has the number of layers of each flow, in place of the configuration's.
+    `layers` has the number of layers of each flow, which replaces `config.layers`.
     """
 
     def __init__(
@@ -121,18 +124,18 @@ class ImageFlow(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words per pixel."""
+        """Number of random words per pixel."""
         return self.output_config.channels
 
     def __call__(self, noise: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
         """Return the output of all flows for noise float32 [batch, height, width, channels].
 
-        It is scaled so that the levels span [-1, 1], and may lie beyond them.
+        It is scaled so that the levels span [-1, 1], but is not bounded.
         """
         return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
 
     def _flowed(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
-        """Return the output of a call; the condition has its coordinates."""
+        """Return the output of all flows for a condition that already includes coordinates."""
         steps = []
         for flow in self.flows:
             hidden = flow.hidden(squashed(noise), condition, mode)
@@ -143,32 +146,42 @@ class ImageFlow(tf.Module):
     def sample(
         self, words: tf.Tensor, condition: Condition, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return images, int32 [batch, height, width, channels], in one pass.
+        """Sample images, int32 [batch, height, width, channels], in one pass.
 
-        The words are uint32 [batch, height, width, at least noise_words].
+        `words` are uint32 [batch, height, width, at least noise_words].
         """
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         flowed = self(temperature * noise, condition)
         return nearest(flowed.output, self.output_config.levels)
 
     def log_density(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return the log-density of real-valued images, float32 [batch], nats; differentiable.
+        """Return the log-density of real-valued images, float32 [batch], in nats; differentiable.
 
-        It is NaN for an image whose noise was not found: the mode `EXACT`, for evaluation, checks
-        that the noise gives the image again, to within a tenth of a level. The inverse of a flow
-        that is far from a contraction loses all digits. Training, in any other mode, continues with
-        the approximate noise.
+        In the mode `EXACT`, for evaluation, it is NaN for images that the inverted noise does not
+        reconstruct to within a tenth of a level, since rounding errors can grow without bound in
+        the inverse. Other modes, for training, accept the approximate noise.
         """
         noise = self.inverse(values, condition, mode)
         again = self(noise, condition, mode)
-        each = -noise - 2.0 * tf.math.softplus(-noise) - again.log_scale
-        nats = tf.reduce_sum(each, [1, 2, 3])
+        nats = _density_of(noise, again)
         if mode is not EXACT:
             return nats
-        # Rounding can grow from pixel to pixel of the inverse: check that it leads back.
+        # Rounding errors can grow from pixel to pixel in the inverse: check the reconstruction.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
-        limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
-        return tf.where(apart <= limit, nats, math.nan)
+        return tf.where(apart <= MOST_APART * self._width, nats, math.nan)
+
+    def drawn_nats(self, words: tf.Tensor, condition: Condition) -> tf.Tensor:
+        """Return the log-density of what `sample` draws from these words, float32 [batch], nats.
+
+        It is that of the numbers before they are rounded, times a level's width for each of them.
+        """
+        noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
+        numbers = math.prod(noise.shape[1:])
+        return _density_of(noise, self(noise, condition)) + numbers * math.log(self._width)
+
+    @property
+    def _width(self) -> float:
+        return 2.0 / (self.output_config.levels - 1)
 
     def nats(
         self,
@@ -177,17 +190,17 @@ class ImageFlow(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return a lower bound of the log-probability of images, float32 [batch], nats.
+        """Return a lower bound of the log-probability of images, float32 [batch], in nats.
 
-        The bound holds in expectation over the seeds:
+        The bound holds in expectation over u (Theis et al. 2016, arXiv 1511.01844, section 3.1):
 
             log P(levels) >= E_u[log p(value + u width)] + numbers log width
 
-        Theis et al. 2016, arXiv 1511.01844, section 3.1. The seeds, int32 [batch, 2], determine u,
-        uniform in (-1/2, 1/2); None: the same u for every image.
+        The seeds, int32 [batch, 2], determine u, which is uniform in (-1/2, 1/2); None: the same u
+        for every image.
         """
         shape = levels.shape[1:]
-        width = 2.0 / (self.output_config.levels - 1)
+        width = self._width
         seeds, rows = (0, [0]) if seeds is None else (seeds, tf.zeros_like(seeds[:, 0]))
         words = counter_noise.words(seeds, rows, 0, shape[0] * shape[1], shape[2])
         inside = tf.reshape(counter_noise.uniform_from_bits(words), [-1, *shape]) - 0.5
@@ -197,16 +210,17 @@ class ImageFlow(tf.Module):
     def inverse(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
         """Return the noise of real-valued images, [batch, height, width, channels]; differentiable.
 
-        From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t). A tape
-        records this once more for all pixels at once, given the noise, whose gradient w solves
+        It is computed from the last flow to the first, pixel by pixel, as
+        z_t = (x_t - mu(z_<t)) / s(z_<t). For gradients, the same formula is recorded for all pixels
+        at once, given the noise, whose gradient w solves
 
             w = s dz/dx^T g
 
-        where g is the gradient of the result (implicit differentiation: Bai et al. 2019, arXiv
-        1909.01377, theorem 1): the weights' gradient then takes one pass instead of one per pixel.
+        where g is the gradient of the result (implicit differentiation, Bai et al. 2019, arXiv
+        1909.01377, theorem 1). The weights' gradient then takes one pass instead of one per pixel.
         """
         condition = self.flows[0].placed(condition, values)
-        # No tape through the scan: it would keep every step of the loop over pixels.
+        # A tape must not record the scan, since it would store every step of the loop over pixels.
         noise = tf.stop_gradient(self._scanned(values, condition))
         flowed = self._flowed(noise, condition, mode)
 
@@ -223,10 +237,16 @@ class ImageFlow(tf.Module):
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
     def _scanned(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the noise of real-valued images, flow by flow; the condition has coordinates."""
+        """Return the noise of real-valued images; the condition already includes coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
+
+
+def _density_of(noise: tf.Tensor, flowed: FlowOutput) -> tf.Tensor:
+    """Return the log-density of images, float32 [batch], nats, given their logistic noise."""
+    each = -noise - 2.0 * tf.math.softplus(-noise) - flowed.log_scale
+    return tf.reduce_sum(each, [1, 2, 3])
 
 
 def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Tensor:
@@ -241,5 +261,5 @@ def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Ten
 
 
 def squashed(noise: tf.Tensor) -> tf.Tensor:
-    """Return the noise squashed into the bounds within which the stacks read it."""
+    """Return the noise squashed to [-REACH, REACH], as the PixelCNNs read it."""
     return REACH * tf.tanh(noise / REACH)

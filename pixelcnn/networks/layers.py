@@ -1,4 +1,4 @@
-"""Linear layers: products with weights, in the precision of their input."""
+"""Linear layers that compute in the precision of their input."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,19 @@ def convolved(
     strides: int | Sequence[int] = 1,
     dilations: tuple[int, int] = (1, 1),
 ) -> tf.Tensor:
-    """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
+    """Convolve x [batch, height, width, channels] without padding, in x's dtype.
 
-    The kernel is [rows, columns, inputs, outputs]; dilations are the rows and columns of x from one
-    of its taps to the next.
+    The kernel is [rows, columns, inputs, outputs]; strides and dilations are (rows, columns).
     """
     if dilations == (1, 1):
         return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")
-    # Not by conv2d, whose dilated kernels have no gradient on some processors.
+    # Dilated convolutions by conv2d have no gradient on some devices.
     return tf.nn.convolution(x, cast_like(kernel, x), 1, "VALID", dilations=dilations)
 
 
 def matmul(x: tf.Tensor, kernel: tf.Variable) -> tf.Tensor:
-    """Return x [..., inputs] times a kernel [inputs, outputs], in x's dtype."""
-    # Flat: the batched product of oneDNN corrupts the heap for some [batch, 1, width, few].
+    """Multiply x [..., inputs] by a kernel [inputs, outputs], in x's dtype."""
+    # Flattened, since oneDNN's batched product corrupts the heap for some [batch, 1, width, few].
     rows = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), cast_like(kernel, x))
     return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [kernel.shape[-1]]], 0))
 
@@ -37,7 +36,7 @@ def cast_like(variable: tf.Variable, x: tf.Tensor) -> tf.Tensor:
 
 
 class Convolution(tf.Module):
-    """A square convolution with a bias and zeros around the image."""
+    """A square convolution with a bias and zero padding."""
 
     def __init__(
         self,
@@ -54,5 +53,5 @@ class Convolution(tf.Module):
         self.bias = initial.zeros([outputs], "bias")
 
     def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-        """Return [batch, height / stride, width / stride, outputs] of the pixels."""
+        """Return the convolved pixels, [batch, height / stride, width / stride, outputs]."""
         return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias

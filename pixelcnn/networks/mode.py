@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class BatchSlice(NamedTuple):
-    """The slice of a batch that a replica holds: `number`, int32 [], out of `shares` equal ones."""
+    """The slice of a batch on a replica: index `number`, int32 [], of `shares` equal slices."""
 
     number: tf.Tensor
     shares: int
@@ -16,11 +16,11 @@ class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
     Attributes:
-      dtype: type in which convolutions compute.
-      seed: seed of the dropout masks, int32 [2]; None drops nothing.
-      share: the slice of the batch that this replica holds, whose part of the mask is used; None:
-        the whole batch.
-      linear: type in which a pixel's linear prediction is computed; None: its input's type.
+      dtype: floating-point type of the convolutions.
+      seed: seed of the dropout masks, int32 [2]; None: no dropout.
+      share: this replica's slice of the batch, which selects a slice of the dropout mask; None: the
+        whole batch.
+      linear: floating-point type of a pixel's linear prediction; None: the type of its input.
     """
 
     dtype: tf.DType = tf.float32
@@ -29,21 +29,21 @@ class Mode(NamedTuple):
     linear: tf.DType | None = None
 
     def for_prediction(self, x: tf.Tensor) -> tf.Tensor:
-        """Return the input of a linear prediction, in its precision."""
+        """Cast the input of a linear prediction to the type `linear`."""
         return x if self.linear is None else tf.cast(x, self.linear)
 
     def dropout(self, units: tf.Tensor, rate: float, place: int) -> tf.Tensor:
-        """Return the units after dropout: a share `rate` of them zero, the rest scaled up.
+        """Return the units after dropout with a rate.
 
-        The mask need not be the same in every compiler, so TensorFlow's own generator draws it.
-        `place` is the number of this layer in the network, so that no two masks are equal.
+        `place` is a number of the layer, so that layers have different masks. Masks are drawn by
+        TensorFlow's generator, since they need not be the same on every device.
         """
         if self.seed is None or not rate:
             return units
         seed = self.seed + tf.constant([0, place], tf.int32)
         if self.share is None:
             return tf.nn.experimental.stateless_dropout(units, rate, seed)
-        # The generator has no rows: the mask of the whole batch is drawn, and sliced.
+        # Draw the mask of the whole batch and slice it.
         shape, rows = tf.shape(units), tf.shape(units)[0]
         everyone = tf.ones(tf.concat([[rows * self.share.shares], shape[1:]], 0), units.dtype)
         kept = tf.nn.experimental.stateless_dropout(everyone, rate, seed)
@@ -51,4 +51,4 @@ class Mode(NamedTuple):
         return units * tf.ensure_shape(own, units.shape)
 
 
-EXACT = Mode()  # float32 without dropout: how densities are evaluated and images sampled
+EXACT = Mode()  # float32 without dropout, for evaluation and sampling

@@ -1,12 +1,12 @@
-"""The parallel multiscale PixelCNN: an image in O(log N) network passes.
+"""The parallel multiscale PixelCNN, which samples an image in O(log N) network passes.
 
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664):
 
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
-where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each 2
-x 2 tile. The base is modelled by a PixelCNN, or by a flow that draws it in one pass; every factor
-is a separate network.
+where x^1 is the image sub-sampled to half the size, and x^2 to x^4 are the other pixels of each 2 x
+2 tile. The base is modelled by a PixelCNN, or by a flow that draws it in one pass; every factor is
+a separate network.
 """
 
 from typing import Any
@@ -34,18 +34,17 @@ from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 class Multiscale(tf.Module):
     """A density over images int32 [batch, size, size, channels].
 
-    Without coordinates (`FactorConfig.coordinates`) it is also a density over images of other
-    shapes; a size is then that of the longer side.
+    Without coordinates (`FactorConfig.coordinates`) images may have any shape, and sizes refer to
+    the longer side.
 
     Args:
       config: the architecture.
-      size: side of the largest image, in pixels: the base size times a power of two.
-      output: the distribution of a pixel.
-      initial: initial weights.
-      vector_channels: number of channels of the condition's vector; 0 if it has no vector.
-      map_channels: number of channels of the condition's map; 0 if it has no map.
-      parts: names of the parts to make, such as "8" for the base and "16.2" for a factor; None:
-        all.
+      size: side of the largest image in pixels, the base size times a power of two.
+      output: settings of a pixel's distribution.
+      vector_channels: number of channels of the condition's vector; 0: no vector.
+      map_channels: number of channels of the condition's map; 0: no map.
+      parts: names of the parts to create, such as "8" for the base and "16.2" for a factor; None:
+        all parts.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Multiscale(tf.Module):
                 raise ValueError(f"`parts` must be of {', '.join(known)}, got {part}.")
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
         channels = (vector_channels, map_channels)
-        self.base: Any = None  # a PixelCNN or an ImageFlow where it is one of the parts
+        self.base: Any = None  # a PixelCNN or an ImageFlow, if the base is one of the parts
         if known[0] in self.parts and config.base_flows:
             self.base = ImageFlow(config.base, config.base_flows, output, initial, *channels)
         elif known[0] in self.parts:
@@ -85,12 +84,12 @@ class Multiscale(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words per pixel."""
+        """Number of random words per pixel."""
         networks = [self.base, *self.factors.values()]
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the log-probability of images, float32 [batch], nats, by one pass per factor."""
+        """Return the log-probability of images, float32 [batch], in nats."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(
@@ -100,13 +99,9 @@ class Multiscale(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict:
-        """Return the log-probability of every part by name, in nats, float32 [batch] each.
+        """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        Args:
-          levels: int32 [batch, size, size, channels].
-          condition: vector [batch, channels], map [batch, size, size, map_channels].
-          mode: precision and dropout.
-          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
+        The arguments are those of `conditionals`.
         """
         nats = {}
         if self.base is not None and self.has_flow:
@@ -122,14 +117,14 @@ class Multiscale(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict[str, PixelOutputs]:
-        """Return the distribution of every pixel, part by part, except for a base that is a flow.
+        """Return {part: distribution of every pixel}, without a base that is a flow.
 
         Args:
           levels: int32 [batch, size, size, channels]; any height and width if `any_shape`.
           condition: vector [batch, channels], map [batch, size, size, map_channels].
           mode: precision and dropout.
-          seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
-            evaluated on a random crop, whose pixels are weighted to stand for the whole.
+          seeds: int32 [batch, 2]; if given, scales larger than `config.crop` are evaluated on
+            random crops, with weights that make the sum an estimate for the whole image.
         """
         parts = {}
         if self.base is not None and not self.has_flow:
@@ -147,20 +142,20 @@ class Multiscale(tf.Module):
         return parts
 
     def at_size(self, levels: tf.Tensor, size: int) -> tf.Tensor:
-        """Return the sub-sample of images at a size, which is drawn on the way to the images."""
+        """Sub-sample images to one of the model's sizes."""
         if not self.any_shape:
             return subsampled(levels, size)
         step = self.sizes[-1] // size
         return levels[:, ::step, ::step]
 
     def placed(self, condition: Condition, size: int) -> Condition:
-        """Return the condition of the sub-sample at a size, as the factors read it."""
+        """Return the condition at one of the model's sizes, with coordinates unless `any_shape`."""
         condition = condition_at(condition, size)
         return condition if self.any_shape else with_coordinates(condition, size, size)
 
     @property
     def any_shape(self) -> bool:
-        """True if the factors are convolutional, and double images of any height and width."""
+        """Whether the factors are convolutional and can enlarge images of any shape."""
         return not self.config.factor.coordinates
 
     @property
@@ -172,22 +167,22 @@ class Multiscale(tf.Module):
 
     @property
     def has_flow(self) -> bool:
-        """True if the base is a flow, drawn in one pass, whose `nats` are a bound."""
+        """Whether the base is a flow, which samples in one pass and has a bound as `nats`."""
         return bool(self.config.base_flows)
 
     def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:
-        """Return images and their condition at the size of the base."""
+        """Sub-sample images and their condition to the size of the base."""
         size = self.config.base_size
         return subsampled(levels, size), condition_at(condition, size)
 
 
 def size_of(part: str) -> int:
-    """Return the size that a part draws, in pixels."""
+    """Return the size of the images that a part draws, in pixels."""
     return int(part.split(".")[0])
 
 
 def condition_at(condition: Condition, size: int) -> Condition:
-    """Return the condition of the image's sub-sample at a size."""
+    """Return the condition with its map sub-sampled to a size."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, subsampled(condition.map, size))

@@ -1,72 +1,46 @@
-"""The last layer: from hidden units to the distribution of a whole pixel, channel by channel.
+"""Output layers, which compute the distribution of a pixel's channels from hidden units.
 
-An output computes `log_prob(hidden, levels)` and `sample(hidden, noise, temperature)` for every
-position separately; the dependence of a channel on the channels before it stays inside.
+An output layer provides `log_prob(hidden, levels)` and `sample(hidden, words, temperature)`, which
+treat pixels independently and model the dependence of each channel on earlier channels.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from likelihoods import PixelMixture, noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.initial import Initial
+from likelihoods.registry import LIKELIHOODS
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.groups import cut
 from pixelcnn.networks.layers import matmul
 
-NULL_FLOOR = 1e-5  # the least probability that guidance lets a level have without condition
-SMALLEST = 1e-30  # a probability whose logarithm is finite
-START_REACH = 0.25  # how far from the prediction the components start, of the half range
+NULL_FLOOR = 1e-5  # lower bound of a level's probability under the null condition in guidance
+SMALLEST = 1e-30  # lower bound of probabilities before taking logarithms
+START_REACH = 0.25  # initial spread of the components around the prediction; 1 is half the range
 
 
 class Hidden(NamedTuple):
-    """The hidden state of pixels: units [..., units], and a linear prediction [..., channels]."""
+    """Hidden states of pixels: units [..., units], and a linear prediction [..., channels]."""
 
     units: tf.Tensor
     prediction: tf.Tensor
 
 
-class MixtureOutput(tf.Module):
-    """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
+class PixelOutput(tf.Module):
+    """The last layer of a network of images.
 
-    kind = "logistic"
+    Args:
+      config: the settings of a pixel's distribution.
+      name: name of the module.
+    """
 
-    def __init__(
-        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
-    ) -> None:
+    def __init__(self, config: OutputConfig, name: str) -> None:
         super().__init__(name=name)
-        self.likelihood = PixelMixture(
-            config.levels, config.channels, config.components, config.min_log_scale
-        )
-        self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
-        self.bias = tf.Variable(_spread(self.likelihood), name="bias")
-
-    @property
-    def noise_words(self) -> int:
-        """Random words per pixel."""
-        return self.likelihood.noise_channels
-
-    @property
-    def hidden_units(self) -> int:
-        """Units of a hidden state."""
-        return self.kernel.shape[0]
-
-    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
-        return self.likelihood.log_prob(self.parameters(hidden), levels)
-
-    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
-        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
-        return self.likelihood.level_probabilities(self.parameters(hidden), before)
-
-    def level_log_probs(
-        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
-        """Return the logarithms of these at a temperature, nats, exact in both tails."""
-        return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
+        self.kind, self.levels, self.channels = config.likelihood, config.levels, config.channels
 
     def sample(
         self,
@@ -75,12 +49,54 @@ class MixtureOutput(tf.Module):
         temperature: float | tf.Tensor = 1.0,
         guidance: float | tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
+        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
 
-        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight for `sample_guided`; None: no guidance.
         """
+        own: Any = self
         if guidance is not None:
-            return sample_guided(self, hidden, words, temperature, guidance)
+            return sample_guided(own, hidden, words, temperature, guidance)
+        return own.drawn(hidden, words, temperature)
+
+
+class MixtureOutput(PixelOutput):
+    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
+
+    def __init__(
+        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
+    ) -> None:
+        super().__init__(config, name)
+        make, sizes = LIKELIHOODS[self.kind].make, (config.components, config.min_log_scale)
+        self.likelihood = PixelMixture(self.levels, self.channels, *sizes, make)
+        self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
+        self.bias = tf.Variable(_spread(self.likelihood), name="bias")
+
+    @property
+    def noise_words(self) -> int:
+        """Number of random words per pixel."""
+        return self.likelihood.noise_channels
+
+    @property
+    def hidden_units(self) -> int:
+        """Number of units in a hidden state."""
+        return self.kernel.shape[0]
+
+    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
+        return self.likelihood.log_prob(self.parameters(hidden), levels)
+
+    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
+        """Return the next channel's level probabilities, given earlier channels, [..., levels]."""
+        return self.likelihood.level_probabilities(self.parameters(hidden), before)
+
+    def level_log_probs(
+        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the next channel's log-probabilities, in nats, accurate in both tails."""
+        return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
+
+    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
         noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self.parameters(hidden), noises, temperature)
 
@@ -90,22 +106,19 @@ class MixtureOutput(tf.Module):
         return self.likelihood.shift_means(parameters, hidden.prediction)
 
 
-class SoftmaxOutput(tf.Module):
-    """A softmax for each channel, which reads the values of the channels before it.
+class SoftmaxOutput(PixelOutput):
+    """An output layer with a softmax for each channel, given the channels before it.
 
         logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
 
     Source: van den Oord et al. 2016, arXiv:1601.06759, equation 2; here the dependence of a channel
-    on those before it is in the last layer, not in masks through all of them.
+    on earlier channels is modelled in the last layer, not by masks in all layers.
     """
-
-    kind = "softmax"
 
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
-        super().__init__(name=name)
-        self.levels, self.channels = config.levels, config.channels
+        super().__init__(config, name)
         width = config.softmax_units
         each = range(config.channels)
         self.hidden_kernels = [
@@ -121,16 +134,16 @@ class SoftmaxOutput(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words per pixel."""
+        """Number of random words per pixel."""
         return self.channels
 
     @property
     def hidden_units(self) -> int:
-        """Units of a hidden state."""
+        """Number of units in a hidden state."""
         return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
         values = tf.unstack(levels, axis=-1)
         total = 0.0
         for c in range(self.channels):
@@ -140,39 +153,27 @@ class SoftmaxOutput(tf.Module):
         return total
 
     def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
-        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
+        """Return the next channel's level probabilities, given earlier channels, [..., levels]."""
         return tf.nn.softmax(self._logits(hidden, len(before), before))
 
     def level_log_probs(
         self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the logarithms of these at a temperature, nats, exact in both tails."""
+        """Return the next channel's log-probabilities, in nats, accurate in both tails."""
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
-    def sample(
-        self,
-        hidden: Hidden,
-        words: tf.Tensor,
-        temperature: float | tf.Tensor = 1.0,
-        guidance: float | tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
-
-        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
-        """
-        if guidance is not None:
-            return sample_guided(self, hidden, words, temperature, guidance)
+    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
         uniforms = noise.uniform_from_bits(words)
-        drawn: list[tf.Tensor] = []
+        pixel: list[tf.Tensor] = []
         for c in range(self.channels):
-            drawn.append(
-                sample_categorical(self._logits(hidden, c, drawn), uniforms[..., c], temperature)
-            )
-        return tf.stack(drawn, axis=-1)
+            logits = self._logits(hidden, c, pixel)
+            pixel.append(sample_categorical(logits, uniforms[..., c], temperature))
+        return tf.stack(pixel, axis=-1)
 
     def _logits(self, hidden: Hidden, channel: int, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return float32 [..., levels] of a channel given the levels [...] of those before it."""
+        """Return a channel's logits given the levels [...] of earlier channels, [..., levels]."""
         units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
         inside = matmul(units, self.hidden_kernels[channel])
         inside += self.hidden_biases[channel]
@@ -182,20 +183,19 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
-OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
 class PixelOutputs(NamedTuple):
-    """The distribution of every pixel given the pixels before it.
+    """The conditional distribution of every pixel, with the pixels' levels.
 
     Attributes:
-      output: the layer that reads the hidden states.
+      output: the output layer.
       hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
-        patch of one.
+        patch of an image.
       levels: the level of each pixel, int32 [rows, height, width, channels].
-      images: int32 [], the number of images that the rows belong to; None: one per row.
-      share: number of pixels in the whole image per pixel here; these are evenly spaced in it.
-      weights: float32 [rows, height, width], the weight of each pixel of a crop; None: all equal.
+      images: the number of images that the rows belong to, int32 []; None: one per row.
+      share: factor by which sums are multiplied if the pixels are a sub-sample of the image.
+      weights: the weight of each pixel in a crop, float32 [rows, height, width]; None: all 1.
     """
 
     output: Output
@@ -210,9 +210,9 @@ class PixelOutputs(NamedTuple):
         return self.summed(self.output.log_prob(self.hidden, self.levels))
 
     def summed(self, each: tf.Tensor) -> tf.Tensor:
-        """Return the weighted sum over the pixels of each image, times the share, float32 [images].
+        """Return the weighted sum of `each`, float32 [rows, height, width], over each image.
 
-        The values to sum are float32 [rows, height, width].
+        The result is float32 [images], and is multiplied by `share`.
         """
         if self.weights is not None:
             each = self.weights * each
@@ -222,7 +222,7 @@ class PixelOutputs(NamedTuple):
         return self.share * rows
 
     def weighted(self, weights: tf.Tensor) -> "PixelOutputs":
-        """Return a copy with weights [images, height, width], cut like the images."""
+        """Return a copy with weights [images, height, width], cut into patches like the images."""
         if self.images is not None:
             weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]
         return self._replace(weights=weights)
@@ -235,11 +235,11 @@ def sample_guided(
     temperature: float | tf.Tensor,
     weight: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Return pixels drawn from the distribution of `guided_nats`, int32 [2 batch, ..., channels].
+    """Sample pixels from the distribution of `guided_nats`, int32 [2 batch, ..., channels].
 
-    Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are first
-    those under the conditions, then those under the null condition; both halves of the words uint32
-    [2 batch, ..., noise words] are the same. The temperature 0 takes the most probable level.
+    The first half of the hidden states [2 batch, ...] is computed under the conditions, the second
+    half under the null condition. Both halves of the words, uint32 [2 batch, ..., noise words], are
+    the same, and so are both halves of the result. Temperature 0 selects the most probable level.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
@@ -253,9 +253,10 @@ def sample_guided(
 def guided_log_prob(
     output: Output, hidden: Hidden, levels: tf.Tensor, weight: float | tf.Tensor
 ) -> tf.Tensor:
-    """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
+    """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, in nats.
 
-    The hidden states [2 batch, ...] are those under the conditions, then under the null condition.
+    The first half of the hidden states [2 batch, ...] is computed under the conditions, the second
+    half under the null condition.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -266,7 +267,7 @@ def guided_log_prob(
 
 
 def both_sides(hidden: Hidden) -> list[Hidden]:
-    """Return the halves of a hidden state [2 batch, ...]: with the conditions, with the null."""
+    """Split hidden states [2 batch, ...] into those under the conditions and the null condition."""
     return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
 
 
@@ -277,27 +278,26 @@ def guided_nats(
     weight: float | tf.Tensor,
     temperature: float | tf.Tensor = 1.0,
 ) -> tf.Tensor:
-    """Return log q of the next channel, moved away from the null condition, float32 [..., levels].
+    """Return the guided log-probabilities of the next channel's levels, float32 [..., levels].
 
-    Level by level, where p is the model's distribution, and up to a constant:
+    Up to a constant, the guided distribution q is, where p is the model's distribution,
 
         log q(x) = log p_T(x | condition) + weight / T (log p(x | condition) - log p(x | null))
 
-    p_T is the distribution that `output.sample` draws at temperature T, so that without a weight
-    the temperature has the same meaning as without guidance. (Where p_T is p^(1/T), of a softmax, q
-    at T is q at 1 to the power 1/T.) p(x | null) counts as at least `NULL_FLOOR`: its far tails
-    carry no information, and would draw samples to wherever it is narrower. q is no longer the
-    model's own density.
+    p_T is the distribution of `output.sample` at temperature T, so that for weight 0 the
+    temperature has the same meaning as without guidance. (For a softmax, q at temperature T is
+    proportional to q at temperature 1 to the power 1/T.) p(x | null) is clipped to at least
+    `NULL_FLOOR`, since its tails carry no information but would attract samples.
 
     Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), with
-    conditionals instead of scores.
+    conditional log-probabilities instead of scores.
 
     Args:
-      output: reads the hidden state.
+      output: the output layer.
       sides: hidden states under the conditions and under the null condition.
-      before: the levels int32 [...] of the channels before it.
-      weight: weight away from the null condition, at least 0; a number or a tensor [].
-      temperature: T, one for all or [...]; 0 counts as 1e-6.
+      before: the levels of earlier channels, int32 [...] each.
+      weight: guidance weight, at least 0; a number or a tensor [].
+      temperature: T, a number or a tensor [...]; 0 counts as 1e-6.
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
     nats = tf.math.log(tf.maximum(given, SMALLEST))
@@ -305,7 +305,7 @@ def guided_nats(
     moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
     if isinstance(temperature, float) and temperature == 1.0:
         return nats + weight * moved
-    cooled = tf.cond(  # saves a table at temperature 1
+    cooled = tf.cond(  # saves computing the table again at temperature 1
         tf.reduce_all(tf.equal(temperature, 1.0)),
         lambda: nats,
         lambda: output.level_log_probs(sides[0], before, temperature),
@@ -315,12 +315,13 @@ def guided_nats(
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
-    """Return the output for a configuration."""
-    return OUTPUTS[config.likelihood](config, units, initial)
+    """Return the output layer for a configuration."""
+    kind = MixtureOutput if config.has_density else SoftmaxOutput
+    return kind(config, units, initial)
 
 
 def _spread(likelihood: PixelMixture) -> tf.Tensor:
-    """Return biases that start the components evenly around the prediction."""
+    """Return initial biases that spread the components evenly around the prediction."""
     count, channels = likelihood.components, likelihood.channels
     middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)
     wide = tf.fill([count], math.log(START_REACH / count))

@@ -1,16 +1,16 @@
-"""The PixelCNN: the exact density of an image, pixel by pixel from the upper left.
+"""The PixelCNN: an exact autoregressive density over the pixels of an image in raster order.
 
 van den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders" (arXiv 1606.05328):
-two stacks, so that no pixel above or to the left is in a blind spot. The vertical stack sees the
-rows above, the horizontal one the vertical stack and the pixels to the left:
+two stacks avoid a blind spot in the receptive field. The vertical stack v reads the rows above, the
+horizontal stack h reads the vertical stack and the pixels to the left:
 
     a_v = K_v * v + V c,                      v' = v + W_v gate(a_v)
     a_h = K_h * h + U a_v,                    h' = h + W_h gate(a_h)        gate: tanh . sigmoid
 
 Convolutions are shifted rather than masked (Salimans et al. 2017, arXiv 1701.05517, section 2.3):
-K_v reads its own row of v and the row above, K_h its own column of h and the one to the left; v
-starts as a convolution of the rows above, h of these and of the pixels to the left. A dilated layer
-reads rows that many above, and columns that many to the sides.
+K_v reads the current row of v and the row above, K_h the current column of h and the column to the
+left. The first v is a convolution of the rows above; the first h also reads the pixels to the left.
+In a dilated layer, the rows and columns that a kernel reads are `dilation` pixels apart.
 """
 
 import functools
@@ -29,13 +29,13 @@ from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from replicator.training.rematerialisation import recomputed
 
-FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
-PLACE = 2  # map channels with a pixel's coordinates
-FRONT_COLUMNS = 3  # pixels to the left that h starts from
+FRONT_ROWS, FRONT_REACH = 3, 3  # rows above, and columns on each side, read by the first v
+PLACE = 2  # number of map channels with a pixel's coordinates
+FRONT_COLUMNS = 3  # pixels to the left read by the first h
 
 
 class ConditionTerm(tf.Module):
-    """Projection of a condition that is added before a gate, bias included: `V c`."""
+    """The projection of a condition plus bias, which is added before a gate: `V c`."""
 
     def __init__(
         self, channels: int, initial: Initial, vector: int, map_: int, name: str = "condition"
@@ -49,7 +49,7 @@ class ConditionTerm(tf.Module):
             self.map_kernel = initial.kernel([map_, channels], "map_kernel")
 
     def __call__(self, condition: Condition) -> tf.Tensor:
-        """Return float32 [batch or 1, height or 1, width or 1, channels]."""
+        """Return the projection, float32 [batch or 1, height or 1, width or 1, channels]."""
         term = tf.reshape(self.bias, [1, 1, 1, -1])
         if self.vector_kernel is not None:
             term += tf.matmul(condition.vector, self.vector_kernel)[:, tf.newaxis, tf.newaxis]
@@ -59,7 +59,7 @@ class ConditionTerm(tf.Module):
 
 
 class GatedLayer(tf.Module):
-    """One layer of both stacks; the taps of its convolutions are `dilation` pixels apart."""
+    """One gated layer of both stacks, with dilated convolutions."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class GatedLayer(tf.Module):
         self.horizontal_kernel = initial.kernel([1, 2, units, 2 * units], "horizontal_kernel", 0.7)
         self.horizontal_bias = initial.zeros([2 * units], "horizontal_bias")
         self.across_kernel = initial.kernel([2 * units, 2 * units], "across_kernel", 0.7)
-        # Nothing reads the v that the last layer would make.
+        # The v after the last layer is not used.
         self.vertical_out = None if last else initial.kernel([units, units], "vertical_out")
         self.horizontal_out = initial.kernel([units, units], "horizontal_out")
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
@@ -85,7 +85,7 @@ class GatedLayer(tf.Module):
     def __call__(
         self, v: tf.Tensor, h: tf.Tensor, condition: Condition, drop: Sequence[Callable]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next v and h, [batch, height, width, units]; `drop` has each one's dropout."""
+        """Return the next v and h, [batch, height, width, units]; `drop` has a dropout for each."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
@@ -95,7 +95,7 @@ class GatedLayer(tf.Module):
     def vertical(self, v: tf.Tensor, term: tf.Tensor, rows_apart: int) -> tf.Tensor:
         """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
 
-        A row of v is combined with the one `rows_apart` above; `term` is the condition's, `V c`.
+        A row of v is combined with the row `rows_apart` above; `term` is the projected condition.
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
@@ -106,37 +106,36 @@ class GatedLayer(tf.Module):
         return convolved(h, self.horizontal_kernel, dilations=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v: tf.Tensor) -> tf.Tensor:
-        """Return the term that a_v adds to a_h, bias included."""
+        """Return the contribution of a_v to a_h, including the bias."""
         return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
 
     def horizontal_pixel(self, left: tf.Tensor, h: tf.Tensor, across: tf.Tensor) -> tf.Tensor:
-        """Return a_h [..., 2 units] of a pixel from its h [..., units] and its left neighbour's."""
+        """Return a pixel's a_h [..., 2 units] from its h [..., units] and the h to the left."""
         kernel = tf.concat(tf.unstack(self.horizontal_kernel[0]), 0)
         return matmul(tf.concat([left, h], -1), kernel) + across
 
     def next_vertical(self, v: tf.Tensor, units: tf.Tensor) -> tf.Tensor:
-        """Return the v of the next layer from this one's gated units."""
+        """Return the next layer's v, given the gated units."""
         return v if self.vertical_out is None else v + matmul(units, self.vertical_out)
 
     def next_horizontal(self, h: tf.Tensor, units: tf.Tensor) -> tf.Tensor:
-        """Return the h of the next layer from this one's gated units."""
+        """Return the next layer's h, given the gated units."""
         return h + matmul(units, self.horizontal_out)
 
 
 class PixelCNN(tf.Module):
-    """A density over images int32 [batch, height, width, channels], of any size.
+    """A density over images int32 [batch, height, width, channels] of any size.
 
     Args:
       config: the architecture.
-      output: the distribution of a pixel.
-      vector_channels: number of channels of the condition's vector; 0 if it has no vector.
-      map_channels: number of channels of the condition's map; 0 if it has no map.
-      start: weight of the pixel above, and of the one to the left, in the untrained prediction.
-      make: function, with the arguments of `make_output`, that returns the layer that reads the
-        hidden state.
+      output: settings of a pixel's distribution.
+      vector_channels: number of channels of the condition's vector; 0: no vector.
+      map_channels: number of channels of the condition's map; 0: no map.
+      start: initial weight of the pixel above, and of the pixel to the left, in the prediction.
+      make: function with the arguments of `make_output` that returns the output layer.
     """
 
-    draws_at_once = False  # pixel by pixel, see `Factor`
+    draws_at_once = False  # draws pixel by pixel, unlike a `Factor` of type A
 
     def __init__(
         self,
@@ -185,15 +184,15 @@ class PixelCNN(tf.Module):
         self.output = make(output, config.output_units, initial)
 
     def __call__(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Return the hidden state of each pixel given those before, [batch, height, width, ...].
+        """Return each pixel's hidden state given earlier pixels, [batch, height, width, ...].
 
-        The levels are int32 [batch, height, width, channels]; the condition is a vector [batch,
+        `levels` are int32 [batch, height, width, channels]; the condition has a vector [batch,
         vector_channels] and a map [batch, height, width, map_channels].
         """
         return self.hidden(levels, self.placed(condition, levels), mode)
 
     def hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Return the result of a call, for a condition whose map has the coordinates already."""
+        """Return each pixel's hidden state, for a condition that already includes coordinates."""
         rows, columns = self._before(levels)
         above, left = self.above(rows, mode), self.left(columns, mode)
         v, h = tf.split(above.units, 2, -1)
@@ -206,20 +205,20 @@ class PixelCNN(tf.Module):
         return Hidden(self.head(h), prediction)
 
     def prediction(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return only the prediction of `hidden`, [batch, height, width, channels]."""
+        """Return the linear prediction of `hidden`, [batch, height, width, channels]."""
         rows, columns = self._before(levels)
         linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
         return linear + self.map_predicted(condition)
 
     def _before(self, levels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the rows above every row, and the columns to the left of every column, padded."""
+        """Return the padded inputs for the convolutions over rows above, and over pixels left."""
         inputs = self.inputs(levels)
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
         return rows[:, :-1], columns[:, :, :-1]
 
     def log_prob(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return each pixel's log-probability given those before, [batch, height, width], nats."""
+        """Return each pixel's log-probability given earlier ones, [batch, height, width], nats."""
         return self.output.log_prob(self(levels, condition, mode), levels)
 
     def conditionals(
@@ -230,47 +229,47 @@ class PixelCNN(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words per pixel."""
+        """Number of random words per pixel."""
         return self.output.noise_words
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return levels, scaled to [-1, 1], or floats, with ones to tell padding from grey."""
+        """Return levels scaled to [-1, 1], or floats, and a channel of ones, which marks pixels."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
     def placed(self, condition: Condition, levels: tf.Tensor) -> Condition:
-        """Return the condition with the coordinates of each pixel of `levels` in its map."""
+        """Add the coordinates of each pixel of `levels` to the condition's map."""
         if not self.config.coordinates:
             return condition
         return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
 
     def above(self, rows: tf.Tensor, mode: Mode = EXACT) -> Hidden:
-        """Return what padded rows give: the first v and part of h, [..., 2 units]; a prediction."""
+        """Return the padded rows' contribution to the first v and h, and to the prediction."""
         units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
         return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
-        """Return what the pixels to the left give: their part of the first h; a prediction."""
+        """Return the left pixels' contribution to the first h, and to the prediction."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 
     def map_predicted(self, condition: Condition, mode: Mode = EXACT) -> tf.Tensor | float:
-        """Return the term of the linear prediction that reads the condition's map, or 0."""
+        """Return the contribution of the condition's map to the linear prediction, or 0."""
         if self.map_prediction is None:
             return 0.0
         return matmul(mode.for_prediction(condition.map), self.map_prediction)
 
     def head(self, h: tf.Tensor) -> tf.Tensor:
-        """Return the units that the output reads."""
+        """Return the units that the output layer reads, [..., output_units]."""
         h = tf.nn.relu(h)
         return tf.nn.relu(matmul(h, self.out_kernel) + cast_like(self.out_bias, h))
 
 
 def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> np.ndarray:
-    """Return the kernel [rows, columns, channels + 1, channels] that predicts from known pixels.
+    """Return a kernel [rows, columns, channels + 1, channels] that averages pixels per channel.
 
-    Each pixel is (row, column, weight); a channel is predicted from the same channel.
+    Each pixel is (row, column, weight).
     """
     kernel = np.zeros(shape, np.float32)
     for row, column, weight in pixels:
@@ -280,7 +279,7 @@ def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> n
 
 
 def gated(a: tf.Tensor) -> tf.Tensor:
-    """Return tanh(first half) sigmoid(second half)."""
+    """Return tanh(first half) * sigmoid(second half) of the last axis."""
     value, gate = tf.split(a, 2, -1)
     return tf.tanh(value) * tf.sigmoid(gate)
 
@@ -288,7 +287,7 @@ def gated(a: tf.Tensor) -> tf.Tensor:
 def with_coordinates(
     condition: Condition, height: int | tf.Tensor, width: int | tf.Tensor
 ) -> Condition:
-    """Return the condition with `PLACE` further map channels: row and column, from -1 to 1."""
+    """Add `PLACE` channels to the condition's map: row and column, from -1 to 1."""
     rows = tf.broadcast_to(_from_minus_one_to_one(height)[:, tf.newaxis], [height, width])
     columns = tf.broadcast_to(_from_minus_one_to_one(width), [height, width])
     place = tf.stack([rows, columns], -1)[tf.newaxis]

@@ -1,9 +1,9 @@
-"""A PixelCNN run one pixel at a time, in raster order; each pixel may depend on those before it.
+"""A raster scan with a PixelCNN, in which each pixel may depend on the pixels before it.
 
-The work per pixel does not depend on the image's size. The vertical stack of a row is computed at
-once, from the queues of the row above; for each pixel the horizontal stack then advances by one
-column, from the queues of the pixel to its left (Ramachandran et al. 2017, "Fast Generation for
-Convolutional Autoregressive Models", arXiv 1704.06001). Gradients flow through all of it.
+The work per pixel does not depend on the image size. The vertical stack is computed once per row,
+from queues of earlier rows; the horizontal stack then advances by one column per pixel, with queues
+of earlier columns (Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive
+Models", arXiv 1704.06001). The scan is differentiable.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,24 +16,25 @@ from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
 
-# Returns the values [batch, channels] of the pixels at (y, x), given y, x and the hidden state.
+# Returns the values [batch, channels] of the pixels at (y, x), given y, x and their hidden state.
 Pixel = Callable[[tf.Tensor, tf.Tensor, Hidden], tf.Tensor]
 
 
 class Scan(NamedTuple):
-    """The inputs of every row and pixel of a scan.
+    """The arguments of a scan.
 
     Attributes:
-      width: width of the images, in pixels.
-      condition: vector [batch, channels], map [batch, height, width, channels], with coordinates
-        if the network has them.
+      network: the PixelCNN.
+      width: width of the images in pixels.
+      condition: the encoded vector [batch, channels] and map [batch, height, width, channels], each
+        or both None; the map includes coordinates if the network reads them.
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
-      dtype: type of the values of a pixel.
-      prediction: float32 [batch, height, width, channels], added to the network's own.
-      mode: the precision of the prediction.
-      differentiable: whether to bound the loops, which XLA needs for their gradient. The bound is a
-        second counter, for which an accelerator waits for its host before every step.
+      dtype: type of a pixel's values.
+      prediction: float32 [batch, height, width, channels] to add to the linear prediction.
+      mode: the precision of the first convolutions and of the linear prediction.
+      differentiable: whether to bound the number of loop iterations, which XLA needs for gradients.
+        The bound makes an accelerator wait for the host before every step.
     """
 
     network: PixelCNN
@@ -48,7 +49,7 @@ class Scan(NamedTuple):
 
 
 def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
-    """Return the values of all pixels, [batch, height, width, channels]; height is a Python int."""
+    """Run a scan and return the values of all pixels, [batch, height, width, channels]."""
     network, width = scan.network, scan.width
     channels, units = network.output_config.channels, network.config.units
     blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
@@ -70,12 +71,12 @@ def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
 
 
 class ScanRow(NamedTuple):
-    """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
+    """The results of the vertical stack for one row of pixels.
 
     Attributes:
-      h: [batch, width, units], the first h without the term of the pixels to the left.
-      across: [layers, batch, width, 2 units], the terms that the vertical stack adds to a_h.
-      prediction: [batch, width, channels].
+      h: the first h without the contribution of pixels to the left, [batch, width, units].
+      across: the vertical stack's contribution to a_h, [layers, batch, width, 2 units].
+      prediction: the linear prediction without pixels to the left, [batch, width, channels].
     """
 
     h: tf.Tensor
@@ -88,8 +89,8 @@ def _row(
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
 
-    `above` has the v that each layer read in the rows above, as far up as it sees, [batch,
-    dilation, width, units] each; `inputs` are the padded inputs of the rows above.
+    `inputs` are the padded inputs in the rows above; `above` are the queues, each layer's v in the
+    rows above, [batch, dilation, width, units].
     """
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
@@ -115,9 +116,10 @@ def _row(
 def vertical_row(
     scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
 ) -> tuple[ScanRow, list[tf.Tensor]]:
-    """Return the vertical stack of row y, and its queues for the next row.
+    """Compute the vertical stack of row y, and its queues for the next row.
 
-    `inputs` are the padded inputs of the rows above; `above` has the v that each layer read there.
+    `inputs` are the padded inputs in the rows above; `above` are the queues, each layer's v in the
+    rows above, [batch, dilation, width, units].
     """
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
@@ -145,8 +147,8 @@ def next_pixel(
 ) -> tuple[Hidden, list[tf.Tensor]]:
     """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    `left` has the inputs of the pixels to its left; `columns` has the h that each layer read in the
-    preceding columns, as far back as it sees, [batch, dilation, units] each.
+    `left` are the inputs of the pixels to the left; `columns` are the queues, each layer's h in the
+    columns to the left, [batch, dilation, units].
     """
     front = network.left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]
@@ -159,7 +161,7 @@ def next_pixel(
 
 
 def _row_of(condition: Condition, y: int | tf.Tensor) -> Condition:
-    """Return the condition with only row y of its map."""
+    """Return the condition with its map cut to row y."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

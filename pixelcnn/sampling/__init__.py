@@ -1,1 +1,1 @@
-"""Samplers of the image models, and image files that show their samples."""
+"""Samplers of the image models, and image files with samples."""

@@ -1,10 +1,9 @@
-"""Enlargement of a photograph of any shape, in tiles of bounded memory.
+"""Enlargement of photographs of any shape, in tiles to bound memory.
 
-A factor without coordinates is convolutional: a pixel of a group depends on the known pixels within
-`Factor.reach` tiles. A tile is therefore computed from a window that is larger by the reach, and
-only the pixels in its inside are drawn. Pixel n of the image in the order of sampling (group after
-group of each doubling, each row by row) is drawn from the words of seed, row and n, as in
-`multiscale_sampler`, so that any side of the tiles leads to the same image.
+A factor without coordinates is convolutional: a pixel depends on known pixels within a distance of
+`Factor.reach`. A tile is therefore computed from a window that is larger by this distance. Pixel n
+of the image in sampling order (by doubling, group and row) is drawn from the random words of
+(seed, row, n), as in `multiscale_sampler`, so that the result does not depend on the tile size.
 """
 
 import functools
@@ -25,16 +24,16 @@ from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.multiscale_sampler import sample_hidden
 
-TILE = 128  # pixels of a group; a tile of type B consists of whole patches
+TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
 
 
 class Work(NamedTuple):
-    """The work of an enlargement.
+    """The computational work of an enlargement.
 
     Attributes:
-      passes: network passes over the whole image, three per doubling.
-      steps: number of steps of the shallow PixelCNNs in each pass for factors of type B; else 0.
-      tiles: the parts that the passes were divided into, in all.
+      passes: number of network passes over the whole image, three per doubling.
+      steps: number of steps of the shallow PixelCNNs in each pass; 0 for factors of type A.
+      tiles: total number of tiles in all passes.
     """
 
     passes: int
@@ -43,7 +42,7 @@ class Work(NamedTuple):
 
 
 class Enlarger:
-    """A sampler of the larger scales of images of any shape.
+    """A sampler that enlarges images of any shape.
 
     Args:
       model: a multiscale model whose factors have no coordinates.
@@ -71,13 +70,13 @@ class Enlarger:
         """Yield the image at every scale, int32 [height, width, channels], smallest first.
 
         Args:
-          image: whole numbers [height, width, channels]; its longer side is one of the model's
+          image: integers [height, width, channels]; the longer side must be one of the model's
             sizes.
-          size: longer side of the largest image, in pixels.
-          seed: the noise's key, uint32 [2] from `noise.as_key`.
-          row: index of the image under the seed, which addresses its noise.
+          size: longer side of the largest image in pixels.
+          seed: random key, uint32 [2], from `noise.as_key`.
+          row: index of the image in the seed's sequence of images.
           temperatures: float32 [scales], from the model's base up.
-          advance: called after every tile.
+          advance: function called after every tile.
         """
         image = image.astype(np.int32)
         yield image
@@ -91,7 +90,7 @@ class Enlarger:
             yield image
 
     def work(self, shape: tuple[int, ...], size: int) -> Work:
-        """Return the work of enlarging an image of a shape, its longer side, to a size."""
+        """Return the work of enlarging an image with a shape until its longer side is `size`."""
         config, (height, width) = self.model.config.factor, shape[:2]
         passes = tiles = 0
         while max(height, width) < size:
@@ -109,7 +108,7 @@ class Enlarger:
         advance: Callable[[], None],
         groups: list[np.ndarray],
     ) -> np.ndarray:
-        """Return the next group, tile by tile, int32 [height, width, channels]."""
+        """Draw the next group, tile by tile, int32 [height, width, channels]."""
         part = f"{side}.{len(groups) + 1}"
         program, reach = self._program(part), self.model.factors[part].reach
         height, width = groups[0].shape[:2]
@@ -135,12 +134,12 @@ class Enlarger:
 
 
 def shallow_steps(config: FactorConfig) -> int:
-    """Return the steps of the shallow PixelCNN per pass: M x M for type B, else none."""
+    """Return the number of steps of the shallow PixelCNN per pass, 0 for type A."""
     return config.patch**2 if config.kind == "B" else 0
 
 
 def _doubled(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
-    """Return the image of twice the height and width; `draw` returns each group after the first."""
+    """Double the height and width of an image; `draw` returns each group after the first."""
     groups = [image]
     for _ in GROUPS:
         groups.append(draw(groups))
@@ -175,24 +174,24 @@ def _tile(
     row: tf.Tensor,
     temperature: tf.Tensor,
 ) -> tf.Tensor:
-    """Return the pixels of a tile, int32 [1, height, width, channels].
+    """Draw the pixels of a tile, int32 [1, height, width, channels].
 
     Args:
       factor: the network of the group.
-      noise_words: random words per pixel.
+      noise_words: number of random words per pixel.
       groups: the known groups in the window around the tile, int32 [1, ...] each.
-      inside: int32 [2], row and column of the tile in the window.
-      starts: int32 [height], the number of the first pixel of each row of the tile.
-      width: int32 [], the width of the tile.
-      seed: the noise's key, uint32 [2].
-      row: int32 [], the index of the image under the seed.
-      temperature: float32 [], 1 for the model's own distribution.
+      inside: row and column of the tile in the window, int32 [2].
+      starts: index in sampling order of the first pixel in each row of the tile, int32 [height].
+      width: width of the tile, int32 [].
+      seed: random key, uint32 [2].
+      row: index of the image in the seed's sequence of images, int32 [].
+      temperature: float32 []; 1 samples the model.
     """
     height = tf.size(starts)
     hidden = factor(groups, NONE)
     hidden = Hidden(*(_cut(part, inside, height, width) for part in hidden))
     words = noise.words(seed, tf.fill([height], row), starts, width, noise_words)[tf.newaxis]
-    if not factor.draws_at_once:  # pixels beyond the end of the image, which no other depends on
+    if not factor.draws_at_once:  # pad to whole patches; no pixel depends on the padding
         beyond = [tf.math.floormod(-side, factor.config.patch) for side in (height, width)]
         sides = [[0, 0], [0, beyond[0]], [0, beyond[1]], [0, 0]]
         hidden = Hidden(*(tf.pad(part, sides) for part in hidden))

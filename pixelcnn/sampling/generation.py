@@ -1,8 +1,8 @@
 """Sampling of images from a density and a seed, by one compiled program per size.
 
-A program samples one image at a time, unless a request has them iterated together: another batch
-size would change the order of sums, hence their last bit, hence sometimes a pixel. Image n of a
-seed does not depend on what else is sampled.
+A program samples one image at a time, except for batches of fixed-point passes, since a different
+batch size could change the order of sums, and thereby their last bits and occasionally a pixel.
+Image n of a seed does not depend on what else is sampled.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ from pixelcnn.sampling.multiscale_sampler import (
 )
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
-# XLA's convolutions win on small images, TensorFlow's own on large ones.
+# XLA's convolutions are faster on small images, TensorFlow's on large ones.
 LARGEST_COMPILED = 64
 
 
@@ -50,10 +50,9 @@ def sampler_of(
     """Return a sampler of a PixelCNN, a function with the arguments of `sample`.
 
     Args:
-      method: "cached", or the name of a sampler of every model.
-      forecast: function to the next guess of "fixed-point"; None: the sampled values.
-      **options: further arguments of the sampler; those of `by_windows` for "fixed-point", which
-        returns a `FixedPoint`.
+      method: "cached", or another sampler in `SAMPLERS`; "fixed-point" returns a `FixedPoint`.
+      forecast: the `forecast` of `PixelSymbols`.
+      **options: further arguments of the sampler (of `by_windows` for "fixed-point").
     """
     if method == "cached":
         return partial(sample, **options)
@@ -77,23 +76,21 @@ def sampler_of(
 
 
 class Request(NamedTuple):
-    """A request for images of one condition.
+    """A request for images.
 
     Attributes:
-      rows: index of each image under the seed.
-      seed: the noise's seed, an integer in [0, 2^64).
-      size: side of the images, in pixels.
-      condition: a batch of one as the density's conditioner reads it, the same for all images; or
-        one per row.
+      rows: index of each image in the seed's sequence of images.
+      seed: random seed, an integer in [0, 2^64).
+      size: side of the images in pixels.
+      condition: the conditioner's inputs, with one row for all images or one row per image.
       temperature: one number, or one per scale.
-      given: uint8 [height, width, channels] and the number of its pixels, in raster order, to keep
-        (PixelCNN).
-      start: uint8 [side, side, channels], a small image to enlarge (multiscale); of any height and
-        width where the factors have no coordinates.
-      sampler: name of the sampler of a PixelCNN, or of a multiscale model's base, which has no
-        naive one.
-      guidance: the weight away from the null condition; 0: the model's own distribution.
-      batch: images per fixed-point pass; a finished one leaves its slot to the next.
+      given: an image uint8 [height, width, channels] and the number of its pixels to keep, in
+        raster order (PixelCNN).
+      start: a small image uint8 [side, side, channels] to enlarge (multiscale), of any height and
+        width if the factors have no coordinates.
+      sampler: name of the sampler of a PixelCNN, or of a multiscale model's base.
+      guidance: guidance weight; 0 samples the model.
+      batch: number of images per fixed-point pass; a finished image is replaced by the next one.
     """
 
     rows: tuple[int, ...]
@@ -109,12 +106,12 @@ class Request(NamedTuple):
 
 
 class ImageSampler:
-    """A sampler with the weights that the density has when it is called.
+    """A sampler of a density, under its current weights.
 
     Attributes:
-      passes: network passes of the newest image by fixed point (of a multiscale model: its base);
-        None after the other samplers.
-      batch_passes: network passes of the whole batch that the newest image belongs to, or None.
+      passes: number of fixed-point passes for the latest image (or its base, if multiscale); None
+        for other samplers.
+      batch_passes: number of fixed-point passes for the latest image's batch, or None.
     """
 
     def __init__(self, density: ImageDensity) -> None:
@@ -126,14 +123,14 @@ class ImageSampler:
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
         """Yield the scales of each image, [side, side, channels], smallest first.
 
-        A PixelCNN has one scale. Levels are uint8, or uint16 beyond 8 bits.
+        A PixelCNN has one scale. Levels are uint8, or uint16 for more than 8 bits.
         """
         number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
         for first in range(0, len(request.rows), number):
             yield from self._sample(request, slice(first, first + number))
 
     def _sample(self, request: Request, which: slice) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of some images of a request, drawn by one program."""
+        """Yield the scales of the images in a slice of a request, drawn by one program."""
         rows = request.rows[which]
         batch = {name: _of(value, which, request) for name, value in request.condition.items()}
         noise = (as_key(request.seed), tf.constant(rows))
@@ -162,14 +159,14 @@ class ImageSampler:
 
     @cached_property
     def enlarger(self) -> Enlarger:
-        """The sampler of images of any shape, of a model whose factors have no coordinates."""
+        """The `Enlarger` of a multiscale model whose factors have no coordinates."""
         model: Any = self.density.multiscale
         return Enlarger(model)
 
     def enlarged(
         self, request: Request, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
-        """Yield `request.start` and its enlargements, smallest first, with the noise of a row."""
+        """Yield `request.start` and its enlargements, smallest first, drawn with a row's noise."""
         heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
         start: Any = request.start
         drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
@@ -206,14 +203,14 @@ def sample_pixelcnn(
     Args:
       conditioner: encodes the conditions.
       network: the PixelCNN.
-      size: side of the images, in pixels.
-      sampler: a function of `sampler_of`.
-      batch: the conditions by name, as `Conditioner` reads them.
-      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [batch], the index of each image under the seed.
-      given: pixels to keep; None: none.
-      temperature: temperature of every draw, 1 for the model's own distribution.
-      guidance: the weight away from the null condition; None: the model's own distribution.
+      size: side of the images in pixels.
+      sampler: a result of `sampler_of`.
+      batch: the conditioner's inputs.
+      seed: random seed, an integer in [0, 2^64) or a key uint32 [2].
+      rows: index of each image in the seed's sequence of images, int32 [batch].
+      given: pixels to keep, or None.
+      temperature: 1 samples the model.
+      guidance: guidance weight, or None.
     """
     words = image_words(network, seed, rows, size, size)
     condition, words, given = paired(conditioner, batch, guidance, words, given)
@@ -224,7 +221,7 @@ def sample_pixelcnn(
 def pixelcnn_program(
     conditioner: Conditioner, network: PixelCNN, size: int, sampler: Callable[..., Any] = sample
 ) -> Callable[..., Any]:
-    """Return a compiled function of `sample_pixelcnn`'s arguments from `batch` on."""
+    """Return `sample_pixelcnn`, compiled, as a function of the arguments starting at `batch`."""
     fixed = (conditioner, network, size, sampler)
     return tf.function(partial(sample_pixelcnn, *fixed), jit_compile=True, autograph=False)
 
@@ -240,18 +237,18 @@ def sample_multiscale(
     temperatures: tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], FixedPoint]:
-    """Return all scales of the images of a batch of conditions, and the base as `counted` has it.
+    """Return all scales of images for a batch of conditions, and the base with pass counts.
 
     Args:
       conditioner: encodes the conditions.
       model: the multiscale model.
-      size: side of the largest image, in pixels.
-      base_sampler: a function of `sampler_of`, which draws the base.
-      batch: the conditions by name, as `Conditioner` reads them.
+      size: side of the largest image in pixels.
+      base_sampler: a result of `sampler_of`, which draws the base.
+      batch: the conditioner's inputs.
       words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
-      start: images int32 [batch, side, side, channels] to enlarge; None: the base is drawn.
-      temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
-      guidance: the weight away from the null condition; None: the model's own distribution.
+      start: images to enlarge, int32 [batch, side, side, channels]; None: the base is drawn.
+      temperatures: float32 [scales], base first; 1 samples the model.
+      guidance: guidance weight, or None.
     """
     condition, words, start = paired(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
@@ -260,7 +257,7 @@ def sample_multiscale(
 
 
 def counted(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
-    """Return the output of a sampler, with no passes where it counts none."""
+    """Return the output of a sampler as a `FixedPoint`, with 0 passes if it does not count them."""
     if isinstance(drawn, FixedPoint):
         return drawn
     return FixedPoint(drawn, tf.zeros([tf.shape(drawn)[0]], tf.int32), tf.constant(0))
@@ -273,17 +270,17 @@ def multiscale_program(
     whole_size: int | None = None,
     base_sampler: Callable[..., Any] = sample,
 ) -> Callable[..., Any]:
-    """Return a compiled function of `sample_multiscale`'s arguments from `batch` on.
+    """Return `sample_multiscale`, compiled, as a function of the arguments starting at `batch`.
 
-    Instead of the words it takes the seed and the rows that they belong to.
+    In place of `words`, it takes the seed and the rows.
 
     Args:
       conditioner: encodes the conditions.
       model: the multiscale model.
-      size: side of the largest image, in pixels.
-      whole_size: side of the image that this one is a scale of, which is drawn with the same
-        kernels; None: `size`.
-      base_sampler: a function of `sampler_of`, which draws the base.
+      size: side of the largest image in pixels.
+      whole_size: side of a larger image of which the result is a scale, so that the same kernels
+        are chosen for both; None: `size`.
+      base_sampler: a result of `sampler_of`, which draws the base.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
@@ -302,17 +299,17 @@ def multiscale_program(
 
 
 def _of(value: np.ndarray, which: slice, request: Request) -> tf.Tensor:
-    """Return the entry of a request's condition for some of its rows."""
+    """Return an array of a request's condition for a slice of its rows."""
     rows = request.rows[which]
     return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
 
 
 def _repeated(image: np.ndarray, number: int) -> tf.Tensor:
-    """Return the same image repeated, int32 [number, height, width, channels]."""
+    """Repeat an image for a batch, int32 [number, height, width, channels]."""
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 
 def _given(request: Request, number: int, channels: int) -> Prefix:
-    """Return the pixels to keep: none of a blank image where the request gives none."""
+    """Return the pixels to keep, none of a blank image if the request has no `given`."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
     return Prefix(_repeated(image, number), tf.constant(count))

@@ -1,4 +1,4 @@
-"""Images to look at: grids, strips that show an image grow, animations."""
+"""Images for display: grids, strips of an image's scales, and animations."""
 
 import itertools
 import re
@@ -12,22 +12,22 @@ from PIL import Image, ImageDraw, ImageFont
 from foundation.atomic_files import replacing
 
 GAP = 2  # pixels between two images
-LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
+LEAST_SIDE = 96  # minimum side in pixels to which small images are enlarged
 WHITE = 255
-NAME_CHARACTERS = 40  # of a class in the name of a file
+NAME_CHARACTERS = 40  # maximum number of characters of a class in a file name
 NAMED = re.compile(r"sample_\d+_(\d+)(?:_.*)?\.png")
-STRIPS = 8  # images whose growth is shown
+STRIPS = 8  # number of images whose scales are shown
 SHEETS = ("grid.png", "progression.png", "progression.gif")
-LINES, LINE_HEIGHT, FONT_SIZE = 3, 12, 10  # of a label, in pixels
-CHARACTER_WIDTH = 5.5  # pixels, of the font on average
+LINES, LINE_HEIGHT, FONT_SIZE = 3, 12, 10  # number of lines of a label, and sizes in pixels
+CHARACTER_WIDTH = 5.5  # mean width of a character in pixels
 
 
 def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray:
-    """Return one image, uint8 [height, width, 3], of images uint8 [height, width, 1 or 3] in rows.
+    """Arrange images in a grid, uint8 [height, width, 3].
 
     Args:
       images: uint8 [height, width, 1 or 3] each.
-      columns: images per row; None: about as many as there are rows.
+      columns: number of images per row; None: approximately a square grid.
     """
     columns = columns or max(1, int(np.ceil(np.sqrt(len(images)))))
     shown = [enlarged(colour(image), LEAST_SIDE) for image in images]
@@ -40,7 +40,7 @@ def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray
 
 
 def labelled(image: np.ndarray, text: str) -> np.ndarray:
-    """Return the image, enlarged, above a text in a few lines: uint8 [height, width, 3]."""
+    """Return the enlarged image with a text below it, uint8 [height, width, 3]."""
     above = enlarged(colour(image), LEAST_SIDE)
     width = above.shape[1]
     lines = textwrap.wrap(text, int(width / CHARACTER_WIDTH), max_lines=LINES, placeholder="...")
@@ -54,12 +54,12 @@ def labelled(image: np.ndarray, text: str) -> np.ndarray:
 def write_sheets(
     folder: Path, images: Sequence[Sequence[np.ndarray]], labels: Sequence[str] | None = None
 ) -> str:
-    """Write a grid of images and, of those with several scales, their growth.
+    """Write a grid of images and, if they have several scales, a strip and an animation of them.
 
     Args:
-      folder: folder that the files are written to.
-      images: the scales of each, smallest first.
-      labels: texts to stand in the grid, in turn.
+      folder: folder to write to.
+      images: the scales of each image, smallest first.
+      labels: texts for the images in the grid, repeated cyclically.
 
     Returns:
       The names of the files, for a message.
@@ -70,7 +70,7 @@ def write_sheets(
         last = [labelled(image, text) for image, text in zip(last, itertools.cycle(labels))]
     write_png(folder / "grid.png", grid(last))
     if len(images[0]) == 1:
-        for name in SHEETS[1:]:  # of another model's images
+        for name in SHEETS[1:]:  # left over from a different model
             (folder / name).unlink(missing_ok=True)
         return "grid.png"
     strips = [strip(scales) for scales in images[:STRIPS]]
@@ -81,13 +81,13 @@ def write_sheets(
 
 
 def image_name(seed: int, row: int, label: str | None = None) -> str:
-    """Return the name of an image's file: its seed and row and, where it has one, its class."""
+    """Return the file name of an image, with the seed, the row and, if given, the class."""
     shown = "" if label is None else "_" + re.sub(r"[^\w.-]+", "-", label)[:NAME_CHARACTERS]
     return f"sample_{seed}_{row}{shown}.png"
 
 
 def remove_older(folder: Path, seed: int, num: int) -> str:
-    """Remove a seed's images from row `num` on, of a larger grid; return a clause that says so."""
+    """Remove a seed's image files with rows from `num` on; return a clause for a message."""
     rows = {path: NAMED.fullmatch(path.name) for path in folder.glob(f"sample_{seed}_*.png")}
     older = [path for path, row in rows.items() if row and int(row[1]) >= num]
     for path in older:
@@ -96,28 +96,28 @@ def remove_older(folder: Path, seed: int, num: int) -> str:
 
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the scales of an image in a row, each enlarged to the side of the last."""
+    """Arrange the scales of an image in a row, each enlarged to the same size."""
     side = enlarged(scales[-1], LEAST_SIDE).shape[0]
     return grid([enlarged(colour(image), side) for image in scales], len(scales))
 
 
 def colour(image: np.ndarray) -> np.ndarray:
-    """Return a grey or a colour image as uint8 [height, width, 3]."""
+    """Convert a grey or colour image to uint8 [height, width, 3]."""
     return np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
 
 
 def enlarged(image: np.ndarray, least: int) -> np.ndarray:
-    """Return the image with every pixel repeated, so that it is at least `least` pixels wide."""
+    """Enlarge an image to a width of at least `least` pixels by repeating pixels."""
     times = -(-least // image.shape[1])
     return image.repeat(times, 0).repeat(times, 1) if times > 1 else image
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image [height, width, 1 or 3]; the file is complete or absent.
+    """Write a PNG file atomically.
 
     Args:
       path: the file to write.
-      image: uint8, or uint16 of one channel, which makes a 16-bit file of unchanged levels.
+      image: uint8 [height, width, 1 or 3], or uint16 [height, width, 1] for a 16-bit file.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:
         raise ValueError(f"`image` must have 1 channel for a 16-bit PNG, got {image.shape[-1]}.")
@@ -127,7 +127,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 
 def write_gif(path: Path, frames: Sequence[np.ndarray], frame_seconds: float = 0.5) -> None:
-    """Write an endless animation of frames uint8 [height, width, 1 or 3] of one size."""
+    """Write an endless animation of frames uint8 [height, width, 1 or 3] with the same size."""
     images = [
         Image.fromarray(colour(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
         for frame in frames

@@ -1,7 +1,7 @@
-"""Guidance of a sampler: a batch is sampled together with its twin under the null condition.
+"""Guided sampling: a batch is sampled together with a copy under the null condition.
 
-Both see the same pixels, and `outputs.sample_guided` moves the samples away from the expectation of
-the twin. The samplers themselves do not depend on it: the twins are rows of their batch.
+Both halves read the same pixels, and `outputs.sample_guided` moves samples away from the null
+condition. Samplers need no change, since the copy consists of additional rows of the batch.
 """
 
 from typing import Any
@@ -14,13 +14,11 @@ from pixelcnn.networks.conditioning import Conditioner
 def paired(
     conditioner: Conditioner, batch: dict, guidance: float | tf.Tensor | None, *arguments: Any
 ) -> tuple:
-    """Return the condition of a batch and the arguments, each followed by its twin.
+    """Return the encoded condition and the arguments, with the batch doubled for guidance.
 
-    Args:
-      conditioner: encodes the conditions, and has a null condition.
-      batch: the conditions by name, as `Conditioner` reads them.
-      guidance: the weight away from the null condition; None pairs nothing.
-      *arguments: tensors [batch, ...], tuples of them or None; scalars are unchanged.
+    The second half of the condition is the null condition. If `guidance` is None, nothing is
+    doubled. The arguments are tensors [batch, ...], tuples of tensors, None, or scalars, which are
+    unchanged.
     """
     condition = conditioner(batch)
     if guidance is None:
@@ -29,7 +27,7 @@ def paired(
 
 
 def unpaired(guidance: float | tf.Tensor | None, sampled: Any) -> Any:
-    """Return a sampled tensor, or several, without the twins."""
+    """Return sampled tensors without the half of the batch that `paired` added."""
     if guidance is None:
         return sampled
     return tf.nest.map_structure(lambda x: tf.split(x, 2)[0] if x.shape.rank else x, sampled)

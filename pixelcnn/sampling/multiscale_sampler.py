@@ -1,9 +1,8 @@
 """Sampler of the multiscale model: the base pixel by pixel, then three passes per doubling.
 
-The n-th pixel of an image in the order of sampling (the base row by row, then group after group of
-each doubling, each row by row) is sampled from the random words of seed, image and n. A smaller
-image of a seed is sampled first, so it is the sub-sample of the larger one, and an image is the
-same in any batch.
+The n-th pixel in sampling order (the base row by row, then every doubling by group and row) is
+drawn from the random words of (seed, image, n). Therefore smaller images of a seed are sub-samples
+of larger ones, and an image does not depend on its batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,25 +11,24 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from foundation.errors import UserError
-from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.sampling.pixelcnn_sampler import sample
+from pixelcnn.sampling.pixelcnn_sampler import pixel_words, sample
 
 
 class SamplingInputs(NamedTuple):
-    """The noise, condition and temperatures of a sampling run.
+    """The noise, condition and temperatures for sampling.
 
     Attributes:
       words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
       condition: vector [batch, channels], map [batch, size, size, channels] of the largest image.
-      temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
-      guidance: weight away from the null condition, for a batch whose second half are twins under
-        that condition; None: no guidance.
+      temperatures: float32 [scales], base first; 1 samples the model.
+      guidance: guidance weight, for a batch whose second half repeats the first half under the null
+        condition; None: no guidance.
     """
 
     words: tf.Tensor
@@ -46,15 +44,14 @@ def sample_scales(
     start: tf.Tensor | None = None,
     base_sampler: Callable[..., Any] = sample,
 ) -> list[tf.Tensor]:
-    """Return the images at every scale, int32 [batch, side, side, channels], smallest first.
+    """Sample images at every scale, int32 [batch, side, side, channels], smallest first.
 
     Args:
       model: the networks.
       inputs: noise, condition and temperatures.
-      size: side of the largest image.
-      start: an image int32 [batch, side, side, channels] to begin with instead of the base; the
-        next one is twice its size. Temperatures still count from the base.
-      base_sampler: `sampler.sample` or an equivalent.
+      size: side of the largest image in pixels.
+      start: images int32 [batch, side, side, channels] to enlarge instead of sampling the base.
+      base_sampler: function with the arguments of `pixelcnn_sampler.sample`.
     """
     sizes = model.sizes[: len(sizes_between(model.config.base_size, size))]
     if start is None:
@@ -69,9 +66,9 @@ def sample_scales(
 def sample_base(
     model: Multiscale, inputs: SamplingInputs, base_sampler: Callable[..., Any] = sample
 ) -> tf.Tensor:
-    """Return the smallest images, int32 [batch, base_size, base_size, channels].
+    """Sample the smallest images, int32 [batch, base_size, base_size, channels].
 
-    Those of a flow are not guided; the twins then have the same base.
+    Images of a flow are not guided; both halves of a doubled batch then get the same base.
     """
     side, network = model.config.base_size, model.base
     words = tf.reshape(inputs.words[:, : side**2], [-1, side, side, inputs.words.shape[-1]])
@@ -86,7 +83,7 @@ def sample_base(
 def upscale(
     model: Multiscale, inputs: SamplingInputs, image: tf.Tensor, temperature: float | tf.Tensor
 ) -> tf.Tensor:
-    """Return images of twice the side, int32, whose group 1 is `image`: three network passes."""
+    """Double the side of images int32 [batch, side, side, channels] by three network passes."""
     side = 2 * image.shape[1]
     condition = model.placed(inputs.condition, side)
     groups = [image]
@@ -104,9 +101,9 @@ def sample_group(
     side: int,
     temperature: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Return one group of the images of a side, int32, given the groups before: one network pass.
+    """Sample a group of images with side `side`, int32, given earlier groups, by one network pass.
 
-    A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
+    For type B, the shallow PixelCNN takes M^2 further steps for all patches at once.
     """
     hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
     return sample_hidden(factor, hidden, words, temperature, inputs.guidance)
@@ -119,15 +116,15 @@ def sample_hidden(
     temperature: float | tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return the pixels of a group, int32 [batch, height, width, channels].
+    """Sample the pixels of a group, int32 [batch, height, width, channels].
 
     Args:
       factor: the network of the group.
-      hidden: the network's hidden state at each pixel of the group.
-      words: uint32 [batch, height, width, noise words]; for type B whole patches.
-      temperature: 1 for the model's own distribution.
-      guidance: weight away from the null condition, for a batch whose second half are twins under
-        that condition; None: no guidance.
+      hidden: the hidden state of each pixel in the group.
+      words: random words, uint32 [batch, height, width, noise words]; whole patches for type B.
+      temperature: 1 samples the model.
+      guidance: guidance weight, for a batch whose second half repeats the first half under the null
+        condition; None: no guidance.
     """
     if factor.output is not None:
         return factor.output.sample(hidden, words, temperature, guidance)
@@ -148,22 +145,14 @@ def sample_hidden(
 def multiscale_words(
     model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel of every image, uint32 [rows, size^2, noise words].
-
-    Args:
-      model: the networks.
-      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [rows], the index of each image under the seed; the same index gives the same
-        image in any batch.
-      size: side of the largest image, in pixels.
-    """
-    return noise.words(seed, rows, 0, size**2, model.noise_words)
+    """Return `pixel_words` of images of a side, uint32 [rows, size^2, noise words]."""
+    return pixel_words(model, seed, rows, size**2)
 
 
 def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:
-    """Return the words of a group of images of a side, uint32 [batch, side / 2, side / 2, ...]."""
+    """Return a group's random words, uint32 [batch, side / 2, side / 2, noise words]."""
     half = side // 2
-    # The words of an image of this side, group after group; group 1 is the smaller image.
+    # Words are ordered by group; group 1 is the smaller image.
     first = (group - 1) * half**2
     return tf.reshape(words[:, first : first + half**2], [-1, half, half, words.shape[-1]])
 
@@ -172,7 +161,7 @@ def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
     """Return one temperature per scale, base first, float32 [scales].
 
     Raises:
-      ValueError: `given` is neither one number nor one per scale.
+      UserError: If `given` is neither one number nor one per scale, or a number is invalid.
     """
     each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
     if len(each) not in (1, scales):

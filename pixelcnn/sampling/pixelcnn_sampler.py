@@ -1,10 +1,10 @@
-"""The cached sampler of a PixelCNN, which does the work of one pixel per pixel.
+"""The cached sampler of a PixelCNN, which evaluates the network only once per pixel.
 
-It draws pixel (y, x) from the words [batch, y, x], as every sampler of `autoregressive.samplers`
-does, so that they agree, and an image is the same in any batch.
+It draws pixel (y, x) from the random words [batch, y, x], like all samplers in
+`autoregressive.samplers`. Therefore they draw the same images, independently of the batch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,11 +17,11 @@ from pixelcnn.networks.raster_scan import Scan, scanned
 
 
 class Prefix(NamedTuple):
-    """The pixels of an image that are given and kept, the prefix of an inpainting.
+    """Pixels to keep at the beginning of images, in raster order; the others are sampled.
 
     Attributes:
       levels: int32 [batch, height, width, channels].
-      count: int32 [], the number of them, in raster order, that are kept; the others are sampled.
+      count: number of pixels to keep, int32 [].
     """
 
     levels: tf.Tensor
@@ -29,30 +29,33 @@ class Prefix(NamedTuple):
 
     @property
     def known(self) -> tf.Tensor:
-        """The number of kept pixels of each row, int32 [batch]."""
+        """The number of pixels to keep in each batch row, int32 [batch]."""
         return tf.fill([tf.shape(self.levels)[0]], self.count)
 
     def over(self, drawn: tf.Tensor, position: int) -> tf.Tensor:
-        """Return drawn images, with the pixels that are kept; `position` is 0, the first pixel."""
+        """Return drawn images after restoring the pixels to keep; `position` must be 0."""
         return tf.where(raster_positions(drawn) + position < self.count, self.levels, drawn)
 
 
 def image_words(
     network: PixelCNN, seed: int | tf.Tensor, rows: tf.Tensor, height: int, width: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel of every image, uint32 [rows, height, width, words].
+    """Return `pixel_words` of images of a shape, uint32 [rows, height, width, noise words]."""
+    words = pixel_words(network, seed, rows, height * width)
+    return tf.reshape(words, [-1, height, width, network.noise_words])
+
+
+def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Return the random words of every pixel of every image, uint32 [rows, pixels, noise words].
 
     Args:
-      network: the PixelCNN.
+      network: a PixelCNN, or all networks of a multiscale model.
       seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
       rows: int32 [rows], the index of each image under the seed; the same index gives the same
         image in any batch.
-      height: height of the images, in pixels.
-      width: width of the images, in pixels.
+      pixels: number of pixels of an image.
     """
-    count = network.output.noise_words
-    words = noise.words(seed, rows, 0, height * width, count)
-    return tf.reshape(words, [-1, height, width, count])
+    return noise.words(seed, rows, 0, pixels, network.noise_words)
 
 
 def sample(
@@ -64,17 +67,17 @@ def sample(
     prediction: tf.Tensor | None = None,
     guidance: float | tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return images int32 [batch, height, width, channels] from the cached sampler.
+    """Sample images int32 [batch, height, width, channels].
 
     Args:
       network: the PixelCNN.
-      words: uint32 [batch, height, width, noise words], its height and width known in Python.
+      words: random words, uint32 [batch, height, width, noise words], with static height and width.
       condition: vector [batch, channels], map [batch, height, width, channels].
-      given: pixels to keep; None: none.
-      temperature: temperature of every draw, 1 for the model's own distribution.
-      prediction: float32 [batch, height, width, channels], added to the network's own.
-      guidance: weight away from the null condition, for a batch whose second half are twins under
-        that condition; None: no guidance.
+      given: pixels to keep, or None.
+      temperature: 1 samples the model.
+      prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
+      guidance: guidance weight, for a batch whose second half repeats the first half under the null
+        condition; None: no guidance.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
@@ -92,7 +95,7 @@ class _Draw(NamedTuple):
     guidance: float | tf.Tensor | None
 
     def pixel(self, y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
-        """Return the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
+        """Return the pixels [batch, channels] at (y, x), kept or sampled."""
         words = self.words[:, y, x]
         sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
         if self.given is None:

@@ -1,4 +1,4 @@
-"""Models and images that come with the package, with their cards."""
+"""Models and images that are shipped with the package."""
 
 import importlib.resources
 from pathlib import Path
@@ -20,19 +20,19 @@ CORPORA = ("digits-64", "digits", "emoji", "objects", "upsample")
 
 
 def folder(name: str) -> Path:
-    """Return the model folder of a shipped model, which `pixelcnn.model.load` reads.
+    """Return the model folder of a shipped model, for `pixelcnn.model.load`.
 
     Raises:
-      UserError: the source has the model, and the wheel that was installed does not.
+      UserError: If the model is only part of the source tree, not of the installed wheel.
     """
     return _packed(name, _here() / FOLDERS[name])
 
 
 def dev_images(name: str) -> Path:
-    """Return the npz file, or folder, of the dev images that a shipped model is evaluated on.
+    """Return the npz file, or folder, of the dev images on which a shipped model is evaluated.
 
     Raises:
-      UserError: the source has the images, and the wheel that was installed does not.
+      UserError: If the images are only part of the source tree, not of the installed wheel.
     """
     photographs = _here() / f"{_corpus(name)}_dev"
     if photographs.exists():
@@ -41,12 +41,12 @@ def dev_images(name: str) -> Path:
 
 
 def classifiers() -> tuple[Path, ...]:
-    """Return the files of the classifiers that evaluate samples of shipped models."""
+    """Return the files of the shipped classifiers."""
     return tuple(sorted(_here().glob("*_classifier.npz")))
 
 
 def classifier(name: str) -> Path | None:
-    """Return the file of a shipped model's classifier; None if it has no classifier."""
+    """Return the file of a shipped model's classifier, or None if there is none."""
     file = _here() / f"{_corpus(name)}_classifier.npz"
     return file if name in FOLDERS and file.exists() else None
 
@@ -57,7 +57,7 @@ def _corpus(name: str) -> str:
 
 
 def _packed(name: str, path: Path) -> Path:
-    """Return the path; raise UserError if the wheel was built without it."""
+    """Return the path; raise a UserError if the wheel was built without it."""
     if path.exists():
         return path
     raise UserError(

@@ -1,1 +1,1 @@
-"""Pipelines: schedules made of building blocks, their simulation, and their execution."""
+"""Pipelines: schedules made of building blocks, and their simulation and execution."""

@@ -1,10 +1,10 @@
-"""Schedules from building blocks: the passes of one microbatch, repeated at an interval.
+"""Build schedules by repeating a block, the passes of one microbatch, at an interval.
 
-A block gives the slots of F, B and W of microbatch 0 on each stage; microbatch j runs j intervals
-later. Repeated without collisions it is a schedule, which is squeezed (Qi et al. 2024, arXiv
-2405.15362, sections 2 and 3). If an activation lives for l slots, those of l / T microbatches are
-live at once, where T is the interval, so the offsets between stages determine the memory. With d
-devices:
+A block contains the slots of F, B and W of microbatch 0 on each stage; microbatch j runs j
+intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (Qi et al.
+2024, arXiv 2405.15362, sections 2 and 3). If an activation lives for l slots, those of l / T
+microbatches are live at once, where T is the interval, so the offsets between stages determine the
+memory. With d devices:
 
     1f1b         one stage per device; F 1 slot after the previous stage's, fused backward 2 slots
                  after it
@@ -26,14 +26,14 @@ V_INTERVAL = 6  # F, B and W of two stages
 
 
 class Block(NamedTuple):
-    """The passes of one microbatch and their repetition.
+    """The passes of one microbatch, and how they are repeated.
 
     Attributes:
       devices: index of the device that holds each stage.
       times: slot of each pass of microbatch 0, by (kind, stage).
-      interval: number of slots between two microbatches of one group.
+      interval: number of slots between microbatches of one group.
       group: number of microbatches in a group.
-      period: number of slots between the starts of two groups.
+      period: number of slots between the starts of consecutive groups.
       fused: whether B and W are one backward pass.
     """
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """Return the block of 1F1B: one stage per device, and d live microbatches on the first of d.
+    """Return the block of 1F1B: one stage per device; device 1 of d keeps d microbatches.
 
     Harlap et al. 2018, PipeDream (arXiv 1806.03377).
     """
@@ -58,8 +58,8 @@ def one_forward_one_backward(devices: int) -> Block:
 def interleaved(devices: int, chunks: int = 2) -> Block:
     """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473).
 
-    Each stage follows the previous one by an interval, so that d microbatches fill the time until
-    the first of them returns to device 0 for its next stage; then the next d follow.
+    Each stage follows the previous one after an interval, so that d microbatches fill the time
+    until the first of them returns to device 0 for its next stage; then the next d follow.
 
     Args:
       devices: number of devices.
@@ -80,12 +80,12 @@ def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
     """Return a block of two stages per device, down the devices and back up.
 
     The waits at the turning points and the order of W are chosen so that the block repeats without
-    a collision, holds the fewest activations and, among those, is shortest.
+    collisions, keeps the fewest activations and, among such blocks, is the shortest.
 
     Args:
       devices: number of devices.
-      offsets: slots from stage to stage of F on the way down, F on the way up, B on the way down, B
-        on the way up (section 3.2 of the paper).
+      offsets: number of slots between stages of F on the way down, F on the way up, B on the way
+        down, and B on the way up (section 3.2 of the paper).
     """
     down, up, back_down, back_up = ([offset] * (devices - 1) for offset in offsets)
     found: list[tuple[int, int, int, Times]] = []
@@ -102,7 +102,7 @@ def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
 
 
 def _add_weights(times: Times, devices: int) -> int | None:
-    """Add W in the free slots; return the peak of live activations, or None for a collision."""
+    """Add W in free slots; return the peak of live activations, or None if passes collide."""
     most = 0
     for device in range(devices):
         stages = device, 2 * devices - 1 - device
@@ -118,7 +118,7 @@ def _add_weights(times: Times, devices: int) -> int | None:
 
 
 def _ends(times: Times, stages: tuple[int, ...], phases: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the peak of live activations for the phases of W, and the slots of W."""
+    """Return the peak of live activations for given phases of W, and the slots of W."""
     T, lives = V_INTERVAL, []
     for stage, phase in zip(stages, phases, strict=True):
         backward = times["B", stage]
@@ -138,7 +138,7 @@ BLOCKS: dict[str, Callable[[int], Block]] = {
 
 
 def schedule(name: str, devices: int, microbatches: int) -> Schedule:
-    """Return the named schedule for a number of devices and microbatches, squeezed.
+    """Return the named schedule, squeezed, for given numbers of devices and microbatches.
 
     Raises:
       UserError: the name is not in BLOCKS, or a number is below one.
@@ -153,7 +153,7 @@ def schedule(name: str, devices: int, microbatches: int) -> Schedule:
 
 
 def repeat(name: str, block: Block, microbatches: int) -> Schedule:
-    """Return the block's passes of all microbatches, neither squeezed nor filled."""
+    """Return a schedule that repeats a block for all microbatches, neither squeezed nor filled."""
     starts = [
         number % block.group * block.interval + number // block.group * block.period
         for number in range(microbatches)

@@ -1,4 +1,4 @@
-"""`onepass pipeline`: time and memory of each kind of schedule, before a pipeline exists."""
+"""`onepass pipeline`: compare time and memory of schedules before building a pipeline."""
 
 import dataclasses
 import json
@@ -26,21 +26,21 @@ class PipelineArguments:
     devices: int
     """Number of devices that hold the network."""
     microbatches: int
-    """Number of parts of a batch."""
+    """Number of microbatches in a batch."""
     forward: float = 1.0
     """Duration of the forward pass of a device's share of the network, any unit."""
     backward: float = 1.0
-    """Duration of the gradient of its input, same unit."""
+    """Duration of computing the gradient of its input, in the same unit."""
     weights: float = 1.0
-    """Duration of the gradient of its weights, same unit."""
+    """Duration of computing the gradient of its weights, in the same unit."""
     communication: float = 0.0
-    """Time from one device to the next, same unit."""
+    """Transfer time from one device to the next, in the same unit."""
     json: Path | None = None
-    """File for the table as JSON."""
+    """File to write the table to, as JSON."""
     plot: Path | None = None
-    """File for an image of all schedules: .png, .svg or .pdf."""
+    """File to draw all schedules in: .png, .svg or .pdf."""
     trace: Path | None = None
-    """File for a Chrome trace of all schedules."""
+    """File to write a Chrome trace of all schedules to."""
 
 
 def run(arguments: list[str], parse: Callable[..., PipelineArguments]) -> int:
@@ -61,7 +61,7 @@ def run(arguments: list[str], parse: Callable[..., PipelineArguments]) -> int:
 
 
 def table(simulations: Sequence[Simulation]) -> str:
-    """Return a table, with throughput and memory as ratios to the first simulation."""
+    """Return a table with throughput and memory relative to the first simulation."""
     head = (
         f"{'schedule':13s}{'time':>9s}{'bubble':>9s}{'throughput':>12s}{'peak':>7s}{'memory':>8s}"
     )
@@ -94,11 +94,11 @@ def to_json(simulations: Sequence[Simulation]) -> dict:
 
 
 COLOURS = {"F": ("#9ecae1", "#3182bd"), "B": ("#a1d99b", "#31a354"), "W": ("#fdd0a2", "#e6550d")}
-MICROSECONDS = 1000  # in a trace per unit of time
+MICROSECONDS = 1000  # in a trace, per unit of time
 
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Write an image with one row per device for every simulation, and its peak activations."""
+    """Draw every simulation with one row per device, and its peak activations."""
     from matplotlib.figure import Figure
 
     from foundation.atomic_files import replacing  # imports NumPy
@@ -145,9 +145,9 @@ def _draw_passes(axes: "Axes", simulation: Simulation, latest: float) -> None:
 
 
 def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Write a Chrome trace: one process per simulation, thread per device, event per pass.
+    """Write a Chrome trace with a process per simulation, a thread per device, an event per pass.
 
-    Perfetto and chrome://tracing show it, with live activations as counters.
+    Perfetto and chrome://tracing can show it, with live activations as counters.
     """
     from foundation.atomic_files import write_text
 

@@ -1,4 +1,4 @@
-"""Execution of a network's exported stages on JAX devices, by a schedule.
+"""Execute a network's exported stages on JAX devices according to a schedule.
 
 JAX dispatches asynchronously: the passes are dispatched in the order of their slots, and each runs
 when its device is free and its inputs have arrived.
@@ -27,18 +27,18 @@ Arrays = dict[str, jax.Array]
 
 
 class Pipeline:
-    """Stages written by `export.export_stages`, each on the device that a schedule assigns.
+    """Stages that `export.export_stages` wrote, each on the device that a schedule assigns.
 
     Attributes:
-      peaks: largest amount of activations that were live at once on each device in the last step;
-        1 is a device's share of the stages for one microbatch.
-      peak_bytes: largest number of bytes that each device kept between passes, including those
+      peaks: largest amount of activations that were live at the same time on each device in the
+        last step; 1 is a device's share of the stages for one microbatch.
+      peak_bytes: largest number of bytes that each device kept between passes, including tensors
         that B keeps for W.
 
     Args:
       folder: the folder that `export.export_stages` wrote.
       schedule: a schedule with as many stages as the export.
-      devices: devices of JAX, one for each device of the schedule; None: the first ones.
+      devices: JAX devices, one for each device of the schedule; None: the first ones.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):
@@ -62,7 +62,7 @@ class Pipeline:
         }
 
     def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-        """Return the loss of a batch and its gradients by variable, as means over the microbatches.
+        """Return a batch's loss and gradients by variable, as means over the microbatches.
 
         Args:
           batch: arrays [rows, ...] by name; the rows are divided evenly into the schedule's
@@ -81,11 +81,11 @@ class Pipeline:
         return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
 
     def call(self, each: Pass, given: Mapping) -> Arrays:
-        """Return the outputs of a pass, by name; inputs on other devices are transferred."""
+        """Run a pass and return its outputs by name; inputs on other devices are transferred."""
         return self._passes[each.kind, each.stage](given)
 
     def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Return those of the arrays that the pass takes as inputs."""
+        """Return the arrays that a pass takes as inputs."""
         return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -98,7 +98,7 @@ class Pipeline:
 
 
 class _Compiled:
-    """One pass of one stage on its device, with the weights that it reads."""
+    """A compiled pass of a stage on its device, with the weights that it reads."""
 
     def __init__(self, folder: Path, described: dict, weights: Mapping, device: jax.Device):
         self.inputs, self._captured, self._outputs = (
@@ -115,7 +115,7 @@ class _Compiled:
 
 
 class _Step:
-    """The live arrays while the microbatches of a batch pass through the pipeline."""
+    """The state of one step: the live arrays of a batch's microbatches."""
 
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
         self._pipeline, self._microbatches = pipeline, microbatches

@@ -1,4 +1,4 @@
-"""Export of a pipeline's stages as StableHLO: passes F, B and W of each, to be run by JAX.
+"""Export a pipeline's stages as StableHLO, with passes F, B and W of each, to run with JAX.
 
 A stage and its gradient are traced into one graph, which is then cut:
 
@@ -6,7 +6,7 @@ A stage and its gradient are traced into one graph, which is then cut:
     B  further operations that the gradients of the inputs need
     W  further operations that the gradients of the variables need
 
-A tensor that crosses a cut is kept from one function to the next, unless it depends on no input:
+A tensor that crosses a cut is passed from one function to the next unless it depends on no input:
 variables are read, and constants computed, on both sides. Shapes are static and therefore constant.
 """
 
@@ -26,11 +26,11 @@ from replicator.portable.manifest import manifest_of, write_manifest
 Tensors = dict[str, tf.Tensor]
 Specs = dict[str, tf.TensorSpec]
 PureFn = Callable[[Tensors], Tensors]
-OF_SHAPES = ("Shape", "ShapeN")  # operations that read no values
+OF_SHAPES = ("Shape", "ShapeN")  # operations that read only shapes
 
 
 class Part(NamedTuple):
-    """A function from a dict to a dict of tensors, with its input and output specs in order."""
+    """A function from tensors to tensors by name, with its input and output specs in order."""
 
     run: PureFn
     inputs: Specs
@@ -46,17 +46,16 @@ def split(
     W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them.
 
     Args:
-      run: the stage, a differentiable function that returns float tensors by name, given tensors
-        by name.
+      run: the stage, a differentiable function from tensors by name to float tensors by name.
       inputs: static shapes and dtypes of the stage's inputs.
-      variables: the variables that get a gradient; others that the stage reads are frozen.
+      variables: the variables that get gradients; other variables that the stage reads are frozen.
     """
     graph, known = _traced(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
     coming, leaving, found = (known[kind] for kind in ("coming", "leaving", "found"))
     varying = _reached_from([*given.values(), *coming.values()])
     starts = {t.op for t in coming.values()}
-    # Every operation belongs to the first pass that needs it; later passes get its result.
+    # Every operation belongs to the first pass that needs it; later passes receive its result.
     forward = _ancestors(returned.values()) | {t.op for t in given.values()}
     backward = _ancestors(leaving.values()) - forward - starts
     weights = _ancestors(found.values()) - forward - backward - starts
@@ -82,7 +81,7 @@ def split(
 
 def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
     """Return the function of a traced graph from the tensors `takes` to the tensors `gives`."""
-    # Shapes are static: as constants they save a part from keeping a tensor only for its shape.
+    # Shapes are static; as constants, they avoid keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
         output.name: (source.shape.as_list(), output.dtype)
@@ -128,7 +127,7 @@ def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.G
 def _traced(
     run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
 ) -> tuple[tf.Graph, dict[str, Tensors]]:
-    """Return the graph of a stage with its gradient, and the tensors at the ends of both."""
+    """Return the graph of a stage and its gradient, and the input and output tensors of both."""
     known: dict[str, Tensors] = {}
 
     @tf.function(autograph=False, input_signature=list(inputs.values()))
@@ -138,7 +137,7 @@ def _traced(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([floats, list(variables.values())])
             outputs = {name: tf.identity(tensor) for name, tensor in run(dict(given)).items()}
-        # The gradients of the outputs come from the next stage, when B runs.
+        # The gradients of the outputs come from the next stage when B runs.
         coming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in outputs.values()]
         sources = [floats, dict(variables)]
         leaving, found = tape.gradient(list(outputs.values()), sources, coming, "zero")
@@ -155,7 +154,7 @@ def _gradients(tensors: Tensors) -> Tensors:
 
 
 def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.Operation]:
-    """Return the operations that tensors need, beyond tensors known by reference."""
+    """Return the operations that compute tensors, stopping at tensors known by reference."""
     found: set[tf.Operation] = set()
     waiting = [tensor for tensor in tensors if tensor.ref() not in known]
     while waiting:
@@ -167,7 +166,7 @@ def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.O
 
 
 def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
-    """Return references to all tensors that depend on any of these."""
+    """Return references to all tensors that depend on any of the given tensors."""
     found, waiting = set(), list(tensors)
     while waiting:
         tensor = waiting.pop()
@@ -179,7 +178,7 @@ def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
 
 
 def _crossing(ends: Iterable[tf.Tensor], operations: set[tf.Operation], varying: set) -> list:
-    """Return references to the varying tensors that the operations or ends take from elsewhere."""
+    """Return references to varying tensors that the operations or ends take from outside."""
     taken = [*ends, *(t for operation in operations for t in operation.inputs)]
     found = [t.ref() for t in taken if t.op not in operations and t.ref() in varying]
     return sorted(set(found), key=lambda reference: reference.deref().name)
@@ -189,9 +188,9 @@ class Stage(NamedTuple):
     """Consecutive layers of a network.
 
     Attributes:
-      run: returns float tensors by name, given the previous stage's outputs and the entries of the
-        batch, by name; the last stage returns only the `loss` [].
-      batch: names of the entries of the batch.
+      run: function from the previous stage's outputs and the entries of the batch, by name, to
+        float tensors by name; the last stage returns only the `loss` [].
+      batch: names of the batch entries that the stage reads.
       variables: trained variables by name, at least one.
       frozen: other variables that the stage reads, by name.
     """
@@ -205,11 +204,11 @@ class Stage(NamedTuple):
 def export_stages(
     folder: Path, stages: Sequence[Stage], batch_spec: Mapping[str, tf.TensorSpec]
 ) -> Path:
-    """Write the passes of every stage and the weights for `execution.Pipeline`.
+    """Write the passes of every stage, and the weights, for `execution.Pipeline`.
 
     Args:
       folder: folder to write to, created if missing.
-      stages: stages of the network, first to last.
+      stages: stages of the network in order.
       batch_spec: static shape and dtype of every entry of a microbatch.
 
     Returns:

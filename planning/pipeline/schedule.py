@@ -1,14 +1,14 @@
-"""Schedules of pipelines: the device and the time slot of every pass of every microbatch.
+"""Pipeline schedules: the device and the time slot of every pass of every microbatch.
 
-A network is cut into S stages, each on one device. For every microbatch a stage runs
+A network is cut into S stages, each on one device. For every microbatch, a stage runs
 
     F  the forward pass,               after F of stage s - 1
     B  the gradient of its input,      after F of stage s and B of stage s + 1
     W  the gradient of its weights,    after B of stage s
 
-(Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362). The activations
-of a stage's microbatch are live from the start of F to the end of W. If the backward pass is not
-split, W follows B at once and stage s - 1 waits for both.
+(Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362). A stage's
+activations for a microbatch are live from the start of F to the end of W. If the backward pass is
+not split, W follows B immediately, and stage s - 1 waits for both.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = ("F", "B", "W")
-# Names in exported stages: tensors kept for another pass, gradients, the loss, and the file.
+# Names in exported stages: tensors kept for a later pass, gradients, the loss, the weights file.
 KEPT, GRADIENT, LOSS, WEIGHTS = "kept/", "gradient/", "loss", "weights.npz"
 
 
 class Pass(NamedTuple):
-    """One pass, F, B or W, of a stage and a microbatch, which takes one slot."""
+    """One pass (F, B or W) of a stage and a microbatch, which takes one slot."""
 
     kind: str
     stage: int
@@ -36,7 +36,7 @@ class Schedule:
     Attributes:
       name: name of the kind of schedule.
       devices: the device of each stage.
-      slots: the time slot of each pass; every pass takes one slot.
+      slots: the time slot of each pass, all of equal length.
       fused: whether B and W are one backward pass.
     """
 
@@ -73,15 +73,15 @@ class Schedule:
             yield Pass("F", stage - 1, microbatch)
 
     def in_order(self) -> list[Pass]:
-        """Return all passes by slot, and within a slot by device."""
+        """Return all passes, sorted by slot and then by device."""
         return sorted(self.slots, key=lambda each: (self.slots[each], self.devices[each.stage]))
 
     def rows(self) -> list[tuple[int, int, Pass]]:
-        """Return (device, slot, pass) of every pass, in order."""
+        """Return (device, slot, pass) for every pass, in order."""
         return [(self.devices[p.stage], self.slots[p], p) for p in self.in_order()]
 
     def peaks(self, shares: Sequence[float] | None = None) -> list[float]:
-        """Return the most live activations per device, weighted by each stage's share (or 1)."""
+        """Return each device's peak of live activations, weighted by each stage's share (or 1)."""
         live, peaks = [0.0] * self.num_devices, [0.0] * self.num_devices
         for device, _, (kind, stage, _) in self.rows():
             share = shares[stage] if shares else 1
@@ -91,7 +91,7 @@ class Schedule:
         return peaks
 
     def check(self) -> None:
-        """Raise ValueError unless every pass runs once, after its needs, in a slot of its own."""
+        """Raise ValueError unless every pass runs once, after its needs, in a separate slot."""
         counts = range(len(self.devices)), range(self.num_microbatches)
         missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
         if missing:
@@ -107,7 +107,7 @@ class Schedule:
 
 
 def squeeze(schedule: Schedule) -> Schedule:
-    """Return the schedule with every pass as early as its needs and its device's order allow."""
+    """Move every pass as early as its dependencies and the order on its device allow."""
     slots: dict[Pass, int] = {}
     idle = [0] * schedule.num_devices
     for each in schedule.in_order():
@@ -118,11 +118,11 @@ def squeeze(schedule: Schedule) -> Schedule:
 
 
 def fill(schedule: Schedule) -> Schedule:
-    """Move passes into the idle slots at both ends, then squeeze; the peak is unchanged.
+    """Move passes into idle slots at both ends, then squeeze; the peak is unchanged.
 
-    Warm-up takes passes from later slots. Cool-down is its mirror image: with time reversed,
-    lifetimes start with W and end with F. There, a W that waits leaves its slot to a B that other
-    devices need.
+    Idle slots of the warm-up take passes from later slots. The cool-down is the mirror image: with
+    time reversed, lifetimes start with W and end with F. There, a W that can wait leaves its slot
+    to a B that other devices need.
     """
     limit, last = max(schedule.peaks()), max(schedule.slots.values())
     needs = {each: list(schedule.needs(each)) for each in schedule.slots}
@@ -144,9 +144,9 @@ def _earlier(
     ends: tuple[str, str],
     limit: float,
 ) -> dict[Pass, int]:
-    """Return each pass in the first idle slot after its needs, within the limit of activations.
+    """Return each pass's first idle slot after its needs, within the limit of activations.
 
-    The passes of the kinds in `ends` start and end the lifetime of activations.
+    `ends` are the kinds of passes that start and end the lifetime of activations.
     """
     begin, end = ends
     live = _live(schedule, slots, begin, end)
@@ -156,7 +156,8 @@ def _earlier(
         device, slot = schedule.devices[each.stage], slots[each]
         first = max([0, *(moved[need] + 1 for need in needs[each])])
         if each.kind == begin:
-            # It adds to all slots up to its old one, so it stays behind the last that is full.
+            # It adds an activation to all slots up to its old one, so it stays after the last full
+            # slot.
             full = (t for t in range(slot - 1, first - 1, -1) if live[device][t] >= limit)
             first = next(full, first - 1) + 1
         idle = (t for t in range(first, slot) if (device, t) not in taken)
@@ -171,7 +172,7 @@ def _earlier(
 
 
 def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -> list[list[int]]:
-    """Return the live activations per device and slot, including both ends of lifetimes."""
+    """Return the number of live activations per device and slot, including ends of lifetimes."""
     changes = [[0] * (max(slots.values()) + 2) for _ in range(schedule.num_devices)]
     for each, slot in slots.items():
         changes[schedule.devices[each.stage]][slot] += each.kind == begin
@@ -180,5 +181,5 @@ def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -
 
 
 def function_name(stage: int, kind: str) -> str:
-    """Return the name of a pass among the functions of an exported folder."""
+    """Return the name of a pass's function in an exported folder."""
     return f"stage_{stage}_{kind}"

@@ -1,10 +1,10 @@
-"""Time and memory of a schedule, given the durations of its passes.
+"""Simulate time and memory of a schedule, given the durations of its passes.
 
     start(p) = max(end of the pass before p on its device,
                    end(q) + communication(q, p) for every q that p needs)
     bubble   = 1 - work of all devices / (devices * makespan)
 
-Communication takes time between two devices and none within one; it overlaps with the passes.
+Communication takes time only between different devices, and overlaps with the passes.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Durations:
 
     Attributes:
       forward, backward, weights: durations of the passes F, B and W.
-      communication: time that a stage's output takes from one device to another.
+      communication: time to send a stage's output from one device to another.
     """
 
     forward: float = 1.0
@@ -32,14 +32,14 @@ class Durations:
     communication: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise UserError for a duration that is not a positive, finite time."""
+        """Raise UserError for an infinite or non-positive duration; communication may be 0."""
         for name, value in dataclasses.asdict(self).items():
             if not (0 <= value < math.inf and (value or name == "communication")):
                 least = "0 or more" if name == "communication" else "above 0"
                 raise UserError(f"`{name}` must be {least} and finite, got {value}.")
 
     def of(self, kind: str) -> float:
-        """Return the duration of a pass F, B or W."""
+        """Return the duration of a pass of kind F, B or W."""
         return {"F": self.forward, "B": self.backward, "W": self.weights}[kind]
 
 
@@ -50,10 +50,10 @@ class Simulation:
     Attributes:
       schedule: the schedule that was simulated.
       spans: start and end of every pass.
-      peaks: largest amount of activations that are live at once on each device; 1 is the amount of
+      peaks: largest amount of activations live at the same time on each device; 1 is the amount of
         a device's mean share of the network for one microbatch.
       makespan: end of the last pass.
-      bubble: the share of the devices' time in which they wait.
+      bubble: share of the devices' time that they spend waiting.
     """
 
     schedule: Schedule
@@ -68,10 +68,10 @@ def simulate(
     durations: Durations = Durations(),
     shares: Sequence[float] | None = None,
 ) -> Simulation:
-    """Return the simulation of a schedule, with every device in the schedule's order.
+    """Simulate a schedule, with the passes on every device in the schedule's order.
 
     Args:
-      schedule: a schedule of `building_blocks.schedule`.
+      schedule: a schedule, such as a result of `building_blocks.schedule`.
       durations: durations of the passes, and of the communication between them.
       shares: work and activations of each stage, 1 being a device's mean share of the network;
         by default all stages are equal.
@@ -99,7 +99,7 @@ def compare(
     microbatches: int,
     durations: Durations = Durations(),
 ) -> list[Simulation]:
-    """Return simulations of every kind of schedule of one network, 1F1B first.
+    """Simulate every kind of schedule for one network, 1F1B first.
 
     Raises:
       UserError: the number of devices or microbatches is below 1.

@@ -1,8 +1,8 @@
-"""A network's stages on devices: schedule, step time and memory per device.
+"""Predict step time and memory per device of a network's pipeline schedules.
 
-For a step that takes T seconds on one device, in m microbatches, a device's mean share among d
-devices takes T / (d m) per microbatch, a third each for F, B and W; stages differ by their work.
-Memory between the passes is that of the compiled step's temporaries, divided in the same way.
+If a step takes T seconds on one device, a device's mean share among d devices takes T / (d m) for
+each of m microbatches, a third each for F, B and W; stages differ by their work. The memory between
+passes is the memory of the compiled step's temporaries, divided in the same way.
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ LIVING = "temporaries"  # the compiler's term for memory that lives within a ste
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """The natural stages of a network, as in a manifest's "pipeline".
+    """The smallest stages into which a network can be cut, as in a manifest's "pipeline".
 
     Attributes:
       work: amount of work of each stage, in any unit.
-      passed_bytes: number of bytes that a stage passes to the next for each row.
+      passed_bytes: number of bytes that a stage passes to the next one for each row.
     """
 
     work: tuple[float, ...]
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Return the work of `count` groups of consecutive stages, with the least possible maximum.
+        """Return the work of `count` groups of consecutive stages, with the smallest maximum.
 
-        Among equally good solutions, the earlier groups are shorter.
+        Among equally good solutions, the one with shorter earlier groups is chosen.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
@@ -44,7 +44,7 @@ class Stages:
 
         @functools.cache
         def largest(first: int, runs: int) -> float:
-            """Return the largest work when the stages starting at `first` form `runs` groups."""
+            """Return the smallest maximum for the stages from `first` on in `runs` groups."""
             if runs == 1:
                 return ends[-1] - ends[first]
             lasts = range(first + 1, total - runs + 2)
@@ -53,7 +53,8 @@ class Stages:
                 default=math.inf,
             )
 
-        # The first cut that leaves the best bound in reach for the rest: earlier runs are shorter.
+        # Choose the first cut from which the rest can reach the best bound: earlier groups are
+        # shorter.
         bound, cuts = largest(0, count), [0]
         for left in range(count - 1, 0, -1):
             lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)
@@ -63,7 +64,7 @@ class Stages:
 
 @dataclasses.dataclass(frozen=True)
 class PipelineStep:
-    """A simulated schedule: seconds of a step and bytes of the device that holds or sends most."""
+    """A simulated schedule: its timeline, and the memory of the device that holds most."""
 
     schedule: str
     microbatches: int
@@ -80,9 +81,9 @@ def pipeline_steps(
     memory: dict[str, int],
     network: Network,
 ) -> Iterator[PipelineStep]:
-    """Yield every schedule with enough stages, for each number of microbatches.
+    """Yield a step for every schedule that the stages allow and each number of microbatches.
 
-    A step on one device takes `seconds` and `memory`, bytes by use; microbatches divide the `rows`
+    A step on one device takes `seconds` and `memory` (bytes by use); microbatches divide the `rows`
     of a batch.
     """
     counts = [count for count in range(2, rows + 1) if rows % count == 0]
@@ -99,7 +100,7 @@ def pipeline_steps(
         for device, share in zip(made.devices, shares, strict=True):
             loads[device] += share
         kept = sum(size for use, size in memory.items() if use != LIVING)
-        # Weights and the like follow the stages of a device, temporaries its live microbatches.
+        # Weights, gradients and moments are divided like stages, temporaries by live microbatches.
         held = [
             (kept * load + memory.get(LIVING, 0) * peak / count) / devices
             for load, peak in zip(loads, found.peaks, strict=True)
@@ -108,7 +109,7 @@ def pipeline_steps(
 
 
 def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
-    """Return the passes as events, with one resource per device."""
+    """Return a timeline of the passes, with one resource per device."""
     events = [
         Event(f"{each.kind}{each.stage}.{each.microbatch}", each.kind, f"{COMPUTE} {device}",
               found.spans[each][0], found.spans[each][1] - found.spans[each][0])
@@ -118,7 +119,7 @@ def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
 
 
 def _messages(schedule: Schedule) -> int:
-    """Return the most messages a device sends per step to its neighbours."""
+    """Return the largest number of messages that a device sends to neighbours per step."""
     sent = [0] * schedule.num_devices
     for here, there in itertools.pairwise(schedule.devices):
         if here != there:

@@ -1,1 +1,1 @@
-"""Reductions, gathers and broadcasts over replicas, of any dtype and in the same order on all."""
+"""Reduce, gather and broadcast over replicas, for any dtype, in the same order on all replicas."""

@@ -1,7 +1,7 @@
-"""Checks that every replica calls the same collectives in the same order with equal shapes.
+"""Check that all replicas call the same collectives in the same order with equal shapes.
 
-A collective that one replica calls and another does not would wait forever. The calls of each
-replica are therefore recorded while its step is traced, and compared before anything runs.
+A collective that only some replicas call would wait forever. Therefore the calls of each replica
+are recorded while its step is traced, and compared before anything runs.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from foundation.errors import UserError
 
-_NEIGHBOURS = 3  # calls shown before and after the one that differs
-# TensorFlow's messages: between workers, and between the devices of one.
+_NEIGHBOURS = 3  # calls shown before and after the first difference
+# TensorFlow's messages about different shapes, between workers and between a worker's devices.
 _OTHER_SHAPES = (
     r"expected shape (\[.*?\]) but another member in the group expected shape (\[.*?\])",
     r"must have the same size and shape\.\s+Input 0: (\[.*?\]) != input \d+: (\[.*?\])",
@@ -22,11 +22,11 @@ _OTHER_SHAPES = (
 
 
 class CollectiveOrderError(UserError):
-    """Replicas, or workers, call different collectives."""
+    """Replicas or workers call different collectives."""
 
 
 def call_text(primitive: str, tensors: Iterable[tf.Tensor]) -> str:
-    """Return a call with the types and shapes of its tensors, e.g. `all_sum(float32[2,3])`."""
+    """Return a call with its tensors' dtypes and shapes as text, e.g. `all_sum(float32[2,3])`."""
     return f"{primitive}({', '.join(_spec(tensor) for tensor in tensors)})"
 
 
@@ -38,7 +38,7 @@ def _spec(tensor: tf.Tensor) -> str:
 
 
 class CollectiveRecord:
-    """The collectives that the replicas of this process call in one trace of a step."""
+    """A record of the collectives that this process's replicas call in one trace of a step."""
 
     def __init__(self) -> None:
         self._calls: dict[int, list[str]] = {}
@@ -51,7 +51,7 @@ class CollectiveRecord:
             self._calls[replica] = []
 
     def note(self, replica: int, call: str) -> None:
-        """Append a call; raise CollectiveOrderError if another replica's call here differs."""
+        """Append a call; raise CollectiveOrderError if it differs from another replica's."""
         with self._lock:
             calls = self._calls[replica]
             calls.append(call)
@@ -76,7 +76,7 @@ class CollectiveRecord:
                     )
 
     def calls(self) -> list[str]:
-        """Return the calls of a replica, which are the same for all."""
+        """Return the calls of one replica; they are the same for all replicas."""
         return next(iter(self._calls.values()), [])
 
 

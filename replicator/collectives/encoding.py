@@ -1,8 +1,8 @@
-"""Encodings of tensors of any dtype as float32, float64 or int64, the dtypes that are summed.
+"""Encode tensors of any dtype as float32, float64 or int64, the dtypes that can be summed.
 
 There are two encodings: as numbers, for sums, and as bits, for values that must arrive unchanged.
 int32 is not used because TensorFlow keeps it on the host, and mirrored strategies cannot reduce
-several of them at once. A TPU, which sums int32 but not int64, sums the 64 bits in four limbs.
+several of them at once. A TPU sums int32 but not int64, so it sums the 64 bits in four limbs.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def from_bits(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def to_limbs(tensor: tf.Tensor) -> tf.Tensor:
-    """Return int64 [...] as int32 [..., 4] of 16 bits each; 32,768 of them sum without a wrap."""
+    """Split int64 [...] into int32 [..., 4] of 16 bits; up to 32,768 sum without overflow."""
     return tf.cast(tf.bitcast(tensor, tf.uint16), tf.int32)
 
 

@@ -1,7 +1,7 @@
-"""Reduce, gather and broadcast with their gradients, from one collective: the sum over replicas.
+"""Reduce, gather and broadcast with gradients, all based on one collective, the sum.
 
-Each function takes a Replicator within a step and a list of tensors. Gradients are those of the sum
-of the losses of all replicas: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
+Each function takes a Replicator inside a step and a list of tensors. Gradients are derivatives of
+the sum of all replicas' losses: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Map = Callable[[Tensors], Tensors]
 
 
 class Replicas(Protocol):
-    """The part of a replicator that the primitives use, within a step."""
+    """The interface of a replicator that the primitives use inside a step."""
 
     num_replicas: int
 
@@ -35,7 +35,7 @@ Primitive = Callable[[Replicas, Tensors], Tensors]
 
 
 def reducer(name: str) -> Primitive:
-    """Return the function of a reducer: sum, mean, min or max; or raise ValueError."""
+    """Return the reduction named sum, mean, min or max; raise ValueError for another name."""
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
@@ -131,7 +131,7 @@ def broadcast_from(source: int) -> Primitive:
 def _bits_summed(
     replicator: Replicas, tensors: Tensors, prepare: Callable[[tf.Tensor], tf.Tensor]
 ) -> Tensors:
-    """Sum tensors as integers of the same bits, exactly for every dtype, including -0.0 and NaN."""
+    """Sum tensors as integers with the same bits: exact for every dtype, even for -0.0 and NaN."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
         width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])

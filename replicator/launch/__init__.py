@@ -1,1 +1,1 @@
-"""The processes of a cluster: TF_CONFIG, start and end."""
+"""Start, supervise and end the processes of a cluster."""

@@ -11,20 +11,20 @@ class LaunchArguments:
     """The number of processes and their machines."""
 
     workers: int | None = None
-    """Processes that train; None: 2, or the number of --hosts."""
+    """Number of processes that train; None: 2, or the number of --hosts."""
     servers: int = 0
-    """Parameter servers; if any, a chief is added, and the workers run steps without waiting for
-    each other."""
+    """Number of parameter servers; if above 0, a chief is added, and workers run steps without
+    waiting for each other."""
     restarts: int = 0
-    """Maximum restarts after a signal ends a process or one hangs: of all processes, or of the
-    worker alone if there are servers."""
+    """Maximum number of restarts after a signal ends a process or a process hangs: of all
+    processes, or only of the worker if there are servers."""
     grace_seconds: float = 30.0
     """Seconds between asking a process to end and killing it."""
     log_dir: Path | None = None
     """Folder for a copy of each task's output, such as worker-1.log."""
     hosts: str = ""
-    """HOST:PORT,... of other machines, one per task: the one that writes to disk, then workers,
-    then servers. Start nothing, and print the command for each."""
+    """HOST:PORT,... of other machines, one per task: the task that writes to disk, then workers,
+    then servers. Print the command for each machine instead of starting anything."""
 
     @property
     def addresses(self) -> list[str]:

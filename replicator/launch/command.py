@@ -28,9 +28,9 @@ def run(
     """Run `onepass launch ARGUMENTS` and return the exit status.
 
     Args:
-      arguments: words of the command line after `launch`.
-      parse: reads a dataclass from words.
-      own_program: words of the command that runs this installation of onepass.
+      arguments: command-line arguments after `launch`.
+      parse: function that parses arguments into a dataclass.
+      own_program: the command that runs this installation of onepass, as a list of words.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)
@@ -88,7 +88,7 @@ def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) ->
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
-    """Return the command, with the word onepass replaced by this installation's."""
+    """Return the command, with the program `onepass` replaced by this installation."""
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
     if command[0] in OWN_PROGRAMS[:1]:

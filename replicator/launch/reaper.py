@@ -1,13 +1,13 @@
-"""Run a command, and end every process that it leaves behind or that outlives its launcher.
+"""Run a command, and end all its processes that are left over or outlive the launcher.
 
     python reaper.py GRACE_SECONDS COMMAND ...    a program: the standard library only
 
-Standard input is a pipe whose other end is held only by the launcher. A byte in it kills every
-process that the command has started. End of file, which follows the end of the launcher, even by
+Standard input is a pipe whose other end only the launcher has open. A byte in it kills every
+process that the command has started. End of file, which occurs when the launcher ends, even by
 SIGKILL, sends them SIGTERM and, GRACE_SECONDS later, SIGKILL. Other signals are forwarded to the
-command's process group. Processes that the command leaves running are ended in the same way: as a
-subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) this process adopts them. The exit status is the
-command's; if a signal ended the command, the same signal ends this process.
+command's process group. Processes that the command leaves running are ended in the same way,
+because this process adopts them as a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The exit status
+is the command's; if a signal ended the command, the same signal ends this process.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ CANNOT_RUN = 127
 
 
 class Reaper:
-    """A running command, whose processes are killed `grace_seconds` after SIGTERM."""
+    """A running command whose processes are killed `grace_seconds` after SIGTERM."""
 
     def __init__(self, grace_seconds: float, command: list[str]):
         self._grace_seconds = grace_seconds
@@ -74,7 +74,7 @@ class Reaper:
             self._terminate()
 
     def _terminate(self) -> None:
-        """Send SIGTERM, unless a signal was forwarded, and set the time of SIGKILL."""
+        """Send SIGTERM unless a signal was forwarded, and set the time for SIGKILL."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace_seconds
         if not self._was_signalled:

@@ -1,4 +1,4 @@
-"""A task of a cluster as a process of this machine, under a reaper, with its output."""
+"""A cluster's task as a process on this machine, run under a reaper."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ from pathlib import Path
 from replicator.launch import reaper as reaper
 from replicator.launch.tf_config import Task
 
-MAX_LINE_BYTES = 1 << 20  # then a line is cut, if a program writes no breaks
+MAX_LINE_BYTES = 1 << 20  # longer lines are cut
 
 
 class SupervisedProcess:
-    """The running command of a task.
+    """The process that runs a task's command.
 
-    The command's environment has TF_CONFIG and what `environment` adds. Once this process has
-    ended, the command has `grace_seconds` between SIGTERM and SIGKILL. Its output is also appended
-    to a file in `log_folder`, if given.
+    The command's environment contains TF_CONFIG and the variables in `environment`. When the
+    launcher ends, the command has `grace_seconds` between SIGTERM and SIGKILL. If `log_folder` is
+    given, output is also appended to a file in it.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class SupervisedProcess:
         log_folder: Path | None,
     ):
         self.task = task
-        # After the end: 0 to 255, or minus the number of the signal that ended it.
+        # Exit status after the end: 0 to 255, or minus the number of the signal that ended it.
         self.status: int | None = None
         self._unfinished = b""
         self._settings = (command, environment, grace_seconds, log_folder)
@@ -45,12 +45,12 @@ class SupervisedProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **variables},
-            start_new_session=True,  # so that Ctrl-C reaches it through this process only
+            start_new_session=True,  # Ctrl-C reaches it only through this process
         )
         os.set_blocking(self.fileno(), False)
 
     def restarted(self) -> "SupervisedProcess":
-        """Return a new process of the same task."""
+        """Start and return a new process for the same task."""
         return SupervisedProcess(self.task, *self._settings)
 
     def fileno(self) -> int:
@@ -82,7 +82,7 @@ class SupervisedProcess:
     def lines(self, is_last: bool = False) -> list[bytes]:
         """Return the lines written since the last call, prefixed with the task's name.
 
-        With `is_last`, read to the end, and return an unfinished line too.
+        If `is_last`, read to the end, and include an unfinished line.
         """
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
@@ -100,7 +100,7 @@ class SupervisedProcess:
         return [prefix + line.rstrip(b"\r") + b"\n" for line in lines]
 
     def close(self) -> None:
-        """Kill the process if it runs, and close its files."""
+        """Kill the process if it is running, and close its files."""
         self.kill()
         self._reaper.wait()
         for pipe in (self._reaper.stdin, self._reaper.stdout):

@@ -1,4 +1,4 @@
-"""A cluster's tasks on this machine, with one output and one exit status."""
+"""Run a cluster's tasks on this machine, with one output and one exit status."""
 
 import contextlib
 import dataclasses
@@ -15,13 +15,13 @@ from replicator.launch.supervised_process import SupervisedProcess
 from replicator.launch.tf_config import Task, gpu_shares
 
 POLL_SECONDS = 0.05
-SETTLE_SECONDS = 3.0  # for tasks to end by themselves after another has failed
+SETTLE_SECONDS = 3.0  # time for tasks to end by themselves after a failure
 SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 
 @dataclasses.dataclass
 class _ClusterRun:
-    """The state of one start of the cluster, with a process per task.
+    """The state of one run of the cluster, with a process per task.
 
     Attributes:
       processes: the processes of all tasks.
@@ -29,7 +29,7 @@ class _ClusterRun:
       killed: the tasks that did not end in time.
       signal_name: name of the signal that was forwarded.
       term_at, kill_at: times on the monotonic clock at which running tasks get SIGTERM and SIGKILL.
-      is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
+      is_ending_servers: whether SIGTERM has been sent to the servers because no task needs them.
     """
 
     processes: list[SupervisedProcess]
@@ -57,7 +57,7 @@ class _ClusterRun:
 
 
 class Supervisor:
-    """A cluster that is run, with restarts, until it is done.
+    """Runs a cluster until it has finished, with restarts.
 
     `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
     """
@@ -70,9 +70,9 @@ class Supervisor:
         self._is_output_open = True
 
     def run(self) -> int:
-        """Run the cluster to its end; return 0, the first failed task's status, or 128 + a signal.
+        """Run the cluster; return 0, the status of the first failed task, or 128 + a signal.
 
-        SIGINT, SIGTERM and SIGHUP are forwarded once; a second one kills all.
+        SIGINT, SIGTERM and SIGHUP are forwarded once; a second signal kills all tasks.
         """
         with StopRequest() as stop:
             while True:
@@ -104,7 +104,7 @@ class Supervisor:
         for process in ready:
             self._write(process.lines())
         ended = [p for p in run.processes if p.has_ended()]
-        # Causes come first: tasks that a signal ended first, servers last.
+        # Causes before consequences: tasks that a signal ended first, servers last.
         for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
             self._write(process.lines(is_last=True))
             self._note(run, process)
@@ -116,7 +116,7 @@ class Supervisor:
         self._end_in_time(run)
 
     def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
-        """Handle the end of a task: it is expected, restarted, or fails the cluster."""
+        """Handle the end of a task: ignore it if expected, restart it, or fail the cluster."""
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
@@ -173,7 +173,7 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        """Return whether a task was ended by a signal, or killed, and a restart is left."""
+        """Return whether a signal ended a task, or it was killed, and a restart is left."""
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
@@ -185,7 +185,7 @@ class Supervisor:
         return f"restart {self._restarts} of {self._given.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
-        """Write to standard output; once it is closed, `_poll` ends all tasks."""
+        """Write to standard output; if it is closed, `_poll` ends all tasks."""
         data = b"".join(lines)
         try:
             while data and self._is_output_open:
@@ -210,7 +210,7 @@ def shell_status(status: int) -> int:
 
 
 def describe_exit(process: SupervisedProcess) -> str:
-    """Return a phrase for the end of a task."""
+    """Return a phrase that says how a task ended."""
     status = process.status or 0
     number = signal_of(status)
     cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""

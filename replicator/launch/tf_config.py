@@ -1,6 +1,6 @@
-"""TF_CONFIG: the tasks of a cluster, their numbers and addresses, and this process's task.
+"""TF_CONFIG: the tasks of a cluster, their indices and addresses, and this process's task.
 
-Nothing here imports TensorFlow, so that programs that only start processes need not wait for it.
+This module does not import TensorFlow, so that programs that only start processes start fast.
 """
 
 import collections
@@ -25,7 +25,7 @@ class Task:
 
     Attributes:
       kind: chief, worker or ps.
-      index: index of the task among those of its kind.
+      index: index of the task among the tasks of its kind.
       cluster: the addresses, HOST:PORT, of all tasks of each kind.
     """
 
@@ -35,23 +35,23 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Name in messages, such as `worker 1`."""
+        """Name for messages, such as `worker 1`."""
         return "chief" if self.kind == "chief" else f"{self.kind} {self.index}"
 
     @property
     def address(self) -> str:
-        """Address at which it listens, HOST:PORT."""
+        """Address at which the task listens, HOST:PORT."""
         return self.cluster[self.kind][self.index]
 
     @property
     def tf_config(self) -> str:
-        """Value of TF_CONFIG in its environment."""
+        """Value of TF_CONFIG in the task's environment."""
         task = {"type": self.kind, "index": self.index}
         return json.dumps({"cluster": self.cluster, "task": task})
 
     @property
     def serves(self) -> bool:
-        """True if it works for a chief until it is ended."""
+        """True if the task serves a chief until it is ended."""
         return self.kind == "ps" or (self.kind == "worker" and "ps" in self.cluster)
 
     @property
@@ -61,7 +61,7 @@ class Task:
 
     @property
     def worker_index(self) -> int:
-        """Index of the task among those that train; the chief is the first of these."""
+        """Index of the task among the tasks that train; the chief comes first."""
         return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 
@@ -148,7 +148,7 @@ OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
 class Shape:
     """The number of processes of each kind in a cluster.
 
-    Without servers all workers run every step together, and worker 0 writes to disk. With servers
+    Without servers, all workers run every step together, and worker 0 writes to disk. With servers,
     a chief schedules steps on the workers, and the servers store the variables.
     """
 
@@ -156,7 +156,7 @@ class Shape:
     servers: int = 0
 
     def __post_init__(self) -> None:
-        """Raise UserError for a number out of range."""
+        """Raise UserError if a number is out of range."""
         if self.workers < 1:
             raise UserError(f"`--workers` must be at least 1, got {self.workers}.")
         if self.servers < 0:
@@ -176,11 +176,11 @@ class Shape:
 
     @property
     def strategy(self) -> str:
-        """Value of `--strategy`."""
+        """Value of `--strategy` for such a cluster."""
         return "parameter_server" if self.servers else "multi_worker"
 
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
-        """Return the tasks at these addresses, HOST:PORT, the one that writes to disk first."""
+        """Return the tasks at these addresses, HOST:PORT; the first task writes to disk."""
         return tasks_at(self.counts, addresses)
 
     def local_tasks(self) -> list[Task]:
@@ -189,10 +189,10 @@ class Shape:
 
 
 def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
-    """Return the command, with `--strategy` added if it is an onepass training without one."""
+    """Return the command; add `--strategy` if it is an onepass training command without it."""
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
-    pairs = itertools.pairwise(words[:4])  # `python -m onepass train` as well
+    pairs = itertools.pairwise(words[:4])  # also finds `python -m onepass train`
     is_own_training = any(
         Path(word).name in OWN_PROGRAMS and verb in TRAINING_VERBS for word, verb in pairs
     )
@@ -202,8 +202,8 @@ def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
 def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
     """Return, for each task, the environment variables that assign it some of this machine's GPUs.
 
-    Workers get equal numbers; if there are fewer GPUs than workers, none gets any. The dicts are
-    empty on a machine without GPUs.
+    Workers get equal numbers of GPUs; if there are fewer GPUs than workers, no worker gets any. The
+    dicts are empty on a machine without GPUs.
     """
     gpus = visible_gpus()
     if not gpus:

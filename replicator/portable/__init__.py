@@ -1,1 +1,1 @@
-"""Training steps and samplers as StableHLO, for machines without TensorFlow."""
+"""Export training steps and samplers as StableHLO for machines without TensorFlow."""

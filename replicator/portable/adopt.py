@@ -1,4 +1,4 @@
-"""Import of checkpoints trained by run.py into a run directory."""
+"""Import checkpoints that run.py trained into a run directory."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     """Copy the newest checkpoint that run.py trained in `folder` to `workdir`, and return its step.
 
     A missing run directory is created with the exported configuration. Newer lines of metrics are
-    copied too, and those of the files in `keeps` that the run lacks.
+    copied, too, and so are the files in `keeps` that the run lacks.
 
     Raises:
-      UserError: the checkpoint is damaged or does not fit, or the run's configuration differs, or
-        the run is at the same step or a later one, or is in use.
+      UserError: the checkpoint is damaged or does not fit; or the run has a different
+        configuration, is at the same step or a later one, or is in use.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:

@@ -1,4 +1,4 @@
-"""Training steps and samplers as StableHLO with a manifest, for machines without TensorFlow.
+"""Export training steps and samplers as StableHLO with a manifest.
 
 An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
 of weights. With a training step it also contains `run.py`, which trains with JAX and NumPy only
@@ -45,19 +45,19 @@ def export_function(
     """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
     Args:
-      fn: the function; it returns tensors by name, given tensors by name, and may read variables
-        but assigns none.
+      fn: a function from tensors by name to tensors by name, which may read variables but must not
+        assign any.
       inputs: static shape and dtype of each input, in call order.
       folder: folder to write to, created if missing; other functions in its manifest are kept.
       name: name of the function in the manifest and of its files.
       variables: variables that `fn` may read, by name in the weights file.
-      state: variables that `fn` may read and that are not written; the caller passes their values.
+      state: variables that `fn` may read and that are not stored; callers pass their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.
 
     Raises:
-      ValueError: `fn` has 64-bit inputs or outputs, operations without a portable form, or reads a
-        variable that was not given.
+      ValueError: `fn` has 64-bit inputs or outputs, contains operations without a portable form, or
+        reads a variable that was not given.
     """
     _check_specs(inputs)
     folder = make_folder(folder)
@@ -97,15 +97,15 @@ def export_training(
     Args:
       folder: folder to write to, created if missing; it must hold no checkpoints.
       state: the variables that a step updates; run.py trains for its `num_steps`.
-      loss_fn: returns the loss [] of a batch, and metrics.
+      loss_fn: function from a batch to the loss [] and metrics.
       batch_spec: static shape and dtype of every entry of a batch.
-      batch_module: the module that becomes batches.py. It imports NumPy only, and its
-        `open_batches(folder, settings)` returns a function from a step to its batch; with arguments
-        `shard_index` and `num_shards` each of several processes draws only its own rows.
-      batches: the `settings` of `open_batches`, as JSON values.
-      config: configuration of the run; `adopt` compares it with that of the run directory.
-      changeable: top-level keys of `config` in which the two may differ.
-      frozen: the variables that the loss reads and training does not update, by name.
+      batch_module: the module that is copied to batches.py. It imports only NumPy, and its
+        `open_batches(folder, settings)` returns a function from a step to its batch; if that has
+        arguments `shard_index` and `num_shards`, each of several processes draws only its rows.
+      batches: the argument `settings` of `open_batches`, as JSON values.
+      config: configuration of the run; `adopt` compares it with the run directory's.
+      changeable: top-level keys of `config` that may differ between the two.
+      frozen: variables that the loss reads but training does not update, by name.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32.
 
     Raises:
@@ -162,7 +162,7 @@ def new_folder(folder: Path) -> Path:
 
 
 def next_command(folder: Path, state: TrainState) -> str:
-    """Return a line with the next command for an exported folder."""
+    """Return a line that tells the user the next command for an exported folder."""
     return (
         f"{folder} is ready from step {int(state.step.numpy())}: copy it to a machine with JAX, "
         f"then run `python {Path(folder).name}/run.py`."
@@ -175,12 +175,12 @@ def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
 
 
 def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
-    """Return the shape and dtype of every array."""
+    """Return the spec of every array."""
     return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
 def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
-    """Return a pure function that returns metrics and new values of all slots for a batch.
+    """Return a pure function from a batch to metrics and new values of all slots.
 
     The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
     the new values are the current ones.

@@ -28,10 +28,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder, or a new one without functions if it has none."""
+    """Return the manifest of a folder; a new one without functions if there is none."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
-    import tensorflow as tf  # not needed to read a manifest
+    import tensorflow as tf  # not needed to read manifests
 
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Export of the training step of any family for machines with JAX and no TensorFlow."""
+"""Export the training step of any family for machines with JAX and without TensorFlow."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from replicator.training.training_run import TrainingRun
 
 
 class ExportedRun(TrainingRun):
-    """A run whose step is exported: its directory, if it has one, is only read.
+    """A run whose step is exported; its run directory, if any, is only read.
 
     Args:
       folder: the folder to write, to which the run's files are copied.
-      workdir: the run directory; None, or a directory without a run: a new run.
-      log: called with progress messages.
+      workdir: the run directory; None, or a directory without a run, means a new run.
+      log: function that receives progress messages.
     """
 
     def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
@@ -28,17 +28,17 @@ class ExportedRun(TrainingRun):
         self.config: dict = {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the run's, by `RunDirectory.check`."""
+        """Compare part of a configuration with the run's, as `RunDirectory.check` does."""
         if self._workdir is not None:
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Store the configuration as the folder's, after `check`."""
+        """Check the configuration and store it as the folder's."""
         self.check(config, changeable, defaults)
         self.config = config
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if that has it."""
+        """Return the path of a file in the folder, copied from the run directory if possible."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)
@@ -66,17 +66,17 @@ def export_portable(
     Frozen models that the loss reads are stored as variables that never change.
 
     Args:
-      recipe: everything that decides the outcome of training.
-      folder: new, or without checkpoints.
-      workdir: run directory whose newest checkpoint gives the weights; if it is None or has no
-        checkpoints, they are initial weights.
-      log: called with progress messages.
-      tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: as suits the
-        family. With linear prediction the loss was not finite after 20 steps on an H100.
+      recipe: everything that determines the result of training.
+      folder: the folder to write, which must not contain checkpoints.
+      workdir: run directory whose newest checkpoint provides the weights; if it is None or has no
+        checkpoints, the weights are initial ones.
+      log: function that receives progress messages.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: the family's
+        default. With linear prediction, the loss was not finite after 20 steps on an H100.
 
     Raises:
-      UserError, DataError, AudioError: the run cannot be exported; the message is one line that
-        says what to do.
+      UserError, DataError, AudioError: the run cannot be exported; the one-line message says what
+        to do.
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))

@@ -1,4 +1,4 @@
-"""Train the exported step of this folder with JAX and NumPy only, without TensorFlow.
+"""Train the exported step in this folder with only JAX and NumPy, without TensorFlow.
 
     python run.py --minutes 55
 
@@ -32,10 +32,10 @@ import numpy as np
 LAYOUTS = "replicator.portable.layouts" if __package__ else "layouts"
 layouts = importlib.import_module(f"{LAYOUTS}.devices")
 processes = importlib.import_module(f"{LAYOUTS}.processes")
-UserError = layouts.LayoutError  # a user's mistake, which the message explains in one line
+UserError = layouts.LayoutError  # a user's mistake, with a one-line message
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
-STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the metrics of the first are read
+STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the first one's metrics are read
 LINE_SECONDS = 10.0
 CONTINUE, SAVE, TIME = "", "save", "time"
 REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
@@ -45,7 +45,7 @@ Options = argparse.Namespace
 def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
     """Return the exported function NAME, which takes inputs by keyword and returns a dict.
 
-    Arrays in `weights`, `averages` for example, replace exported variables.
+    Arrays in `weights`, for example the result of `averages`, replace exported variables.
     """
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
@@ -62,7 +62,7 @@ def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable
 
 
 def exported(folder: Path | str, described: dict) -> jax.export.Exported:
-    """Return the exported function; `call`, for use inside `jax.jit`, takes inputs and captures."""
+    """Return the exported function; its `call`, for `jax.jit`, takes inputs and captures."""
 
     def stub(*_: jax.Array) -> list[jax.Array]:
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
@@ -70,7 +70,7 @@ def exported(folder: Path | str, described: dict) -> jax.export.Exported:
     arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
     signature = jax.export.export(jax.jit(stub, keep_unused=True))(*arguments)
     artifact = (Path(folder) / described["artifact"]).read_bytes()
-    # With the stub's own gradient `jax.grad` would return zeros; without one it raises an error.
+    # With the stub's gradient, `jax.grad` would return zeros; without one, it raises an error.
     return dataclasses.replace(
         signature, fun_name="exported", mlir_module_serialized=artifact, _get_vjp=None
     )
@@ -84,7 +84,7 @@ def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
 
 
 def on_device(arrays: Any) -> Any:
-    """Return the arrays committed to the first device, like results, so that jit compiles once."""
+    """Commit arrays to the first device, like results, so that jit compiles only once."""
     return jax.device_put(arrays, jax.devices()[0])
 
 
@@ -127,7 +127,7 @@ def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, 
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest ones, and the one named in best.json."""
+    """A folder of checkpoints (step_00001000.npz, ...): the newest, and the one in best.json."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -140,7 +140,7 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def newest(self) -> dict[str, np.ndarray]:
-        """Return the newest readable arrays, and rename damaged files."""
+        """Return the arrays of the newest readable file, and rename damaged files."""
         for step in reversed(self._steps()):
             try:
                 return read_npz(self._path(step))
@@ -168,7 +168,7 @@ class Checkpoints:
 
 
 class Training:
-    """The state on the devices and the step that updates it."""
+    """The training state on the devices, and the step that updates it."""
 
     def __init__(self, folder: Path, options: Options | None = None):
         manifest = read_manifest(folder)
@@ -186,16 +186,16 @@ class Training:
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
-        """Dispatch one more step, and return its metrics, which stay on the device.
+        """Dispatch a step, and return its metrics, which stay on the device.
 
-        Once a loss or gradient is not finite, no further step changes the state.
+        After a loss or gradient that is not finite, no step changes the state.
         """
         arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
         self.state, self.alive, metrics = self._advance(*arguments)
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of the state; this waits for the device and for other processes."""
+        """Return a copy of the state, waiting for the device and for other processes."""
         names = (slot["name"] for slot in self.settings["slots"])
         return {name: processes.whole(self.state[name]) for name in names}
 
@@ -215,7 +215,7 @@ class Training:
 
 
 def advance_function(call: Callable[..., Any], described: dict) -> Callable[..., tuple]:
-    """Return the step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
+    """Return the step: a function from (state, alive, frozen, batch) to (state, alive, metrics)."""
     kinds = ("inputs", "captured", "outputs")
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
@@ -224,7 +224,7 @@ def advance_function(call: Callable[..., Any], described: dict) -> Callable[...,
         given = [*(batch[name] for name in read), *(values[name] for name in captured)]
         results = dict(zip(names, call(*given), strict=True))
         new_slots = {name: results.pop(SLOT + name) for name in state}
-        # A step that is not finite ends the run; steps dispatched after it change nothing.
+        # A step with a non-finite loss ends the run; steps dispatched after it change nothing.
         alive = alive & (new_slots["step"] != state["step"])
         state = {name: jax.numpy.where(alive, new_slots[name], state[name]) for name in state}
         return state, alive, {**results, "alive": alive}
@@ -233,7 +233,7 @@ def advance_function(call: Callable[..., Any], described: dict) -> Callable[...,
 
 
 class Report:
-    """Metrics in metrics.jsonl and progress on stderr."""
+    """Writes metrics to metrics.jsonl and progress to stderr."""
 
     def __init__(self, path: Path, first_step: int, num_steps: int, every_steps: int):
         self.path, self.num_steps, self.every_steps = path, num_steps, every_steps
@@ -272,7 +272,7 @@ def _step_of(line: str) -> float:
 
 
 def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> str:
-    """Train and save, and return the reason for the end: done, time or a stop signal.
+    """Train and save, and return why training ended: done, time or a stop signal.
 
     Raises:
       UserError: a loss or gradient was not finite; the state before it is saved.
@@ -325,7 +325,7 @@ def _report_oldest(pending: deque, report: Report) -> bool:
 
 
 def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[int, dict]]:
-    """Yield (step, make(step)) for first <= step < last; later batches are made in a thread."""
+    """Yield (step, make(step)) for first <= step < last, preparing later batches in a thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pending: deque = deque()
         for step in range(first, last):
@@ -335,7 +335,7 @@ def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[
 
 
 def catch_stop_signals() -> list[str]:
-    """Return a list to which the first SIGINT or SIGTERM appends its name; a second one kills."""
+    """Return a list to which the first SIGINT or SIGTERM adds its name; a second signal kills."""
     caught: list[str] = []
 
     def catch(number: int, _: types.FrameType | None) -> None:
@@ -373,7 +373,7 @@ OPTIONS = (
 
 
 def parsed(arguments: list[str] | None) -> Options:
-    """Return the options of a command line."""
+    """Parse command-line arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, kind, default, meaning in OPTIONS:
         shown = "" if default is None else " (default: %(default)s)"
@@ -385,7 +385,7 @@ def parsed(arguments: list[str] | None) -> Options:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return 0, or 2 after a user's mistake, or 1 after an error of the system."""
+    """Train, and return 0, 2 after a user's mistake, or 1 after a system error."""
     options = parsed(arguments)
     try:
         with processes.together(options):

@@ -1,4 +1,4 @@
-"""TensorFlow functions as portable StableHLO artifacts."""
+"""Convert TensorFlow functions to portable StableHLO artifacts."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.compiler.mlir.stablehlo import stablehlo
 from tensorflow.compiler.tf2xla.python import xla
 
-# Balanced to the depth of locations; strings may contain any parenthesis.
+# Matches nested parentheses to the depth of locations; strings may contain any parentheses.
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _LOCATION = re.compile(
     r" ?\bloc\((?:[^()\"]|" + _STRING + r"|\((?:[^()\"]|" + _STRING + r"|\([^()]*\))*\))*\)"
@@ -36,10 +36,10 @@ _DTYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A function as StableHLO.
+    """A function lowered to StableHLO.
 
     Attributes:
-      artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
+      artifact: portable bytes of a module whose `main` takes the inputs, then the captures.
       captures: resources and constants that the function reads, in order.
       outputs: shape and dtype of each output by name, in order.
     """
@@ -52,10 +52,10 @@ class Lowered:
 def lower(
     fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
 ) -> Lowered:
-    """Return `fn`, which assigns no variable, as StableHLO; `inputs` are in call order.
+    """Lower a function that assigns no variables to StableHLO; `inputs` are in call order.
 
     Raises:
-      ValueError: an input or output has no portable dtype, or an operation no portable form.
+      ValueError: an input or output has no portable dtype, or an operation has no portable form.
     """
     names: list[str] = []
 
@@ -73,7 +73,7 @@ def lower(
     }
     takes, gives = signature(text)
     captures = list(concrete.captured_inputs)
-    # XLA leaves unused arguments out, and callers find them by position.
+    # XLA drops unused arguments, but callers pass them by position.
     if len(takes) != len(inputs) + len(captures):
         raise ValueError(
             f"`fn` must use all its {len(inputs) + len(captures)} inputs and "
@@ -85,12 +85,12 @@ def lower(
 
 
 def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callable:
-    """Return a function that calls the StableHLO of a compiled one, with bit-identical results.
+    """Return a function that calls a compiled function's StableHLO, with bit-identical results.
 
-    A program that loads it compiles it directly with XLA, which is faster than TensorFlow's
-    compilation of the original. `program` assigns no variable and takes nested tensors with static
-    shapes, or None in place of some; it may read `variables`. Errors are those of `lower`, when the
-    function is called.
+    A process that loads it compiles it directly with XLA, which is faster than TensorFlow's
+    compilation of the original. `program` takes nests of tensors with static shapes, some of which
+    may be None, reads only the given `variables`, and assigns none. When called, the function
+    raises the errors of `lower`.
     """
     by_handle = {id(variable.handle): variable for variable in variables}
     calls: dict[Any, tuple[Callable, Any]] = {}
@@ -109,7 +109,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
 
 
 def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
-    """Return a function compiled for the tensors among the specs, and its result's structure."""
+    """Return a function compiled for tensors of these specs, and the structure of its result."""
     flat = tf.nest.flatten(specs)
     made: list[Any] = []
     inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}
@@ -139,9 +139,9 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
 
 
 def portable_text(text: str) -> str:
-    """Return the StableHLO text without source locations, which hold paths, and compiler hints.
+    """Return the StableHLO text without source locations (which contain paths) and compiler hints.
 
-    Operations that only one compiler supports raise ValueError, which names them.
+    Raise ValueError, which names them, for operations that only one compiler supports.
     """
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
     text = _LOCATION.sub("", text)

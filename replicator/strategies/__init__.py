@@ -1,4 +1,4 @@
-"""Ways to run a step: on one device, several, workers, parameter servers, a mesh or a TPU."""
+"""Strategies that run a step on devices, workers, parameter servers, a mesh or a TPU."""
 
 from replicator.strategies.base import Replicator
 from replicator.strategies.factory import (

@@ -1,12 +1,12 @@
 """Asynchronous updates: workers compute, parameter servers hold the variables.
 
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
-variables, computes their new values, and adds the difference to the values at that time, so that no
+variables, computes their new values, and adds the difference to the current values, so that no
 update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-An update whose worker is killed is computed by another worker, or by the same one after its
-restart, and may then be applied twice. Killed workers take part again once all of them have
-restarted. A parameter server that is killed loses its variables: every call raises a UserError.
+If a worker is killed, its update is computed by another worker, or by the same one after a restart,
+and may then be applied twice. Killed workers take part again once all of them have restarted. If a
+parameter server is killed, its variables are lost, and every call raises a UserError.
 """
 
 import atexit
@@ -40,16 +40,16 @@ from replicator.strategies.server_processes import (
 )
 from replicator.strategies.snapshots import Snapshots
 
-# Times after which a run fails: a worker does not answer and no update has finished, ...
+# Times after which a run fails if a worker does not answer and no update has finished, ...
 WORKER_SILENCE_SECONDS = 120.0
 SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer during an update.
-EXIT_SECONDS = 10  # for which TensorFlow's threads may delay the exit after a process has ended
-STUCK_SECONDS = 60.0  # for which a server may be silent before this process is forced to end
+EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
+STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
 _POLL_SECONDS = 1.0
 
 
 class ParameterServerReplicator(Replicator):
-    """The replicator of `parameter_server`: a step has one replica, the worker that runs it.
+    """The replicator of `parameter_server`; a step has one replica, the worker that runs it.
 
     Attributes:
       num_updates_at_once: number of updates that may be pending; one per worker.
@@ -75,9 +75,9 @@ class ParameterServerReplicator(Replicator):
 
     @contextlib.contextmanager
     def explaining_server_errors(self) -> Iterator[None]:
-        """Raise TensorFlow's errors about a lost parameter server as UserError.
+        """Convert TensorFlow's errors about a lost parameter server to UserError.
 
-        Compiled steps use it themselves; other code that reads or sets variables needs it.
+        Compiled steps do this themselves; other code that reads or sets variables needs it.
         """
         try:
             yield
@@ -90,7 +90,7 @@ class ParameterServerReplicator(Replicator):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Create variables of the block on the parameter servers."""
+        """Create the block's variables on the parameter servers."""
         with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
             yield
 
@@ -110,7 +110,7 @@ class ParameterServerReplicator(Replicator):
         return outputs
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
-        """Add to each variable, atomically, the difference between its new and its read value."""
+        """Atomically add to each variable the difference between its new value and the read one."""
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -126,7 +126,7 @@ class AsynchronousStep:
     """A compiled step: a call returns the outputs of one update, while others are pending.
 
     Attributes:
-      num_pending: number of updates that were scheduled and whose outputs were not returned yet.
+      num_pending: number of scheduled updates whose outputs have not been returned yet.
     """
 
     def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
@@ -143,9 +143,9 @@ class AsynchronousStep:
     def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
         """Return the outputs of an update that has finished.
 
-        If its worker was killed between the update and the return of its outputs, they are those of
-        the previous update. At most `max_pending` updates are scheduled, including the returned
-        one, so that a run can end at its last step; None: one per worker.
+        If its worker was killed after the update but before returning outputs, the previous
+        update's outputs are returned. At most `max_pending` updates are scheduled, including the
+        returned one, so that a run can end at its last step; None: one per worker.
 
         Raises:
           tf.errors.OutOfRangeError: no batch is left and no update is pending.
@@ -215,7 +215,7 @@ class AsynchronousStep:
                     raise error
             self._last_outputs = outputs
         except tf.errors.UnavailableError:
-            # The coordinator reschedules unfinished updates, so this one has finished and its
+            # The coordinator reschedules unfinished updates, so this one has finished, but its
             # outputs are lost.
             if self._last_outputs is None:
                 raise
@@ -237,7 +237,7 @@ class AsynchronousStep:
 
 
 class _Answers:
-    """The times at which the servers and workers of a cluster last answered."""
+    """A record of when the servers and workers of a cluster last answered."""
 
     def __init__(self, task: Task):
         self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
@@ -248,7 +248,7 @@ class _Answers:
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
-        """Raise UserError for a server that has ended or a process that is silent for too long."""
+        """Raise UserError if a server has ended or a process has been silent for too long."""
         for index, address in enumerate(self._servers):
             if not accepts_connections(address):
                 raise UserError(_server_gone(index, address))
@@ -290,9 +290,9 @@ def _end_if_stuck(task: Task) -> None:
 
 
 def _exit_in_time(task: Task) -> None:
-    """Set an alarm that ends this process if TensorFlow waits for one that has ended.
+    """Set an alarm that ends this process if TensorFlow would wait for one that has ended.
 
-    At this stage of the exit Python's threads have ended; only a signal still works.
+    At this stage of the exit, Python's threads have ended, so only a signal still works.
     """
     if not _all_answer(task):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -327,7 +327,7 @@ def _checked(task: Task | None) -> Task:
 
 
 def _without_absent_workers(task: Task) -> Task:
-    """Return the task in a cluster without the workers that have not started."""
+    """Return the task, with the workers that have not started removed from its cluster."""
     workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:

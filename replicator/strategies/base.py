@@ -1,8 +1,8 @@
-"""The Replicator: one step function on one device, many devices or many machines.
+"""The Replicator, which runs one step function on one device, many devices or many machines.
 
-A user writes `step_fn(batch)` and `input_fn(context)` once, for one replica, and expresses
-exchanges between replicas with collective primitives. Buchlovsky et al. 2019, "TF-Replicator:
-Distributed Machine Learning for Researchers", arXiv 1902.00465.
+Users write `step_fn(batch)` and `input_fn(context)` once, for one replica, and express exchanges
+between replicas with collective primitives. Buchlovsky et al. 2019, "TF-Replicator: Distributed
+Machine Learning for Researchers", arXiv 1902.00465.
 """
 
 import abc
@@ -33,7 +33,7 @@ _PREFETCHED_BATCHES = 2
 
 @dataclasses.dataclass
 class _Replica:
-    """A replica whose step is being traced: its number, its graph and the record of its calls."""
+    """A replica whose step is being traced: its index, its graph and the record of its calls."""
 
     index: int
     graph: Any
@@ -49,9 +49,9 @@ class Replicator(abc.ABC):
 
     Attributes:
       name: name of the strategy, a value of `--strategy`.
-      num_replicas: number of replicas of all workers together.
+      num_replicas: total number of replicas of all workers.
       num_workers: number of processes that run the same loop.
-      worker_index: index of this process among them.
+      worker_index: index of this process among the workers.
       is_chief: whether this process writes to disk.
       is_async: whether replicas update without waiting for each other.
       num_logical_devices: number of devices per replica.
@@ -79,19 +79,19 @@ class Replicator(abc.ABC):
 
     @property
     def num_devices(self) -> int:
-        """Number of devices that a trainer's batch is divided among."""
+        """Number of devices among which a trainer's batch is divided."""
         return self.num_replicas
 
     def gathered_variables(self) -> contextlib.AbstractContextManager:
-        """Return a context, outside steps, in which variables are read and set as a whole."""
+        """Return a context, outside of steps, in which variables are read and set as a whole."""
         return contextlib.nullcontext()
 
     def dataset(self, input_fn: InputFn) -> Iterable[Any]:
-        """Return an iterable of all replicas' input; a compiled step takes an iterator over it.
+        """Return an iterable of the replicas' input; a compiled step takes an iterator over it.
 
         Args:
-          input_fn: returns a tf.data.Dataset of per-replica batches, given a
-            tf.distribute.InputContext (index and number of input pipelines).
+          input_fn: function from a tf.distribute.InputContext (index and number of input pipelines)
+            to a tf.data.Dataset of per-replica batches.
         """
         return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
@@ -101,13 +101,13 @@ class Replicator(abc.ABC):
         Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
 
         Args:
-          dataset: nests of tensors [rows, ...], the same in every process; or a function of i and k
-            that returns a dataset with part i of k equal parts of their rows, so that each of
-            several processes computes only its own.
+          dataset: nests of tensors [rows, ...], the same in every process; or a function from i and
+            k to a dataset with part i of k equal parts of the rows, so that each of several
+            processes computes only its part.
 
         Raises:
-          UserError: `num_replicas` does not divide the rows; if their number is not static, the
-            step raises it.
+          UserError: `num_replicas` does not divide the number of rows; if that is not static, the
+            step raises the error.
         """
         return whole(dataset).prefetch(_PREFETCHED_BATCHES)
 
@@ -117,8 +117,8 @@ class Replicator(abc.ABC):
 
         It runs `steps_per_call` steps and returns the outputs of the last. The step function, which
         returns a nest of tensors (or None) for the batch of a replica, is traced as a graph,
-        without autograph. Floating outputs are averaged over the replicas; others are those of
-        replica 0. At the end of the data the function raises tf.errors.OutOfRangeError.
+        without autograph. Floating-point outputs are averaged over the replicas; other outputs are
+        taken from replica 0. At the end of the data, the function raises tf.errors.OutOfRangeError.
         """
 
     def compile_training(
@@ -127,9 +127,9 @@ class Replicator(abc.ABC):
         """Return a compiled update of variables from gradients averaged over the replicas.
 
         Args:
-          gradients_fn: returns (metrics, gradients), means over the rows, for a replica's batch.
-          update_fn: returns (new values of the variables, outputs of the step), given the averages
-            of metrics and gradients over the replicas.
+          gradients_fn: function from a replica's batch to (metrics, gradients), means over rows.
+          update_fn: function from the averages of metrics and gradients over the replicas to (new
+            values of the variables, outputs of the step).
           variables: variables that a step sets.
           reads: other variables that `gradients_fn` reads.
         """
@@ -147,12 +147,12 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def _replica_id(self) -> int | tf.Tensor:
-        """Return the number of the replica that runs the step, an int or int32 []."""
+        """Return the index of the replica that runs the step, an int or int32 []."""
 
     def run(
         self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
     ) -> Any:
-        """Compile a step, run `num_steps` of it, and return the outputs of the last."""
+        """Compile a step, run it `num_steps` times, and return the outputs of the last run."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
@@ -161,13 +161,13 @@ class Replicator(abc.ABC):
 
     @property
     def replica_id(self) -> tf.Tensor:
-        """Number of the replica that runs the step, int32 []."""
+        """Index of the replica that runs the step, int32 []."""
         self._current_replica("replica_id")
         return tf.cast(self._replica_id(), tf.int32)
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """Place ops and variables of the block, in a step or the scope, on a replica's device."""
+        """Place the block's operations and variables, in a step or scope, on a replica's device."""
         if not 0 <= index < self.num_logical_devices:
             raise ValueError(
                 f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "
@@ -184,14 +184,14 @@ class Replicator(abc.ABC):
         return self._collective("all_sum", primitives.reducer("sum"), value)
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        """Return each tensor of a nest reduced over replicas, the same on all of them.
+        """Reduce each tensor of a nest over replicas; the result is the same on all replicas.
 
-        Gradients are those of the sum of all replicas' losses.
+        Gradients are derivatives of the sum of all replicas' losses.
 
         Args:
           value: a nest of tensors; None stays None.
-          reducer: sum, mean (floating only), min or max (their gradient is divided among equal
-            values).
+          reducer: sum, mean (only floating-point), min or max (whose gradients are divided among
+            equal values).
         """
         function = primitives.reducer(reducer)
         return self._collective(f"all_reduce[{reducer}]", function, value)
@@ -201,9 +201,9 @@ class Replicator(abc.ABC):
         return self._collective("all_gather", primitives.gather, value)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return each tensor of a nest, of any dtype, from replica `source`, bit for bit.
+        """Return each tensor of a nest as on replica `source`, bit for bit, for any dtype.
 
-        The gradient goes to that replica; the others get zeros.
+        The gradient goes to that replica; other replicas get zeros.
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")
@@ -242,7 +242,7 @@ class Replicator(abc.ABC):
 
     @contextlib.contextmanager
     def _step(self, index: int, record: CollectiveRecord) -> Iterator[None]:
-        """Let this thread trace a step as replica `index` during the block."""
+        """Make this thread trace a step as replica `index` inside the block."""
         record.begin(index)
         self._thread.replica = _Replica(index, _graph(), record)
         try:
@@ -258,7 +258,7 @@ class Replicator(abc.ABC):
         return replica
 
     def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
-        """Apply `function` to the tensors of a nest, but not to None, and record the call."""
+        """Apply `function` to the tensors of a nest except None, and record the call."""
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
@@ -279,12 +279,12 @@ class Replicator(abc.ABC):
 
 
 def whole(batches: Any) -> Any:
-    """Return the batches, or all rows if `batches` is a function of their parts."""
+    """Return the batches; if `batches` is a function of parts, return the batches with all rows."""
     return batches(0, 1) if callable(batches) else batches
 
 
 def check_steps_per_call(steps_per_call: int) -> None:
-    """Raise ValueError unless the number is positive."""
+    """Raise ValueError unless `steps_per_call` is positive."""
     if steps_per_call < 1:
         raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
 

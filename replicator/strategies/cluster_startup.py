@@ -1,4 +1,4 @@
-"""Waiting for all tasks of a cluster to start, and signals while TensorFlow connects.
+"""Wait for all tasks of a cluster to start, and handle signals while TensorFlow connects.
 
 TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
 """
@@ -20,14 +20,14 @@ from replicator.launch.tf_config import Task
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
-SAY_SECONDS = 3.0  # after which a task prints what it waits for
+SAY_SECONDS = 3.0  # after this time a task prints what it waits for
 
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task has accepted a connection at its address.
 
-    Until then this process listens at its own address, where TensorFlow's server will listen next.
-    If that port is in use, or another task has not started in `join_seconds`, raise UserError.
+    Meanwhile this process listens at its address, where TensorFlow's server will listen next. If
+    that port is in use, or a task has not started within `join_seconds`, raise UserError.
     """
     own = task.cluster[task.kind][task.index]
     missing = {
@@ -50,7 +50,7 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
 
 @contextlib.contextmanager
 def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
-    """Yield a function that sets what a task waits for, which is printed after some seconds."""
+    """Yield a function that sets what a task waits for; it is printed after some seconds."""
     start, awaited, is_said = time.monotonic(), "", False
 
     def line() -> str:
@@ -65,17 +65,17 @@ def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
             spoke()
             is_said = True
 
-    with telling(line):  # repeated whenever nothing was printed for a while
+    with telling(line):  # repeated while nothing else is printed
         yield say
 
 
 @contextlib.contextmanager
 def interruptible_startup() -> Iterator[None]:
-    """Let signals end the process while TensorFlow starts its part of a cluster.
+    """Let signals end the process while TensorFlow joins a cluster.
 
-    TensorFlow runs no Python code meanwhile, and replaces the handler of SIGTERM. Ctrl-C and
-    SIGTERM therefore end the process directly, unless they are ignored; nothing is lost before
-    training begins. Their handlers are restored afterwards. Only the main thread needs this.
+    Meanwhile TensorFlow runs no Python code, and it replaces the handler of SIGTERM. Therefore
+    Ctrl-C and SIGTERM end the process directly, unless they are ignored; nothing is lost before
+    training begins. The handlers are restored afterwards. Only the main thread needs this.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def connected(address: str, seconds: float) -> socket.socket:
-    """Return a connection to HOST:PORT; raise OSError if none is accepted within `seconds`."""
+    """Connect to HOST:PORT; raise OSError if the connection is not accepted within `seconds`."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
 
@@ -125,8 +125,8 @@ PAUSE_MICROSECONDS = 20_000
 def default_sigterm() -> Iterator[None]:
     """Return a context in which SIGTERM ends the process, even if other code installs a handler.
 
-    A native thread, which does not need the GIL, restores the default action fifty times a
-    second. The caller installs the handler that is to act afterwards.
+    A native thread, which does not need the GIL, restores the default action fifty times a second.
+    The caller must install the handler to use afterwards.
     """
     loop, libc = _loop(), ctypes.CDLL(None)
     ended, thread = ctypes.c_int32(0), ctypes.c_ulong()
@@ -143,7 +143,7 @@ def default_sigterm() -> Iterator[None]:
 
 @functools.cache
 def _loop() -> Any:
-    """Return the compiled body of the thread, which ends once the int32 at its argument is set."""
+    """Return the compiled thread function, which ends once the int32 at its argument is set."""
     import numba
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Coordination of the processes of one run: lost peers, barriers, initial state, a common stop.
+"""Coordinate the processes of a run: lost peers, barriers, initial state, a common stop.
 
 One process, the chief, reads and writes checkpoints and reports; the others follow it.
 """
@@ -27,7 +27,7 @@ PEER_ERRORS = (
     tf.errors.InternalError,
     tf.errors.FailedPreconditionError,
 )
-# These may also come from a local device, unless their message is about communication.
+# These errors may also come from a local device, unless their message is about communication.
 _AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
 _COMMUNICATION = re.compile(
     r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
@@ -36,7 +36,7 @@ _COMMUNICATION = re.compile(
 
 
 class PeerLostError(UserError):
-    """Another process has ended, or did not answer in time."""
+    """Another process of the run has ended, or did not answer in time."""
 
     exit_status = FAILURE
 
@@ -48,7 +48,7 @@ def runs_in_lockstep(replicator: Replicator) -> bool:
 
 @contextlib.contextmanager
 def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
-    """Raise TensorFlow's errors about a lost peer as PeerLostError."""
+    """Convert TensorFlow's errors about a lost peer to PeerLostError."""
     try:
         yield
     except PEER_ERRORS as error:
@@ -62,7 +62,7 @@ def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
 
 
 def is_about_peers(error: tf.errors.OpError) -> bool:
-    """Return whether one of PEER_ERRORS is about another process and not about a local device."""
+    """Return whether one of PEER_ERRORS concerns another process, not a local device."""
     return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 
@@ -79,16 +79,16 @@ def _reason(error: tf.errors.OpError) -> str:
 
 BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
 PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
-_STOP = "stop_request"  # among the metrics of a step
+_STOP = "stop_request"  # key among the metrics of a step
 _barrier_numbers = itertools.count()
 
 
 def barrier(replicator: Replicator) -> None:
-    """Wait until every process of the run has called this, for any length of time.
+    """Wait, for any length of time, until every process of the run has called this function.
 
-    A collective fails after its time limit; a barrier raises PeerLostError, within about 20
-    seconds, only if a peer has ended or hangs, so that the chief may evaluate or save for as long
-    as it takes.
+    Unlike a collective, which fails after a time limit, a barrier fails only if a peer has ended or
+    hangs (with PeerLostError, within about 20 seconds), so the chief may evaluate or save for as
+    long as it takes.
     """
     if not runs_in_lockstep(replicator):
         return
@@ -107,9 +107,9 @@ def barrier(replicator: Replicator) -> None:
 
 @contextlib.contextmanager
 def chief_first(replicator: Replicator) -> Iterator[None]:
-    """Run the block in the chief first, then in the others; all processes leave it together.
+    """Run the block in the chief first, then in the other processes; all leave it together.
 
-    If the processes share a disk, the others find the files that the chief wrote in the block.
+    If the processes share a disk, the others find the files that the chief wrote.
     """
     if not replicator.is_chief:
         barrier(replicator)
@@ -121,7 +121,7 @@ def chief_first(replicator: Replicator) -> Iterator[None]:
 
 @contextlib.contextmanager
 def variable_scope(replicator: Replicator) -> Iterator[None]:
-    """Enter the replicator's scope, raising PeerLostError for a lost peer."""
+    """Enter the replicator's scope; raise PeerLostError if a peer is lost."""
     with explaining_peer_errors(replicator), replicator.scope():
         yield
 
@@ -136,8 +136,8 @@ def broadcast_initial_state(
 ) -> None:
     """Set the variables of every process to their values in the chief.
 
-    `identity` holds JSON values that must be equal in every process, such as the configuration; if
-    they differ, raise UserError, and PeerLostError if a process has ended.
+    `identity` contains JSON values, such as the configuration, that must be equal in all processes;
+    raise UserError if they differ, and PeerLostError if a process has ended.
     """
     barrier(replicator)
     if not runs_in_lockstep(replicator):
@@ -162,7 +162,7 @@ def broadcast_initial_state(
 
 
 def of_chief(replicator: Replicator, number: int) -> int:
-    """Return the chief's number in every process of a run."""
+    """Return the chief's value of `number` in every process of a run."""
     if not runs_in_lockstep(replicator):
         return number
 
@@ -175,15 +175,15 @@ def of_chief(replicator: Replicator, number: int) -> int:
 
 
 class SharedStopRequest:
-    """A request of any process to stop, after which all stop after the same step.
+    """A request of any process to stop, which all processes follow after the same step.
 
-    The request is a float variable of each process, in `metric_variables` (empty if there is only
-    one process). Its mean over replicas is computed with the metrics of the next step, in the same
-    collective, so that it needs no message of its own.
+    The request is a float variable in each process, in `metric_variables` (empty if there is only
+    one process). Its mean over replicas is computed together with the metrics of the next step, in
+    the same collective, so that it needs no separate message.
 
-    A reason may also request something that all processes do before they continue, such as waiting
-    while the chief saves. The `reasons` are ordered from least to most urgent; the most urgent one
-    that was requested is taken.
+    A reason may also request an action of all processes before they continue, such as waiting while
+    the chief saves. The `reasons` are ordered from least to most urgent; the most urgent request is
+    followed.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):
@@ -203,7 +203,7 @@ class SharedStopRequest:
             self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
     def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Store the stop requests in a step's metrics, and return the other metrics."""
+        """Store the stop requests among a step's metrics, and return the other metrics."""
         if self.metric_variables:
             mean = metrics[_STOP].numpy()
             requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
@@ -223,7 +223,7 @@ def _wait(name: str, errors: list[BaseException]) -> None:
 
 
 def _check_peers() -> None:
-    """Raise one of PEER_ERRORS for a peer that does not answer."""
+    """Raise one of PEER_ERRORS if a peer does not answer."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     for job in cluster.jobs:

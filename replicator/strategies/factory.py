@@ -1,4 +1,4 @@
-"""Replicators of every strategy, by function and by the names of `--strategy`."""
+"""Create the replicators of all strategies, by function or by the name in `--strategy`."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,10 +21,10 @@ WORDS = (
 
 
 def parameter_server() -> Replicator:
-    """Return a replicator of asynchronous workers around the variables of parameter servers.
+    """Return a replicator of asynchronous workers with variables on parameter servers.
 
-    The cluster is that of TF_CONFIG. This returns only in the coordinator (task `chief`); a `ps` or
-    `worker` process serves until the chief has ended, and then exits.
+    TF_CONFIG defines the cluster. The function returns only in the coordinator (task `chief`); a
+    `ps` or `worker` process serves until the chief has ended, and then exits.
 
     Raises:
       UserError: TF_CONFIG is missing or lacks a kind of task.
@@ -33,22 +33,22 @@ def parameter_server() -> Replicator:
 
 
 def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replicator:
-    """Return a replicator of one global step over a mesh, with variables and batches in shards.
+    """Return a replicator of one global step over a mesh, with sharded variables and batches.
 
     Args:
       mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
-      layouts: for each pattern, a regular expression, the mesh dimension, or None, of each axis of
-        the variables whose names match it; other variables are on every device. Empty: every
-        variable is cut wherever the mesh divides it, and gathered where it is read.
+      layouts: a mesh dimension or None for each axis of the variables whose names match a regular
+        expression, by this expression; other variables are whole on every device. Empty: every
+        variable is sharded wherever the mesh divides it, and gathered where it is read.
 
     Raises:
-      UserError: the mesh or a pattern does not fit.
+      UserError: the mesh is invalid, or a pattern does not fit.
     """
     return ShardedReplicator(mesh, layouts)
 
 
 def from_environment(strategy: str = "auto") -> Replicator:
-    """Return the replicator of a strategy's name; `auto` chooses by TF_CONFIG and the devices.
+    """Return the replicator of a named strategy; `auto` chooses by TF_CONFIG and the devices.
 
     Args:
       strategy: auto, single, local, local:N, multi_worker, multi_worker:SECONDS (time limit of a
@@ -103,7 +103,7 @@ def _mesh(argument: str, strategy: str) -> dict[str, int]:
 
 
 class TpuReplicator(SynchronousReplicator):
-    """Replicas of a TPUStrategy, whose sum over replicas does not support 64-bit integers."""
+    """Replicas of a TPUStrategy, which cannot sum 64-bit integers over replicas."""
 
     def _sum(self, tensors: list) -> list:
         narrow = [encoding.to_limbs(t) if t.dtype == tf.int64 else t for t in tensors]
@@ -118,8 +118,8 @@ def tpu(address: str = "") -> SynchronousReplicator:
     """Return a replicator of synchronous replicas on the cores of a TPU.
 
     Args:
-      address: name of the TPU, or `grpc://HOST:PORT`; empty: the TPU that the environment names;
-        `local`: the TPU of this machine.
+      address: name of the TPU, or `grpc://HOST:PORT`; empty: the TPU named by the environment;
+        `local`: this machine's TPU.
 
     Raises:
       UserError: there is no such TPU.

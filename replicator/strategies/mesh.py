@@ -1,7 +1,7 @@
-"""One step over a mesh of devices, with sharded variables and batches, over DTensor.
+"""Run one step over a mesh of devices with DTensor, with sharded variables and batches.
 
 There are two ways. A user's step function (`compile`) is one global computation, which DTensor
-partitions along the layouts of its variables and of the batch. A training step
+partitions according to the layouts of its variables and of the batch. A training step
 (`compile_training`) works with any network, because DTensor need not support its operations:
 variables and optimiser state are sharded, all weights are gathered on every device, each device
 computes the gradients of its own rows, and their mean updates the shards. Rajbhandari et al. 2020,
@@ -35,8 +35,8 @@ from replicator.strategies.wrapped_optimizer import WrappedOptimizer
 class ShardedReplicator(Replicator):
     """The replicator of `sharded`.
 
-    A step function is traced once, for all devices: there is one replica, and the primitives return
-    their argument. In the `gradients_fn` of `compile_training` every device is a replica.
+    A step function is traced once for all devices: there is one replica, and the primitives return
+    their argument. In the `gradients_fn` of `compile_training`, every device is a replica.
     """
 
     def __init__(self, mesh: Mapping[str, int], layouts: Layouts):
@@ -63,9 +63,9 @@ class ShardedReplicator(Replicator):
             yield
 
     def gathered_variables(self) -> contextlib.AbstractContextManager:
-        """Return a context, outside of steps, in which variables are plain, on the first device.
+        """Return a context, outside of steps, with plain variables on the first device.
 
-        Values assigned in it are sharded at its end.
+        Values assigned inside it are sharded at its end.
         """
         return self.store.gathered_variables()
 
@@ -77,11 +77,11 @@ class ShardedReplicator(Replicator):
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """Return a step that gathers the weights, computes on each device and updates the shards.
+        """Return a step that gathers weights, computes on each device, and updates the shards.
 
-        `gradients_fn` gets each device's rows, with primitives over the devices, and may read
-        `reads` and those of `variables` that are trainable or scalar. `update_fn` consists of
-        elementwise operations and sums, which DTensor runs on the shards.
+        `gradients_fn` gets each device's rows; primitives act over the devices. It may read `reads`
+        and those `variables` that are trainable or scalar. `update_fn` consists of element-wise
+        operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
@@ -114,7 +114,7 @@ class ShardedReplicator(Replicator):
             self.num_replicas = 1
 
     def shard_for_mesh(self, batch: Any) -> Any:
-        """Return the batch as DTensors with rows along the batch dimension of the mesh."""
+        """Return the batch as DTensors whose rows are sharded along the mesh's batch dimension."""
         count = self._mesh.dim_size(BATCH)
         locations = [location[BATCH] for location in self._mesh.local_device_locations()]
 
@@ -128,14 +128,14 @@ class ShardedReplicator(Replicator):
         return tf.nest.map_structure(shard, batch)
 
     def shard_for_devices(self, batch: Any) -> Any:
-        """Return the batch as per-replica values with rows divided among all devices."""
+        """Return the batch as per-replica values, with the rows divided among all devices."""
         pieces = [_rows(tensor, self.num_devices) for tensor in tf.nest.flatten(batch)]
         return self.per_replica(
             [tf.nest.pack_sequence_as(batch, [p[k] for p in pieces]) for k in range(len(pieces[0]))]
         )
 
     def per_replica(self, values: list[Any]) -> Any:
-        """Return a nest of per-replica values, made from a nest for each device."""
+        """Combine a nest for each device into one nest of per-replica values."""
         strategy = self._data_parallel._strategy
         return strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]
@@ -143,7 +143,7 @@ class ShardedReplicator(Replicator):
 
 
 class _CompiledStep:
-    """Steps of one global computation."""
+    """A compiled step that is one global computation."""
 
     def __init__(self, replicator: ShardedReplicator, step_fn: StepFn, steps_per_call: int):
         self._replicator, self._step_fn = replicator, step_fn
@@ -165,7 +165,7 @@ class _CompiledStep:
 
 
 class _CompiledTraining:
-    """Steps that gather weights, compute gradients on each device and update shards."""
+    """A compiled step that gathers weights, computes on each device, and updates shards."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _CompiledTraining:
         return _replicated(self._replicator.store.rules, self._read)
 
     def _local_results(self, values: Any, batch: Any) -> Any:
-        """Return metrics and gradients of each device as per-replica values."""
+        """Return each device's metrics and gradients as per-replica values."""
         record = CollectiveRecord()
 
         def on_device(values: list[tf.Tensor], batch: Any) -> Any:
@@ -218,7 +218,7 @@ class _CompiledTraining:
     def _summand(self, value: Any, index: int) -> tf.Tensor:
         """Return one device's term of the mean, with an axis of size 1 per mesh dimension."""
         value = tf.convert_to_tensor(value)
-        if not value.dtype.is_floating:  # not averaged: the outputs are those of the first device
+        if not value.dtype.is_floating:  # not averaged; taken from the first device
             value = value if index == 0 else tf.zeros_like(value)
             value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         return tf.reshape(value, [1] * len(self._replicator._mesh.dim_names) + value.shape)
@@ -253,7 +253,7 @@ def _unpacked(values: Any) -> Any:
 
 
 def _replicated(rules: LayoutRules, values: Any) -> Any:
-    """Return the tensors, each whole on every device."""
+    """Return the tensors, replicated on every device."""
 
     def gathered_variables(value: Any) -> tf.Tensor | None:
         if value is None:
@@ -272,7 +272,7 @@ def _next(iterator: Iterator[Any]) -> Any:
 
 
 def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Return a tensor [rows, ...] as `count` tensors with equal numbers of rows."""
+    """Split a tensor [rows, ...] into `count` tensors with equal numbers of rows."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:

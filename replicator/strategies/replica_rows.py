@@ -1,4 +1,4 @@
-"""The rows of a global batch that each replica computes."""
+"""Select the rows of a global batch for each replica."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +21,10 @@ def check_divisible(element_spec: Any, num_replicas: int) -> None:
 
 
 def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) -> Callable:
-    """Return a function for `dataset.map` that keeps `count` replicas' rows of a global batch.
+    """Return a function for `dataset.map` that keeps the rows of `count` replicas.
 
-    Every tensor [rows, ...] becomes [count, rows / num_replicas, ...], the rows of the replicas
-    first, ..., first + count - 1.
+    Every tensor [rows, ...] becomes [count, rows / num_replicas, ...], with the rows of the
+    replicas first, ..., first + count - 1.
     """
 
     def rows_of_replicas(tensor: tf.Tensor) -> tf.Tensor:
@@ -45,12 +45,12 @@ def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) 
 def replica_batches(
     dataset: tf.data.Dataset, first: int, count: int, num_replicas: int
 ) -> tf.data.Dataset:
-    """Return a dataset of the batches of `count` replicas, given one of global batches.
+    """Return a dataset of the batches of `count` replicas from a dataset of global batches.
 
     Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
-    `num_replicas` does not divide is an error (`uneven_rows_error` explains it), and so is every
-    element after it: an error raised only once would reach one replica, while the others would find
-    the next batch, or the end of the data, and could report that instead.
+    are not a multiple of `num_replicas` is an error (`uneven_rows_error` explains it), and so is
+    every later element: if the error were raised only once, it would reach one replica, while the
+    others would get the next batch, or the end of the data, and could report that instead.
     """
     rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
     if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
@@ -67,7 +67,7 @@ def replica_batches(
 
 
 def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
-    """Return the UserError for an error that `replica_batches` has raised in a step, else None."""
+    """Return a UserError for an error that `replica_batches` raised in a step, else None."""
     return UserError(_uneven_rows_text(None, num_replicas)) if _UNEVEN in str(error) else None
 
 

@@ -1,4 +1,4 @@
-"""Worker and parameter-server processes: reachability, serving and end."""
+"""Worker and parameter-server processes: check that they answer, serve, and end."""
 
 import math
 import os
@@ -13,17 +13,17 @@ from foundation.errors import UserError
 from replicator.launch.tf_config import Task
 from replicator.strategies.cluster_startup import connected, refusal, reporting_wait
 
-START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
-CHIEF_SECONDS = 600.0  # for which a server waits for a chief to start
-CHIEF_LOST_SECONDS = 10.0  # after which a chief that accepts no connection counts as ended
+START_SECONDS = 60.0  # the chief's wait for workers and servers to start
+CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
+CHIEF_LOST_SECONDS = 10.0  # a chief that accepts no connection for this long has ended
 _CONNECT_SECONDS, _POLL_SECONDS = 2.0, 0.5
-# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A gRPC server that
-# runs answers with its own; a suspended one still accepts connections, but does not answer.
+# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A running gRPC
+# server answers with its preface; a suspended one still accepts connections, but does not answer.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def accepts_connections(address: str) -> bool:
-    """Return whether a process listens at HOST:PORT; it may be suspended."""
+    """Return whether a process, which may be suspended, listens at HOST:PORT."""
     return refusal(address, _CONNECT_SECONDS) is None
 
 
@@ -68,9 +68,9 @@ def wait_until(
     say: Callable[[], None] = lambda: None,
     lasting_seconds: float = 0.0,
 ) -> bool:
-    """Wait for a condition, and return whether it was met in time.
+    """Wait until a condition is met, and return whether it was met in time.
 
-    It must stay met for `lasting_seconds`; `say` is called whenever it is not.
+    It must stay met for `lasting_seconds`; `say` is called while it is not met.
     """
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
@@ -85,7 +85,7 @@ def wait_until(
 
 
 def available_workers(task: Task) -> list[int]:
-    """Return the indices of workers that have started: all, or after START_SECONDS some.
+    """Wait up to START_SECONDS for all workers; return the indices of those that have started.
 
     If a parameter server, or every worker, has not started by then, raise UserError.
     """

@@ -1,4 +1,4 @@
-"""Variables in shards on a mesh: their layouts, and reads in the form that a computation needs."""
+"""Sharded variables on a mesh: their layouts, and how different computations read them."""
 
 import contextlib
 import enum
@@ -15,13 +15,13 @@ from foundation.errors import UserError
 from replicator.strategies.snapshots import recorded_read
 
 BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
-_SHOWN = 6  # variables named in one line
+_SHOWN = 6  # number of variables named in a message
 
 Layouts = Mapping[str, Sequence[str | None]]
 
 
 def check_mesh(mesh: Mapping[str, int]) -> None:
-    """Raise UserError unless the sizes of the mesh are counts and one of them is the batch's."""
+    """Raise UserError unless all sizes of the mesh are at least 1 and it has a batch dimension."""
     for name, size in mesh.items():
         if not isinstance(size, int) or size < 1:
             raise UserError(f"`mesh` must have sizes of at least 1, got {name}={size!r}.")
@@ -30,11 +30,11 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
 
 
 class LayoutRules:
-    """Rules that give the layout of a variable from its name and shape.
+    """Rules that determine the layout of a variable from its name and shape.
 
-    `layouts` gives for each pattern, a regular expression, a mesh dimension or None for each axis.
-    The first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
-    divides it. A pattern that is not a regular expression, or a dimension that is not in the mesh,
+    `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis.
+    The first pattern found in a name is used. If it is empty, every variable is sharded wherever
+    the mesh divides it. An invalid regular expression, or a dimension that is not in the mesh,
     raises UserError.
     """
 
@@ -56,9 +56,9 @@ class LayoutRules:
         return dtensor.Layout.replicated(self.mesh, rank)
 
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
-        """Return the layout of a variable; raise UserError if its pattern does not fit its shape.
+        """Return a variable's layout; raise UserError if its pattern does not fit its shape.
 
-        If no pattern is found in the name, it is `like`, the layout of the initial value.
+        If no pattern is found in the name, the layout is `like`, that of the initial value.
         """
         self._names.append(name)
         for pattern, dims in self._rules:
@@ -97,7 +97,7 @@ class LayoutRules:
         return self._layout(dims)
 
     def _widest(self, shape: Sequence[int]) -> dtensor.Layout:
-        """Return each mesh dimension, largest first, on the longest axis that it divides."""
+        """Return a layout with each mesh dimension on the longest axis that it divides."""
         dims: list[str | None] = [None] * len(shape)
         for dim in sorted(self.mesh.dim_names, key=self.mesh.dim_size, reverse=True):
             size = self.mesh.dim_size(dim)
@@ -118,7 +118,7 @@ def _compiled(pattern: str) -> re.Pattern:
 
 
 class ReadMode(enum.Enum):
-    """The current meaning of reading or setting a sharded variable."""
+    """What reading or setting a sharded variable currently refers to."""
 
     SHARDED = "its shards"
     STEP = "its shards; without layouts of the user, the whole value on every device"
@@ -127,9 +127,9 @@ class ReadMode(enum.Enum):
 
 
 class ShardedVariableStore:
-    """All sharded variables of a replicator, and the mode in which they are read.
+    """All sharded variables of a replicator, and the current mode of reading them.
 
-    `local_index` returns the index among the mesh's `devices` for which a LOCAL computation is
+    `local_index` returns the index in `devices` of the device for which a LOCAL computation is
     traced.
     """
 
@@ -142,10 +142,10 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def tracing_step(self) -> Iterator[None]:
-        """Make reads of a step that is traced in the block return what the step assigned.
+        """Make reads in a step that is traced inside the block return what the step has assigned.
 
-        DTensor does not order the assignments and the reads of a function: a read after an
-        assignment returns the previous value.
+        DTensor does not order a function's assignments and reads: without this, a read after an
+        assignment would return the previous value.
         """
         before, self._assigned = self._assigned, {}
         try:
@@ -159,9 +159,9 @@ class ShardedVariableStore:
             self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
 
     def assigned_value(self, variable: "ShardedVariable") -> tf.Tensor | None:
-        """Return the value assigned by the step that is being traced, or None.
+        """Return the value that the step being traced has assigned, or None.
 
-        If it was assigned in another graph, which may or may not be executed, raise UserError.
+        Raise UserError if it was assigned in another graph, which might not be executed.
         """
         assigned = self._assigned or {}
         if self.mode is not ReadMode.STEP or id(variable) not in assigned:
@@ -176,7 +176,7 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def reading_as(self, mode: ReadMode) -> Iterator[None]:
-        """Read sharded variables in this mode during the block."""
+        """Read sharded variables in this mode inside the block."""
         before, self.mode = self.mode, mode
         try:
             yield
@@ -184,7 +184,7 @@ class ShardedVariableStore:
             self.mode = before
 
     def create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-        """Create a sharded variable, as `tf.variable_creator_scope` calls a creator."""
+        """Create a sharded variable; a creator for `tf.variable_creator_scope`."""
         if self._is_making_copies:
             return next_creator(**options)
         value = options["initial_value"]
@@ -198,18 +198,18 @@ class ShardedVariableStore:
         return variable
 
     def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
-        """Return the tensor, plain or sharded, in a layout."""
+        """Convert a tensor, plain or sharded, to a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = dtensor.copy_to_mesh(value, self.rules.replicated(value.shape.rank))
         return dtensor.relayout(value, layout)
 
     def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the whole of a sharded tensor as a plain tensor."""
+        """Return the whole value of a sharded tensor as a plain tensor."""
         replicated = dtensor.relayout(value, self.rules.replicated(value.shape.rank))
         return dtensor.unpack(replicated)[0]
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
-        """Return a new plain variable of the same shape, filled with zeros, on a device."""
+        """Return a new plain variable of the same shape on a device, filled with zeros."""
         self._is_making_copies = True
         try:
             with tf.init_scope(), tf.device(self.devices[device]):
@@ -220,7 +220,7 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def gathered_variables(self) -> Iterator[None]:
-        """Make every variable a plain one during the block, and shard it again at its end."""
+        """Make every variable plain inside the block, and shard it again at the end."""
         if self.mode is ReadMode.GATHERED:
             yield
             return
@@ -235,7 +235,7 @@ class ShardedVariableStore:
 
 
 class ShardedVariable(dtensor.DVariable):
-    """A sharded variable, which plain copies replace in some modes."""
+    """A sharded variable, which is replaced by plain copies in some modes."""
 
     def __init__(self, store: ShardedVariableStore, value: tf.Tensor, options: dict[str, Any]):
         # The constructor of the base class reads the handle.
@@ -245,7 +245,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource that is currently read: that of the shards or of a copy."""
+        """The resource that is currently read, of the shards or of a copy."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -262,7 +262,7 @@ class ShardedVariable(dtensor.DVariable):
         self._shards = resource
 
     def make_copies(self, devices: Iterable[int]) -> None:
-        """Create missing copies on the devices of these indices."""
+        """Create missing copies on the devices with these indices."""
         for device in devices:
             if device not in self._copies:
                 self._copies[device] = self._store.copy(self, device)

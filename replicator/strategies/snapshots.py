@@ -1,7 +1,7 @@
-"""Variables of which a step reads one snapshot even if other workers set them meanwhile.
+"""Variables that a step reads as one snapshot, even if other workers set them meanwhile.
 
-An asynchronous update adds the difference of the new value to the value read. If a variable were
-read twice in a step, the gradient and the difference could belong to different values.
+An asynchronous update adds the difference between the new value and the value read. If a step read
+a variable twice, the gradient and the difference could belong to different values.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# A repeated read must be recorded on every gradient tape as a read, which has no public API.
+# Gradient tapes must record a repeated read as a read, for which there is no public API.
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
@@ -24,7 +24,7 @@ class Snapshots:
 
     @contextlib.contextmanager
     def of_step(self) -> Iterator[None]:
-        """Record the reads of a step that this thread traces in the block."""
+        """Record the reads of a step that this thread traces inside the block."""
         self._thread.graph = tf.compat.v1.get_default_graph()
         self._thread.values = {}
         try:
@@ -33,7 +33,7 @@ class Snapshots:
             self._thread.values = None
 
     def values(self) -> dict[int, Any] | None:
-        """Return the values read, by variable; None outside a step and in functions within it."""
+        """Return the values read, by variable `id`; None outside a step or in nested functions."""
         values = getattr(self._thread, "values", None)
         if values is None or tf.compat.v1.get_default_graph() is not self._thread.graph:
             return None
@@ -42,7 +42,7 @@ class Snapshots:
     def create(
         self, next_creator: Callable[..., tf.Variable], **options: Any
     ) -> "SnapshotVariable":
-        """Create a variable; used by `tf.variable_creator_scope` outside a strategy's scope."""
+        """Create a variable, as a creator for `tf.variable_creator_scope`."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
         return SnapshotVariable(self, known)
 
@@ -65,12 +65,12 @@ _OPTIONS = (
     "dtype",
     "shape",
     "constraint",
-    "distribute_strategy",  # by which a strategy identifies the variables of its scope
+    "distribute_strategy",  # a strategy identifies its variables by it
 )
 
 
 class SnapshotVariable(resource_variable_ops.ResourceVariable):
-    """A variable that a step reads only once, unless the step sets it in between."""
+    """A variable that a step reads only once, unless the step sets it between reads."""
 
     def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
         self._snapshots = snapshots
@@ -86,7 +86,7 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         return recorded_read(self, values[id(self)])
 
     def assign(self, value: Any, *options: Any, **named: Any) -> Any:
-        """Set the variable; the next read in the step is a new one."""
+        """Set the variable; the next read in the step reads it again."""
         self._forget()
         return super().assign(value, *options, **named)
 

@@ -1,4 +1,4 @@
-"""Synchronous replicas over tf.distribute: one device, many devices, workers or a TPU."""
+"""Synchronous replicas with tf.distribute: one device, many devices, workers or a TPU."""
 
 import contextlib
 import types
@@ -36,7 +36,7 @@ class SynchronousReplicator(Replicator):
         devices: Devices | None = None,
         **attributes: Any,
     ):
-        """Store the strategy and the logical devices of each replica here; None: one each."""
+        """Store the strategy and each local replica's logical devices; None: one device each."""
         super().__init__(
             name,
             num_replicas=strategy.num_replicas_in_sync,
@@ -44,7 +44,7 @@ class SynchronousReplicator(Replicator):
             **attributes,
         )
         self._strategy, self._devices = strategy, devices
-        # Otherwise some replicas get an empty batch, with mean NaN, at the end of the data.
+        # Otherwise some replicas would get an empty batch, with mean NaN, at the end of the data.
         strategy.extended.experimental_enable_get_next_as_optional = False
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -93,7 +93,7 @@ class SynchronousReplicator(Replicator):
 
     def _sum(self, tensors: list) -> list:
         context = tf.distribute.get_replica_context()
-        # Copies, because multi-worker collectives reject the output of a variable's read.
+        # Copies, because multi-worker collectives reject the output of a variable read.
         copies = [tf.identity(tensor) for tensor in tensors]
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
 
@@ -113,7 +113,7 @@ class SynchronousReplicator(Replicator):
     def _variables_on(self, devices: list[str]) -> Iterator[None]:
         if tf.distribute.get_strategy() is not self._strategy:
             raise RuntimeError("`logical_device` may only be used in a step or in `scope()`.")
-        # A mirrored variable reads only `_devices` of the object that it is colocated with.
+        # A mirrored variable uses only `_devices` of the object that it is colocated with.
         devices_like = types.SimpleNamespace(_devices=tuple(devices))
 
         def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -124,7 +124,7 @@ class SynchronousReplicator(Replicator):
 
 
 class _CompiledStep:
-    """Several steps of a step function as one tf.function.
+    """One or more steps of a step function as one tf.function.
 
     If `outputs_are_equal` on all replicas, no collective is needed to combine them.
     """
@@ -153,7 +153,7 @@ class _CompiledStep:
         try:
             with explaining_peer_errors(self._replicator):
                 return self._function(iterator)
-        # An error in the input of one replica ends the input of the others: either may be raised.
+        # An input error in one replica ends the input of the others, so either error may be raised.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             uneven = uneven_rows_error(error, self._replicator.num_replicas)
             raise (uneven or shape_mismatch_error(error) or error) from None
@@ -184,7 +184,7 @@ class _CompiledStep:
         batch, record = next(iterator), CollectiveRecord()
         self._records.append(record)
 
-        # Arguments other than tensors are closed over: a TPU converts all arguments to tensors.
+        # Other arguments are closed over, because a TPU converts all arguments to tensors.
         def replica_step(batch: Any) -> Any:
             return self._replica_step(batch, record, is_last)
 
@@ -220,7 +220,7 @@ class _CompiledStep:
 def single(
     device: str | None = None, logical_devices: list[str] | None = None
 ) -> SynchronousReplicator:
-    """Return a replicator of one replica.
+    """Return a replicator with one replica.
 
     Args:
       device: name of the replica's device; None: the first GPU, else the CPU.
@@ -240,16 +240,16 @@ def single(
 def local(
     devices: list[str] | int | None = None, devices_per_replica: int = 1
 ) -> SynchronousReplicator:
-    """Return a replicator of synchronous replicas on the devices of this machine.
+    """Return a replicator of synchronous replicas on this machine's devices.
 
     Args:
-      devices: names of the devices, or their number (without GPUs, this many logical CPUs are
+      devices: names of the devices, or their number (without GPUs, that many logical CPUs are
         created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
       devices_per_replica: consecutive devices that form one replica (`logical_device`).
 
     Raises:
-      UserError: this machine has no such devices, or `devices_per_replica` does not divide their
-        number.
+      UserError: this machine does not have these devices, or `devices_per_replica` does not divide
+        their number.
     """
     names = devices if isinstance(devices, list) else local_devices(devices)
     if devices_per_replica < 1 or not names or len(names) % devices_per_replica:
@@ -282,7 +282,7 @@ def local_devices(count: int | None) -> list[str]:
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Create `count` logical CPUs, unless there are as many or TensorFlow has started."""
+    """Create `count` logical CPUs unless there are enough or TensorFlow has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
         return

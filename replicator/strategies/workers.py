@@ -1,4 +1,4 @@
-"""Synchronous replicas of several processes: multi-worker over TF_CONFIG."""
+"""Synchronous replicas in several processes, which TF_CONFIG defines."""
 
 import tensorflow as tf
 
@@ -10,7 +10,7 @@ from replicator.strategies.synchronous import SynchronousReplicator
 
 
 class MultiWorkerReplicator(SynchronousReplicator):
-    """Synchronous replicas on the devices of all workers of TF_CONFIG."""
+    """Synchronous replicas on the devices of all workers in TF_CONFIG."""
 
     def __init__(self, strategy: tf.distribute.Strategy, task: Task):
         super().__init__(
@@ -19,8 +19,8 @@ class MultiWorkerReplicator(SynchronousReplicator):
             num_workers=task.num_workers,
             worker_index=task.worker_index,
         )
-        # Traced before any step: TensorFlow numbers collectives in the order of tracing, and steps
-        # that differ between workers would change the numbers of these two.
+        # Traced before any step, because TensorFlow numbers collectives in the order of tracing,
+        # and steps that differ between workers would change the numbers of these two functions.
         spec = tf.TensorSpec([None], tf.int32)
         self._gather_sums = tf.function(self._rows, autograph=False)
         self._gather_sums = self._gather_sums.get_concrete_function(spec)
@@ -28,7 +28,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
         self._gather_texts = self._gather_texts.get_concrete_function(spec)
 
     def _rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Gather the int32 [n] of each worker as int32 [workers, n]."""
+        """Gather int32 [n] from each worker as int32 [workers, n]."""
 
         def replica(numbers: tf.Tensor) -> tf.Tensor:
             own_row = tf.range(self.num_replicas) == self._replica_id()
@@ -54,13 +54,13 @@ class MultiWorkerReplicator(SynchronousReplicator):
 def multi_worker(
     timeout_seconds: float = 60.0, join_seconds: float = 600.0
 ) -> MultiWorkerReplicator:
-    """Return a replicator of synchronous replicas on all devices of all workers of TF_CONFIG.
+    """Return a replicator of synchronous replicas on all devices of all workers in TF_CONFIG.
 
-    It must be created before TensorFlow does anything else.
+    Call this before TensorFlow does anything else.
 
     Args:
-      timeout_seconds: time for which a collective waits for the other workers before it fails.
-      join_seconds: time for which it waits for the other workers to start.
+      timeout_seconds: time in seconds after which a collective that waits for workers fails.
+      join_seconds: time in seconds to wait for the other workers to start.
 
     Raises:
       UserError: TF_CONFIG is missing or has parameter servers, or a worker does not start in time.

@@ -1,4 +1,4 @@
-"""Optimisers of Keras 3, tf_keras and others with gradients averaged over replicas."""
+"""Wrap optimisers of Keras 3, tf_keras and others to average gradients over replicas."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from foundation.errors import UserError
 
 
 def variables_in_step_error(error: Exception) -> UserError | None:
-    """Return the UserError for variables that a step created while being traced, else None."""
+    """Return a UserError if a step created variables while being traced, else None."""
     if type(error).__name__ != "UnliftableError" and "singleton tf.Variables" not in str(error):
         return None
     found = re.search(r"tensor '(\w+/\w+)", str(error))
@@ -23,20 +23,20 @@ def variables_in_step_error(error: Exception) -> UserError | None:
 
 
 class Averaging(Protocol):
-    """The part of a replicator that a wrapped optimiser uses."""
+    """The interface of a replicator that a wrapped optimiser uses."""
 
     @property
     def is_async(self) -> bool:
-        """Return whether replicas update without waiting for each other."""
+        """Whether replicas update without waiting for each other."""
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        """Return each tensor of a nest reduced over replicas."""
+        """Reduce each tensor of a nest over replicas."""
 
 
 class WrappedOptimizer(tf.Module):
-    """An optimiser whose `apply_gradients` averages over replicas; all else is the inner one's.
+    """An optimiser whose `apply_gradients` averages over replicas; the rest is delegated.
 
-    The inner optimiser's own reduction over replicas is switched off.
+    The inner optimiser's reduction over replicas is switched off.
     """
 
     def __init__(self, replicator: Averaging, optimizer: Any):
@@ -53,8 +53,8 @@ class WrappedOptimizer(tf.Module):
             self._options["skip_gradients_aggregation"] = True
         elif "experimental_aggregate_gradients" in known and not replicator.is_async:
             self._options["experimental_aggregate_gradients"] = False
-        # Keras 3 has no such option. Keeping its sum and dividing by the replicas would clip and
-        # scale other gradients. LossScaleOptimizer wraps another optimiser.
+        # Keras 3 has no such option. Keeping its sum and dividing by the number of replicas would
+        # clip and scale different gradients. LossScaleOptimizer wraps another optimiser.
         for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
                 each._all_reduce_sum_gradients = list
@@ -73,7 +73,7 @@ class WrappedOptimizer(tf.Module):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]], **options: Any
     ) -> Any:
-        """Apply the mean over replicas of (gradient, variable) pairs; in a step only."""
+        """Apply the mean over replicas of (gradient, variable) pairs; only inside a step."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = self._replicator.all_reduce(list(gradients), "mean")
         pairs = zip(gradients, variables, strict=True)

@@ -1,6 +1,6 @@
-"""Gradient accumulation: a batch as microbatches, and the mean of their gradients.
+"""Gradient accumulation: split a batch into microbatches and average their gradients.
 
-Only one microbatch's activations are in memory at a time; the update is that of the whole batch.
+Only one microbatch's activations are in memory at a time; the update is the same as for the batch.
 """
 
 from collections.abc import Callable
@@ -12,33 +12,33 @@ Batch = dict[str, tf.Tensor]
 
 
 class Collectives(Protocol):
-    """The primitives that a loss may call: those of a replicator, or of its microbatches."""
+    """The primitives that a loss may call, over replicas or over microbatches."""
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas, or of microbatches of all replicas."""
+        """Number of replicas, or of the microbatches of all replicas."""
 
     @property
     def replica_id(self) -> int | tf.Tensor:
-        """Number of the current replica or microbatch, from 0."""
+        """Index of the current replica or microbatch."""
 
     def all_reduce(self, value: Any, reducer: str, /) -> Any:
-        """Return each tensor of a nest reduced over all replicas or microbatches."""
+        """Reduce each tensor of a nest over all replicas or microbatches."""
 
     def all_gather(self, value: Any, /) -> Any:
-        """Return each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
+        """Gather each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
 
 
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
     """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
 
-    Examples are a loss divided by the number of unpadded samples, one with statistics over the
-    batch, and one that draws a single dropout mask for all rows.
+    Examples are a loss divided by the number of unpadded samples, a loss with statistics over the
+    batch, and a loss that draws a single dropout mask for all rows.
     """
 
     def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
-        """Return values of the global batch, by name, which are added to the input of the loss.
+        """Return values of the global batch, by name, to add to the input of the loss.
 
         This is called with each microbatch, before the loss, if the global batch is split among
         replicas or microbatches. With its result, the mean of the losses over all microbatches must
@@ -51,10 +51,10 @@ class GlobalBatchLoss(Protocol):
 def split_microbatches(
     loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
 ) -> Batch:
-    """Return a replica's batch as microbatches, with the global values that the loss needs.
+    """Split a replica's batch into microbatches, with the global values that the loss needs.
 
     Args:
-      loss_fn: the loss; a `GlobalBatchLoss` gives global values.
+      loss_fn: the loss; a `GlobalBatchLoss` provides global values.
       batch: the replica's batch, tensors [rows, ...] by name.
       num_microbatches: number of microbatches. If it is above 1, every tensor becomes
         [num_microbatches, rows / num_microbatches, ...].
@@ -82,10 +82,10 @@ def split_microbatches(
 def accumulate_gradients(
     gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int
 ) -> Any:
-    """Return the mean of `gradients` over two or more microbatches, computed one after another.
+    """Compute `gradients` for two or more microbatches one after another; return the mean.
 
     Args:
-      gradients: returns a nest of floating tensors for a microbatch, tensors [rows, ...] by name.
+      gradients: function from a microbatch, tensors [rows, ...] by name, to floating tensors.
       batch: the microbatches, tensors [num_microbatches, rows, ...] by name.
       num_microbatches: number of microbatches, at least 2.
     """
@@ -131,8 +131,8 @@ class _MicrobatchCollectives:
     """The primitives over the microbatches of all replicas.
 
     The microbatches of a replica are traced one after another, so none can wait for the next.
-    `global_inputs` is therefore called once more for every collective in it: each round records the
-    arguments of the first one that has no result yet, which may depend on the results before it.
+    Therefore `global_inputs` is called once more for every collective in it: each round records the
+    arguments of the first collective without a result, which may depend on earlier results.
     """
 
     def __init__(self, replicator: Collectives, num_microbatches: int):
@@ -144,7 +144,7 @@ class _MicrobatchCollectives:
 
     @property
     def replica_id(self) -> int | tf.Tensor:
-        """Index of the current microbatch among those of all replicas."""
+        """Index of the current microbatch among the microbatches of all replicas."""
         return self._replicator.replica_id * self._num_microbatches + self._index
 
     def global_inputs(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""Batches that NumPy computes, one per step number, as a tf.data pipeline."""
+"""Turn batches that NumPy computes for each step into a tf.data pipeline."""
 
 from collections.abc import Callable, Collection
 
@@ -23,13 +23,13 @@ def as_dataset(
     """Return make(first), ..., make(stop - 1) as a dataset of dicts of tensors.
 
     Args:
-      make: returns the batch of a number. All batches have equal keys, dtypes and shapes except for
-        the rows.
-      first: first batch number, at least 0.
-      stop: number after the last batch.
-      rows: number of rows of every batch, or None if it differs.
-      then: a TensorFlow function that changes every batch; None: batches stay as they are.
-      free: keys of arrays whose second axis differs from batch to batch.
+      make: function from a step to its batch. All batches have equal keys, dtypes and shapes,
+        except for the number of rows.
+      first: first step, at least 0.
+      stop: step after the last one.
+      rows: number of rows of every batch; None if it varies.
+      then: a TensorFlow function to apply to every batch, or None.
+      free: keys of arrays whose second axis varies from batch to batch.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")
@@ -46,7 +46,7 @@ def as_dataset(
 
     def tensors(step: tf.Tensor) -> Batch:
         flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
-        # `tf.numpy_function` knows no shapes.
+        # `tf.numpy_function` returns no static shapes.
         batch = {
             name: tf.ensure_shape(tensor, shapes[name])
             for name, tensor in zip(example, flat, strict=True)

@@ -1,4 +1,4 @@
-"""Options that all verbs that train share."""
+"""Options of all verbs that train."""
 
 import dataclasses
 from pathlib import Path
@@ -8,15 +8,15 @@ from foundation.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The options of every verb that trains, in addition to its data and its configuration."""
+    """The options of every verb that trains, besides its data and configuration."""
 
     workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
+    """Run directory; an existing run with the same configuration is resumed."""
     portable: Path | None = None
     """Export the step, its weights and its data to this folder instead of training, for `python
     DIR/run.py` on a machine with JAX and without TensorFlow."""
     adopt: Path | None = None
-    """First copy the weights that `run.py` trained in this folder into the run directory."""
+    """Before training, copy weights that `run.py` trained in this folder to the run directory."""
     strategy: str = "auto"
     """Devices to train on: auto (by TF_CONFIG and the GPUs), single (one device), local (every
     GPU), local:N (N devices; logical CPUs if there are no GPUs), multi_worker or parameter_server
@@ -25,7 +25,7 @@ class TrainingOptions:
 
 
 def check_outside(workdir: Path, data: Path | str, things: str) -> None:
-    """Raise UserError if a run would write into its own data: a folder of `things`."""
+    """Raise UserError if a run directory is inside its data folder, which contains `things`."""
     if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
         raise UserError(
             f"The run directory {workdir} must be outside the data folder {data}: its samples "

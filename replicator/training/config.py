@@ -1,4 +1,4 @@
-"""Settings of a training run: its length and its optimiser, without TensorFlow."""
+"""Settings of a training run: length and optimiser; imports without TensorFlow."""
 
 import dataclasses
 import math
@@ -24,24 +24,24 @@ class LoopConfig:
     num_steps: int = 10_000
     """Total number of updates, including those before a resume. A cosine decay ends here."""
     max_minutes: float = 0.0
-    """Stop after this many minutes, including the last evaluation if one was measured before; 0:
+    """Stop after this many minutes, including the last evaluation if an earlier one was timed; 0:
     no limit."""
     report_every_steps: int = 20
-    """Steps between two lines of metrics."""
+    """Steps between lines of metrics."""
     evaluate_every_steps: int = 1000
-    """Steps between two evaluations on dev; the last step is evaluated too."""
+    """Steps between evaluations on the dev set; the last step is evaluated, too."""
     patience: int = 0
-    """End training after this many evaluations on dev in a row without a new best score; 0: never.
-    Evaluations of a run that is resumed count."""
+    """End training after this many consecutive evaluations without a new best score, including
+    evaluations before a run was resumed; 0: never."""
     save_every_minutes: float = 5.0
-    """Minutes between two checkpoints, in addition to those at evaluations and at the end."""
+    """Minutes between checkpoints, in addition to those at evaluations and at the end."""
     keep_checkpoints: int = 2
-    """Newest checkpoints kept, in addition to the best on dev."""
+    """Number of newest checkpoints to keep, in addition to the best on the dev set."""
     jit_compile: bool = False
     """Compile the step with XLA."""
 
     def __post_init__(self) -> None:
-        """Raise UserError, which names the field, if a number is out of range."""
+        """Raise UserError naming the field if a number is out of range."""
         at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
         at_least(self, 1, "keep_checkpoints")
         at_least(self, 0, "max_minutes", "save_every_minutes", "patience")
@@ -60,9 +60,9 @@ class OptimizerConfig:
     with a linear decay to 0 over the last `cooldown_steps` (cooldown). A run with a cooldown can be
     extended exactly before these steps start."""
     cooldown_steps: int = 1_000
-    """Length of the final decay when `decay` is cooldown."""
+    """Length of the final decay in steps if `decay` is cooldown."""
     halve_every_steps: int = 200_000
-    """Steps between halvings when `decay` is halve."""
+    """Steps between halvings if `decay` is halve."""
     beta1: float = 0.9
     """Decay of Adam's average of gradients."""
     beta2: float = 0.999
@@ -81,7 +81,7 @@ class OptimizerConfig:
     memory, more time; the update is the same."""
 
     def __post_init__(self) -> None:
-        """Raise UserError, which names the field, if a rate or decay is out of range."""
+        """Raise UserError naming the field if a rate or decay is out of range."""
         for name in ("learning_rate", "epsilon"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "positive and finite", value)

@@ -1,7 +1,7 @@
-"""One object per family of models, and the verbs of the command line for any family.
+"""Descriptions of model families, and the command-line verbs that work with any family.
 
-Families are registered in `distill.families`. Their functions import TensorFlow only when they are
-called, so that help texts appear at once.
+Families are registered in `distill.families`. Their functions import TensorFlow only when called,
+so that help texts appear at once.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ class Parts:
     """The functions of a family of models, whose modules need TensorFlow.
 
     Attributes:
-      recipe: returns what to train, given the preset's name and the options.
-      load: returns the model of a run directory, a model folder or a shipped name.
-      evaluate: returns the metrics of a model, given the options, the model and the data.
-      report: returns these metrics as lines of text.
-      measure: measures a run on dev for its model folder, given the options and config.json.
-      card: returns the text of the card for a model.json.
-      export_sampler: writes the sampler of a model to a folder as functions that JAX can run; the
-        number is the shortest length in frames, 0 if any will do.
-      config_from: returns the configuration in a config.json.
-      trainable: returns the training step of a configuration to plan, a `Trainable`.
+      recipe: function from the preset's name and the options to the `Recipe` to train.
+      load: function from a run directory, model folder or shipped name to the model.
+      evaluate: function from the options, a model and data to the model's metrics.
+      report: function from these metrics to lines of text.
+      measure: function from the export options and config.json to a run's measures on the dev set.
+      card: function from the content of model.json to the text of the model card.
+      export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
+        third argument is the shortest length in frames, 0 for any.
+      config_from: function from the content of config.json to the configuration.
+      trainable: function from a configuration to its training step to plan, a `Trainable`.
     """
 
     recipe: "Callable[[str, Any], Recipe]"
@@ -56,22 +56,22 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """Everything that the commands need to know about a family of models.
+    """A description of a family of models for the commands.
 
     Attributes:
       verb: the verb that trains the family, "train" or "distill".
-      makes: what its models make, "sound" or "images".
-      kinds: the kinds of its models in config.json and model.json.
-      shipped: folders of the models that come with the package, by name.
-      presets: its configurations by name.
-      options: returns the class of the training options of a preset, a `TrainingOptions` whose
-        first two fields are the data (or teacher) and the config.
-      score: returns a format for the best score of a configuration: "best dev {:.3f} bits/dim".
+      makes: what the models make, "sound" or "images".
+      kinds: names of the models' kinds in config.json and model.json.
+      shipped: folders of the family's shipped models, by name.
+      presets: the configurations, by name.
+      options: function from a preset's name to the class of its training options, a
+        `TrainingOptions` whose first two fields are the data (or teacher) and the config.
+      score: function from a configuration to a format of its score: "best dev {:.3f} bits/dim".
       evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
-        `check()`, which raises UserError.
-      training_data: returns the location of the data of a model's training, or shipped data.
-      load_parts: returns the functions that need TensorFlow, which is imported when it is called.
-      detected: returns options that the data call for, given a configuration and the words.
+        a method `check()` that raises UserError.
+      training_data: function from a model to the location of its training data, or of shipped data.
+      load_parts: function that imports TensorFlow and returns the functions that need it.
+      detected: function from a configuration and arguments to options that the data need.
     """
 
     verb: str
@@ -95,16 +95,16 @@ class ModelFamily:
 def run_training(
     family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
 ) -> int:
-    """Run `onepass train|distill PRESET ...`: export, or adopt and train.
+    """Run `onepass train|distill PRESET ...`: export the step, or adopt weights and train.
 
     Args:
       family: the family that the preset belongs to.
       preset: name of the preset.
-      arguments: words after it.
-      parse: reads a dataclass from words.
+      arguments: command-line arguments after the preset.
+      parse: function that parses arguments into a dataclass.
 
     Returns:
-      The exit status, 128 + a signal that stopped it.
+      The exit status: 0, or 128 + the number of the signal that stopped training.
     """
     chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]
@@ -120,7 +120,7 @@ def run_training(
     from replicator.portable.recipe import export_portable
     from replicator.training.recipe import train
 
-    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
+    replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action
     recipe = family.parts.recipe(preset, given)
     if given.portable:
         export_portable(recipe, given.portable, given.workdir)
@@ -145,10 +145,10 @@ def run_evaluate(
     """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
 
     Args:
-      family_of: returns the family of a model.
-      likely: the family whose options are read; the model's may be another with the same options.
-      arguments: words after the verb.
-      parse: reads a dataclass from words.
+      family_of: function from a model's path to its family.
+      likely: the family whose options are parsed; the model's may be another with equal options.
+      arguments: command-line arguments after the verb.
+      parse: function that parses arguments into a dataclass.
     """
     given = parse(likely.evaluation, arguments, "onepass evaluate")
     given.check()

@@ -1,30 +1,30 @@
-"""Listeners, which hear of every update and score, and may end training."""
+"""Listeners, which are notified of every update and score, and may end training."""
 
 from collections.abc import Mapping
 
 
 class Listener:
-    """Receive the events of `Trainer.train` in the chief; this base class ignores them.
+    """A receiver of the events of `Trainer.train` in the chief; this base class ignores them.
 
-    A method that returns a bool returns True to end training after this update.
+    Methods that return a bool return True to end training after the current update.
     """
 
     def begin(self, step: int) -> None:
-        """Hear that training begins, or is resumed, after `step` updates."""
+        """Handle the beginning, or resumption, of training after `step` updates."""
 
     def updating(self, step: int) -> None:
-        """Hear that the update to `step` is about to be made."""
+        """Handle the start of the update to `step`."""
 
     def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Hear the metrics of the update to `step`, as the log has them."""
+        """Handle the metrics of the update to `step`, the same as in the log."""
         return False
 
     def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
-        """Hear the score at `step`, None without an evaluation, and the metrics of its update.
+        """Handle the score at `step` (None without an evaluation), and the metrics of its update.
 
-        They are empty if an earlier process made the update.
+        The metrics are empty if an earlier process made the update.
         """
         return False
 
     def end(self) -> None:
-        """Hear that training has ended without an error."""
+        """Handle the end of training without an error."""

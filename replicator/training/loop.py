@@ -1,7 +1,7 @@
 """The training loop: steps, checkpoints, evaluation and stopping.
 
 Several processes of one replicator may run it together: all run the same steps and stop after the
-same one; the chief evaluates and writes while the others wait.
+same step; the chief evaluates and writes while the others wait.
 """
 
 import contextlib
@@ -46,27 +46,27 @@ from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_replicated_step, compile_step, is_single_device
 from replicator.training.step_rate import StepRate
 
-SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
+SAVE = "save"  # request to wait while the chief writes a timed checkpoint
 # Settings that must be equal in all processes of a run.
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
-Evaluate = Callable[[Any, int], float]  # from a MetricsLog and the step
+Evaluate = Callable[[Any, int], float]  # function from a MetricsLog and the step to a score
 Hooks = tuple[Evaluate | None, Listener]
 Batches = Iterable[Batch] | ShardFn
 Metrics = Mapping[str, tf.Tensor]
 
 
 class DivergedError(UserError):
-    """A loss was not finite; the state before it is on disk."""
+    """A loss or gradient was not finite; the state before it is on disk."""
 
 
 class Trainer:
-    """Training of a TrainState on batches inside a run directory.
+    """Trains a TrainState on batches, with a run directory.
 
     Args:
-      run: the run's directory, which this process writes if it is the chief.
+      run: the run directory, which this process writes if it is the chief.
       state: the variables to train, created in the scope of `replicator`.
-      loss_fn: the loss, created in that scope with every variable that it reads.
+      loss_fn: the loss; all variables that it reads are created in that scope.
       config: length of training and frequency of evaluations and checkpoints.
       replicator: the devices; None: one device.
       reads: variables that the loss reads in addition to the state.
@@ -87,7 +87,7 @@ class Trainer:
         reasons = (SAVE, CALLBACK, OUT_OF_TIME, *SIGNAL_NAMES)
         self._stop_request = SharedStopRequest(reasons, self.replicator)
         self._step = self._compiled(loss_fn, reads)
-        self._num_updates = 0  # finished; asynchronous ones may be pending
+        self._num_updates = 0  # finished updates; asynchronous ones may be pending
         self._saved_step: int | None = None
         self._start: float | None = None  # start of this run on the monotonic clock
         self._evaluation_seconds = 0.0  # duration of the last evaluation
@@ -96,8 +96,8 @@ class Trainer:
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
         """Restore the newest readable checkpoint, and return messages for the user.
 
-        The messages are the notes of the run directory, and one for each newer checkpoint that is
-        damaged. If there is no checkpoint, `initialise` prepares the state in the chief.
+        The messages are the run directory's notes, and one message per damaged newer checkpoint. If
+        there is no checkpoint, `initialise` prepares the state in the chief.
 
         Raises:
           UserError: another process of the run has ended, or its configuration differs.
@@ -126,9 +126,9 @@ class Trainer:
         ]
 
     def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
-        """Return a function that takes a batch from an iterator and returns an update's metrics.
+        """Return a function that makes an update with an iterator's next batch and returns metrics.
 
-        That of an asynchronous replicator also has an option and methods for pending updates.
+        For an asynchronous replicator, it also has an option and methods for pending updates.
         """
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)
@@ -149,24 +149,23 @@ class Trainer:
         evaluate: Evaluate | None,
         listener: Listener | None = None,
     ) -> Outcome:
-        """Train to the last step, or until a stop is requested, and save.
+        """Train until the last step or a stop request, and save.
 
-        `LoopConfig.max_minutes` count from `resume`, or from here if that was not called. With
-        `LoopConfig.patience`, the state's average is set at the end to that of the best score.
+        `LoopConfig.max_minutes` are counted from `resume`, or from this call without it. With
+        `LoopConfig.patience`, the state's average finally becomes the one with the best score.
 
         Args:
-          batches: endless batches, starting at the run's current step; with more than one device,
-            an argument of `Replicator.batches`.
-          evaluate: returns the score on dev (lower is better), given the log and the step. Only the
-            chief needs one.
-          listener: hears of updates and scores, and may end training; None: no listener. If it asks
-            for the end at an update without a score, several processes all end after the next one.
+          batches: endless batches, starting at the run's current step; with more than one device, a
+            valid argument of `Replicator.batches`.
+          evaluate: function from the log and the step to the score on the dev set (lower is
+            better), needed only in the chief.
+          listener: receiver of updates and scores, which may end training, or None. If it ends
+            training at an update without a score, several processes all end after the next update.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
-          UserError: something could not be written, a step does not fit into memory, or another
-            process has ended. The state is saved if possible, and the message names the step on
-            disk.
+          UserError: a file could not be written, a step does not fit into memory, or a process has
+            ended. The state is saved if possible, and the message names the step on disk.
         """
         start = time.monotonic() if self._start is None else self._start
         limit, total = 60 * self.config.max_minutes, self.config.num_steps
@@ -191,7 +190,7 @@ class Trainer:
         broadcast_initial_state(self.replicator, slots, {})
 
     def save(self) -> None:
-        """Write a checkpoint, unless this step has one or this process is not the chief."""
+        """Write a checkpoint unless there is one of this step or this process is not the chief."""
         self._join_updates()
         if self.replicator.is_chief and self._saved_step != self._num_updates:
             self.checkpoints.save(self._num_updates, self.state.arrays())
@@ -206,7 +205,7 @@ class Trainer:
     def _train_and_save(
         self, batches: Batches, hooks: Hooks, progress: Progress, stop: StopRequest, start: float
     ) -> str:
-        """Run `_steps` and return its reason; save the state, also after most errors."""
+        """Run `_steps` and return its reason; save the state, even after most errors."""
         try:
             with self._log() as log:
                 outputs = _Outputs(*hooks, log, progress)
@@ -248,10 +247,10 @@ class Trainer:
             self._stop_request.request(self._request(stop, start, saved))
             outputs.listener.updating(self._num_updates + 1)
             metrics = self._one_update(batches, rate)
-            # Before anything that depends on the step, as saving waits for pending updates.
+            # This comes first, because saving waits for pending updates, which change the step.
             if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
                 self.save()
-                barrier(self.replicator)  # the others would exceed the time limit of a collective
+                barrier(self.replicator)  # or others would exceed a collective's time limit
                 saved = time.monotonic()
             step = self._report(metrics, outputs, rate)
             if self._evaluation_due(step):
@@ -267,7 +266,7 @@ class Trainer:
                 return reason
 
     def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
-        """Show and log the metrics of an update, tell the listener, and return the step."""
+        """Show and log the metrics of an update, notify the listener, and return the step."""
         before, step = outputs.progress.done, self._num_updates
         outputs.progress.advance(step - before, loss=metrics["loss"])
         every = self.config.report_every_steps
@@ -278,7 +277,7 @@ class Trainer:
         return step
 
     def _ended_by_scores(self) -> str | None:
-        """Wait for the chief's evaluation; return why it ends the run in all processes, or None."""
+        """Wait for the chief's evaluation; return the reason if it ends the run, else None."""
         barrier(self.replicator)
         patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
         no_more = bool(patience) and waited(self.step) >= patience
@@ -287,7 +286,7 @@ class Trainer:
         return reasons[of_chief(self.replicator, reasons.index(own))]
 
     def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
-        """End a run early; unless a signal ended it, evaluate the latest state."""
+        """End a run early; evaluate the latest state unless a signal ended the run."""
         if reason in SIGNAL_NAMES:
             outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
@@ -295,7 +294,7 @@ class Trainer:
             barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
-        """Return this process's request to all: a reason to stop, a save to wait for, or None."""
+        """Return this process's request to all: a reason to stop, SAVE, or None."""
         now = time.monotonic()
         if stop.signal_name:
             return stop.signal_name
@@ -324,7 +323,7 @@ class Trainer:
         return metrics
 
     def _check(self, metrics: Mapping[str, float]) -> None:
-        """Raise DivergedError if the metrics are those of an update that was not applied."""
+        """Raise DivergedError if the metrics belong to an update that was not applied."""
         loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._diverged(loss, norm)
@@ -333,12 +332,12 @@ class Trainer:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
 
     def _is_evaluation_missing(self) -> bool:
-        """Return whether an earlier process saved this step but ended before its evaluation."""
+        """Return whether an earlier process saved this step but ended before evaluating it."""
         step = self.step
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        """Score this step, if there is an evaluation, and tell the listener."""
+        """Score this step, if there is an evaluation, and notify the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
         score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
@@ -360,7 +359,7 @@ class Trainer:
         return score
 
     def _diverged(self, loss: float, norm: float) -> DivergedError:
-        # Nothing is deleted: if the state itself is the cause, an earlier one is needed.
+        # Nothing is deleted, because an earlier state is needed if the state itself is the cause.
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
             self._saved_step = self.step

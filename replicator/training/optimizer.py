@@ -16,7 +16,7 @@ Tensors = list[tf.Tensor]
 
 
 def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
-    """Return the learning rate, float32 [], of the update that follows `step` (int32 [])."""
+    """Return the learning rate, float32 [], of the update after `step` (int32 [])."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":
@@ -79,7 +79,7 @@ def adam(
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
-    """Return the moving average of the weights; its decay starts low, so it needs no warm-up."""
+    """Return the weights' moving average; its decay starts low, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 

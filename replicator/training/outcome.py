@@ -1,4 +1,4 @@
-"""The outcome of training and its text."""
+"""The outcome of training, and a text about it."""
 
 import dataclasses
 import signal
@@ -17,11 +17,11 @@ class Outcome:
     Attributes:
       step: number of updates.
       reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
-        are frozen), NO_IMPROVEMENT (for as many scores as `patience`), CALLBACK (one asked to
-        stop), or the name of the signal that stopped it.
+        are frozen), NO_IMPROVEMENT (for `patience` scores), CALLBACK (a callback asked to stop), or
+        the name of the signal that stopped training.
       seconds: duration of the training in seconds.
-      best_score, best_step: score and step of the best checkpoint on dev; None before the first
-        evaluation.
+      best_score, best_step: score and step of the best checkpoint on the dev set; None before the
+        first evaluation.
       scores: step and score of every evaluation, including those before the run was resumed.
     """
 
@@ -39,9 +39,9 @@ class Outcome:
         return 128 + signal.Signals[self.reason] if named else 0
 
     def summary(self, workdir: Path, score: str, following: str) -> str:
-        """Return a line with the end of training, the best score in the format `score`, and advice.
+        """Return a line with why training ended, the best score in the format `score`, and advice.
 
-        `following` is suggested after all steps are done.
+        `following` is the advice after all steps are done.
         """
         best = "" if self.best_score is None else f", {score.format(self.best_score)}"
         if self.best_step not in (None, self.step):

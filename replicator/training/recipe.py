@@ -1,4 +1,4 @@
-"""One recipe for every family: prepare the data, set up the model, train it.
+"""Train any family by its recipe: prepare the data, set up the model, train it.
 
 `replicator.portable.recipe` exports the step of the same recipe instead.
 """
@@ -25,9 +25,9 @@ class PortableBatches(NamedTuple):
     """The batches of a run for a machine without TensorFlow.
 
     Attributes:
-      module: the module with `open_batches`, which imports NumPy only.
-      settings: its settings, as JSON values; "file" is the name of the data.
-      write: writes the data to a path.
+      module: the module with `open_batches`, which imports only NumPy.
+      settings: settings for `open_batches`, as JSON values; "file" is the data file's name.
+      write: function that writes the data to a path.
     """
 
     module: ModuleType
@@ -37,20 +37,20 @@ class PortableBatches(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A model with everything that its training needs.
+    """A model with everything that is needed to train it.
 
     Attributes:
       state: the variables to train.
-      loss: returns the loss [] of a batch, and metrics.
-      batches: returns the batches starting at a step, given the step, i and k, for part i of k.
-      evaluation: returns the evaluation on dev.
+      loss: function from a batch to the loss [] and metrics.
+      batches: function from a step, i and k to the batches from that step, part i of k of the rows.
+      evaluation: function that returns the evaluation on the dev set.
       portable: the same batches for a machine without TensorFlow.
-      start: initialises the weights of a new run; None: they are initialised already.
-      frozen: variables that the loss reads and training does not change, by name.
-      description: text that describes the model to the user; "": the number of its weights.
+      start: function that initialises the weights of a new run; None: they are already initialised.
+      frozen: variables that the loss reads but training does not change, by name.
+      description: text that describes the model to the user; "": the number of weights is shown.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
-      stages: returns what an exported folder records about the model as a pipeline, given the spec
-        of every entry of a batch; {} if it cannot be cut.
+      stages: function from the specs of a batch to what an exported folder records about the model
+        as a pipeline; {} if it cannot be cut into stages.
     """
 
     state: TrainState
@@ -67,17 +67,17 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(abc.ABC):
-    """What a family trains, on which data, and how.
+    """What to train, on which data, and how; each family has a subclass.
 
     Attributes:
       preset: name of the preset, which is stored with the run.
       config: the configuration, with an `optimizer` and a `loop`.
       data: location of the data.
-      teacher: the model to learn from, which is read and never written; None: there is none.
-      teacher_path: its location, which is stored with the run.
+      teacher: the model to learn from, which is only read; None: there is none.
+      teacher_path: location of the teacher, which is stored with the run.
       things: what the data are, "recordings" or "images".
       changeable: keys of config.json that may change when a run is resumed.
-      keeps: names of the files that a run keeps beside its checkpoints.
+      keeps: names of the files that a run stores next to its checkpoints.
     """
 
     preset: str
@@ -96,7 +96,7 @@ class Recipe(abc.ABC):
         return self.config.data.batch_size
 
     def described(self, kind: str, config: Any, **facts: Any) -> dict:
-        """Return the content of config.json: the configuration, facts about the data, locations."""
+        """Return the content of config.json: configuration, facts about the data, and locations."""
         data = str(self.data)
         folder = data if data.startswith("tfds:") else str(Path(data).absolute())
         teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
@@ -105,11 +105,11 @@ class Recipe(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, run: TrainingRun) -> Any:
-        """Read the data, claim the run, and return what `set_up` needs."""
+        """Read the data, claim the run directory, and return the second argument of `set_up`."""
 
     @abc.abstractmethod
     def set_up(self, run: TrainingRun, prepared: Any) -> Setup:
-        """Return the model and its training; called in the scope where variables are created."""
+        """Return the model and its training; called in the replicator's scope."""
 
 
 def train(
@@ -118,18 +118,17 @@ def train(
     log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Train or resume a run in `workdir` and return how it ended.
+    """Train or resume a run in `workdir`, and return its outcome.
 
     Args:
-      recipe: everything that decides the outcome. Models that it learns from are only read.
+      recipe: everything that determines the result. Models that it learns from are only read.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices to train on; None: one device. It changes only the time that training
-        takes.
+      log: function that receives progress messages.
+      replicator: the devices to train on; None: one device. It affects only the training time.
 
     Raises:
-      UserError, DataError, AudioError: the run cannot start or go on; the message is one line that
-        says what to do.
+      UserError, DataError, AudioError: the run cannot start or continue; the one-line message says
+        what to do.
     """
     check_outside(workdir, recipe.data, recipe.things)
     config = recipe.config

@@ -1,7 +1,7 @@
-"""Layers whose intermediate results are recomputed for the gradient instead of stored.
+"""Recompute layers' intermediate results for the gradient instead of storing them.
 
-Only the inputs of a layer are stored; the backward pass computes the layer once more (Chen et al.
-2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+Only a layer's inputs are stored; the backward pass computes the layer again (Chen et al. 2016,
+"Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _wanted = contextvars.ContextVar("rematerialised", default=False)
 
 @contextlib.contextmanager
 def rematerialising(wanted: bool) -> Iterator[None]:
-    """Switch `recomputed` on or off during the block."""
+    """Switch `recomputed` on or off inside the block."""
     token = _wanted.set(wanted)
     try:
         yield
@@ -28,8 +28,8 @@ def recomputed(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
     Args:
-      layer: a pure function that returns a nest of floating tensors. Besides its inputs it may
-        read other things, but of these gradients reach only variables.
+      layer: a pure function that returns a nest of floating tensors. Of other things that it reads
+        besides its inputs, only variables get gradients.
       *inputs: the layer's inputs, nests of floating tensors and None.
     """
     if not _wanted.get():

@@ -1,4 +1,4 @@
-"""Variables from arrays of a checkpoint, in one process and in all processes of a run."""
+"""Restore variables from a checkpoint, in one process or in all processes of a run."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from replicator.strategies.coordination import broadcast_initial_state
 
 
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
-    """Assign every variable the array of its name.
+    """Assign each variable the array with its name.
 
     Raises:
       UserError: an array is missing, or its shape or type differs; then nothing is assigned.
@@ -38,9 +38,9 @@ def resume_variables(
 ) -> None:
     """Set the variables of every process from the newest checkpoint that the chief can read.
 
-    Other processes need not share its disk. Without a checkpoint, all get the values of the chief's
-    variables. `identity` holds JSON values that must be equal in every process, such as the
-    configuration.
+    Other processes need not share the chief's disk. Without a checkpoint, all get the values of the
+    chief's variables. `identity` contains JSON values, such as the configuration, that must be
+    equal in all processes.
 
     Raises:
       UserError: the checkpoint does not fit, or the identities differ.

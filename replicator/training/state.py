@@ -1,4 +1,4 @@
-"""The state of training: weights, Adam's moments, the Polyak average and the step."""
+"""The training state: weights, Adam's moments, the Polyak average and the step."""
 
 import contextlib
 import math
@@ -21,20 +21,20 @@ class TrainState(tf.Module):
     """The variables of a training run, and their update as a pure function.
 
     Attributes:
-      weights: the network's trainable variables, then the opponent's.
+      weights: the trainable variables of the network, then those of the opponent.
       first, second, average: Adam's moments and the Polyak average of each weight.
       step: int32 [], number of updates.
-      size: number of elements in the network's weights, without the opponent's.
+      size: number of elements of the network's weights, without the opponent's.
 
     Args:
       network: the network whose `trainable_variables` are trained.
-      optimizer: settings of Adam and of its learning rate.
+      optimizer: settings of Adam and its learning rate.
       num_steps: total number of updates, where a cosine decay ends.
-      schedule: returns the learning rate, float32 [], of a step, int32 []; None: the rate that
-        `optimizer` describes.
-      opponent: another network trained by the same loss, such as discriminators: the loss gives
-        each weight only its own player's gradient (by `tf.stop_gradient`), so that one update,
-        checkpoint and strategy serve both.
+      schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
+        schedule in `optimizer`.
+      opponent: another network trained with the same loss, such as discriminators; the loss uses
+        `tf.stop_gradient` to give each network only its own gradient. Both share updates,
+        checkpoints and strategy.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class TrainState(tf.Module):
         self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
-        """Return a variable for each weight, named after it, so that layouts by name fit both."""
+        """Return a variable for each weight, named after it, so that name patterns match both."""
         pairs = zip(self.names, self.weights, strict=True)
         return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Return every variable by name, as in checkpoints."""
+        """Return all variables, by their names in checkpoints."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
             slots |= {
@@ -73,9 +73,9 @@ class TrainState(tf.Module):
         return slots
 
     def update(self, loss_fn: LossFn, batch: Batch) -> tuple[list[tf.Tensor], Batch]:
-        """Return the values of all slots after one update, in `slots()` order, and the metrics.
+        """Return the values of all slots after one update, in the order of `slots()`, and metrics.
 
-        This is a pure function: it reads the variables but assigns none.
+        This is a pure function that reads variables but does not assign them.
         """
         batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
         loss, metrics, gradients = self.gradients(loss_fn, batch)
@@ -98,7 +98,7 @@ class TrainState(tf.Module):
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
         with tf.GradientTape() as tape, rematerialising(self.optimizer.rematerialise):
             for weight in self.weights:
-                if not weight.trainable:  # for TensorFlow, but a layer of Keras was unfrozen
+                if not weight.trainable:  # according to TensorFlow; a Keras layer was unfrozen
                     tape.watch(weight)
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)
@@ -108,9 +108,10 @@ class TrainState(tf.Module):
         return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
 
     def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Return the values of all slots after an update, in `slots()` order, and its metrics.
+        """Return the values of all slots after an update, in the order of `slots()`, and metrics.
 
-        This is a pure function of elementwise operations and sums, which DTensor can run on shards.
+        This is a pure function of element-wise operations and sums, which DTensor can run on
+        shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self._rate()
@@ -133,7 +134,7 @@ class TrainState(tf.Module):
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """Return the values; if a loss or gradient is not finite, the current ones of all slots.
+        """Return `values`, or all slots' current values if the loss or gradient is not finite.
 
         If `elementwise`, the condition has the shape of each value, which DTensor requires.
         """
@@ -144,7 +145,7 @@ class TrainState(tf.Module):
         return [tf.where(is_finite, value, old) for value, old in pairs]
 
     def assign(self, values: Iterable[tf.Tensor | np.ndarray]) -> None:
-        """Assign every slot, from values in `slots()` order."""
+        """Assign all slots from values in the order of `slots()`."""
         for variable, value in zip(self.slots().values(), values, strict=True):
             variable.assign(value)
 
@@ -153,15 +154,15 @@ class TrainState(tf.Module):
         return {name: variable.numpy().copy() for name, variable in self.slots().items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Set every slot from the `arrays()` of a state; raise UserError if one does not fit."""
+        """Set all slots from a state's `arrays()`; raise UserError if an array does not fit."""
         assign_arrays(self.slots(), arrays)
 
     def average_slots(self) -> dict[str, tf.Variable]:
-        """Return the variables that `use_average` reads, by name, as in checkpoints."""
+        """Return the variables that `use_average` reads, by their names in checkpoints."""
         return {f"average/{n}": v for n, v in zip(self.names, self.average, strict=True)}
 
     def start(self, weights: Sequence[tf.Variable]) -> None:
-        """Set the weights and their average from another network's, in the same order."""
+        """Set the weights and their average from another network's weights in the same order."""
         for weight, average, given in zip(self.weights, self.average, weights, strict=True):
             value = tf.convert_to_tensor(given)
             weight.assign(value)
@@ -169,7 +170,7 @@ class TrainState(tf.Module):
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Replace the network's weights by the Polyak average during the block."""
+        """Replace the network's weights with the Polyak average inside the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()
         try:

@@ -1,4 +1,4 @@
-"""One update of a TrainState, compiled: on one device, or on the replicas of a strategy."""
+"""Compile one update of a TrainState, on one device or on the replicas of a strategy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Metrics = Mapping[str, tf.Tensor]
 def compile_step(
     state: TrainState, loss_fn: LossFn, jit_compile: bool
 ) -> Callable[[Batch], Metrics]:
-    """Return a function that applies one update with a batch and returns its metrics.
+    """Return a function that makes one update with a batch and returns its metrics.
 
     An update whose loss or gradient is not finite is skipped.
     """
@@ -42,14 +42,14 @@ def compile_replicated_step(
 
     The function takes an iterator over `replicator.batches`.
 
-    The update is that of `compile_step` on the global batch: losses, metrics and gradients are
-    averaged over the replicas, each of which then applies the same update. XLA compiles the loss
-    and the gradients of a replica, but not the collectives, and nothing if variables are on other
-    machines.
+    The update is the same as that of `compile_step` on the global batch: losses, metrics and
+    gradients are averaged over the replicas, each of which then applies the same update. XLA
+    compiles a replica's loss and gradients, but not the collectives; it compiles nothing if
+    variables are on other machines.
 
-    State and loss, with every variable that it reads, are created in the scope of `replicator`. The
-    mean of `extra_metrics`, float variables of this process, joins the metrics; `reads` are
-    variables that the loss reads in addition to the state.
+    The state and all variables that the loss reads must be created in the scope of `replicator`.
+    The mean of `extra_metrics`, float variables of this process, is added to the metrics; `reads`
+    are variables that the loss reads in addition to the state.
     """
 
     def gradients_fn(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
@@ -83,12 +83,12 @@ def compile_replicated_step(
 
 
 def is_single_device(replicator: Replicator) -> bool:
-    """Return whether there is only one device, so that a plain `compile_step` suffices."""
+    """Return whether there is only one device, so that `compile_step` suffices."""
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 
 def check_rows(rows: int, replicator: Replicator, num_microbatches: int = 1) -> None:
-    """Raise UserError unless the replicas, with `num_microbatches` each, divide the rows."""
+    """Raise UserError unless the replicas' microbatches divide the rows evenly."""
     replicas = 1 if replicator.is_async else replicator.num_devices
     if rows % (replicas * num_microbatches):
         each = f" in {num_microbatches} microbatches each" if num_microbatches > 1 else ""

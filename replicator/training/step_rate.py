@@ -1,4 +1,4 @@
-"""The rate of training steps, for the log."""
+"""Measure the rate of training steps for the log."""
 
 import contextlib
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class StepRate:
-    """Steps per second, without the time between steps and the first step, which compiles.
+    """Steps per second, excluding the time between steps and the first step, which compiles.
 
     with rate.running():
         metrics = step(next(batches))
@@ -26,7 +26,7 @@ class StepRate:
             self._seconds += time.perf_counter() - start
 
     def since_last(self) -> dict[str, float]:
-        """Return the rate since the last call; empty if there is none yet."""
+        """Return the rate since the last call; {} if no steps were measured."""
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}

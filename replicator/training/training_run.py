@@ -33,14 +33,14 @@ BatchesFrom = Callable[[int, int, int], Iterable[Batch]]
 
 
 class TrainingRun:
-    """A training run, from its data to its outcome; a context that unlocks its directory.
+    """A training run, from data to outcome; a context manager that unlocks its directory.
 
     Args:
-      workdir: the run directory; None: the run is only in memory.
+      workdir: the run directory; None: the run exists only in memory.
       replicator: the devices; None: one device.
-      log: called with progress messages, only in the chief.
+      log: function that receives progress messages, only in the chief.
       rows: number of rows of a global batch.
-      optimizer: gives the number of microbatches of each replica; None: one.
+      optimizer: settings with the number of microbatches of each replica; None: one.
 
     Raises:
       UserError: the replicas and microbatches cannot divide the rows evenly.
@@ -70,7 +70,7 @@ class TrainingRun:
 
     @functools.cached_property
     def directory(self) -> RunDirectory:
-        """The run directory, created and locked on first use; ValueError for a run in memory."""
+        """Run directory, created and locked on first use; raises ValueError for a run in memory."""
         if self._workdir is None:
             raise ValueError("A run in memory has no directory.")
         directory = RunDirectory.locked(self._workdir, self.replicator.is_chief)
@@ -83,16 +83,16 @@ class TrainingRun:
 
     @property
     def stored(self) -> dict:
-        """Content of the config.json of a run that is resumed; {} for a new one."""
+        """Content of config.json of a resumed run; {} for a new run."""
         run = self._workdir
         return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with that of the resumed run (`RunDirectory.check`)."""
+        """Compare part of a configuration with the resumed run's (see `RunDirectory.check`)."""
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with that of the resumed run (`RunDirectory.claim`)."""
+        """Write config.json, after a check that a resumed run's is the same (`claim`)."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -101,7 +101,7 @@ class TrainingRun:
             self._log(line)
 
     def preparing(self) -> contextlib.AbstractContextManager:
-        """Return a context for reading data and claiming the directory, first in the chief."""
+        """Return a context for reading data and claiming the directory; the chief runs it first."""
         return chief_first(self.replicator)
 
     def variables(self) -> contextlib.AbstractContextManager:
@@ -117,9 +117,9 @@ class TrainingRun:
         return self.directory.path / name
 
     def sharing(self, name: str) -> Path | None:
-        """Return the work directory if this process reads and writes the folder `name` in it.
+        """Return the run directory if this process uses the folder `name` in it, else None.
 
-        It is None in memory, and in a process that does not share the chief's disk.
+        It is None for a run in memory, and in a process that does not share the chief's disk.
         """
         if self._workdir is None:
             return None
@@ -139,23 +139,23 @@ class TrainingRun:
         reads: Sequence[tf.Variable] = (),
         description: str = "",
     ) -> Outcome:
-        """Train from the newest checkpoint, or from the start, to the end, and return the outcome.
+        """Train to the end, starting at the newest checkpoint if there is one; return the outcome.
 
         Args:
-          state: the variables to train; they are created in `variables`, as are `loss` and `reads`.
+          state: the variables to train, created inside `variables`, like `loss` and `reads`.
           loss: returns the loss [] of a batch, and metrics.
           loop: length of training and frequency of evaluations and checkpoints.
-          batches: returns the batches starting at a step, each with part i of k equal parts of its
-            rows, given the step, i and k.
-          evaluation: returns the evaluation callback; called only in the chief.
-          start: initialises the weights of a new run; called only in the chief.
-          listener: hears of updates and scores, and may end training; None: no listener.
+          batches: function from a step, i and k to the batches starting at the step, with part i of
+            k equal parts of their rows.
+          evaluation: function that returns the evaluation callback; called only in the chief.
+          start: function that initialises the weights of a new run; called only in the chief.
+          listener: is notified of updates and scores, and may end training; None: no listener.
           reads: variables that the loss reads in addition to the state.
           description: text that describes the model to the user; "": the number of its weights.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
-          UserError: something could not be written, a step does not fit into memory, or another
+          UserError: a file could not be written, a step does not fit into memory, or another
             process has ended; the message names the step on disk.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)

@@ -1,1 +1,1 @@
-"""Exported models: export, manifest, loading, signatures, and their programs."""
+"""Bundles: export, loading, signatures, and the programs in them."""

@@ -1,8 +1,8 @@
-"""The TensorFlow operations that a bundle may use; a SavedModel is a program, and is checked first.
+"""The TensorFlow operations that a bundle may use: a SavedModel is a program, and is checked first.
 
-Allowed operations compute from their inputs and from variables, and do nothing else: no file, no
-network, no Python, no custom operation. Only the functions that the saver's own nodes reach may
-save and restore variables.
+Allowed operations compute only from their inputs and from variables: no files, no network, no
+Python, no custom operations. Only the functions that the saver's own nodes reach may save and
+restore variables.
 """
 
 import math
@@ -22,7 +22,7 @@ PROGRAM = "saved_model.pb"
 LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
 TAG = "serve"
 MOST_PROGRAM_BYTES = 2**31 - 1  # protobuf's limit
-LARGEST_CONSTANT_BYTES = 2**28  # a few bytes can describe a constant of any size
+LARGEST_CONSTANT_BYTES = 2**28  # checked because a few bytes can describe a constant of any size
 SAVED_OBJECTS = ("variable", "user_object", "function", "bare_concrete_function", "constant")
 SAVED_CLASSES = (
     "_generic_user_object",
@@ -42,7 +42,7 @@ FUNCTIONS = """
     Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax
     Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
 """
-# Random operations that depend only on their seeds, which are inputs.
+# Random operations that depend only on seeds, which are inputs.
 RANDOM = """
     StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
     StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
@@ -77,7 +77,7 @@ LISTS = """
     TensorListReserve TensorListResize TensorListSetItem TensorListSplit TensorListStack
 """
 VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
-MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first with a portable artifact as its module
+MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first whose module is a portable artifact
 KINDS = (ARITHMETIC, FUNCTIONS, RANDOM, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
 ALLOWED = frozenset(" ".join(KINDS).split())
 STABLEHLO = """
@@ -103,7 +103,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
     """Return the bundle's program, a MetaGraphDef; raise UserError unless it may be loaded.
 
     It must consist of allowed operations, and have the signatures that model.json declares. A
-    lowered program, which lacks `serving_default`, is preferred.
+    lowered program, which has no `serving_default`, is preferred.
     """
     path = Path(folder) / LOWERED
     if path.exists():
@@ -119,13 +119,13 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 
 
 def without(graph: Any, signature: str) -> Any:
-    """Return a checked MetaGraphDef without what only the given signature runs."""
+    """Return a checked MetaGraphDef without nodes and functions that only one signature runs."""
     outputs = {
         name: {node_of(info.name) for info in stored.outputs.values()}
         for name, stored in graph.signature_def.items()
     }
     read = {node_of(source) for node in graph.graph_def.node for source in node.input}
-    # Of its outputs, those that no other node reads and no other signature returns.
+    # The signature's outputs that no other node reads and no other signature returns.
     own = outputs.pop(signature) - read.union(*outputs.values())
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
@@ -144,7 +144,7 @@ def scanned_program(folder: Path) -> bytes:
     """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
 
     Raises:
-      UserError: the program may do more than compute, so that it must not be loaded.
+      UserError: the program may do more than compute, so it must not be loaded.
     """
     path = Path(folder) / PROGRAM
     content = _content(path)
@@ -197,8 +197,8 @@ def _check_objects(path: Path, graph: Any) -> None:
 def _check_operations(path: Path, graph: Any) -> None:
     """Raise UserError unless calls reach only allowed operations, and every function is reached.
 
-    Functions that save or restore variables are reached only from the saver's two nodes; saving is
-    never run, and restoring, which loading runs, reads nothing but the program's own variables.
+    Functions that save or restore variables must be reached only from the saver's two nodes. Saving
+    is never run; restoring, which loading runs, reads only the program's own variables.
     """
     functions = _functions(path, graph)
     found = reach(graph, functions)
@@ -217,16 +217,16 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return the further operations that a function may use if only the saver's nodes reach it."""
+    """Return the extra operations that a function may use if only the saver's nodes reach it."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())
 
 
 def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> None:
-    """Raise UserError unless only the file that the loader names is read to restore variables.
+    """Raise UserError unless variables are restored only from the file that the loader names.
 
-    It is the first argument of the one function that reads, which nothing but the saver calls.
+    That file must be the first argument of the one function that reads, which only the saver calls.
     """
     saver = graph.saver_def
     nodes = {node.name: node for node in graph.graph_def.node}
@@ -272,10 +272,10 @@ def _check_module(path: Path, attributes: Any) -> None:
         if attributes["version"].i < ARTIFACT_VERSION:
             raise ValueError(attributes["version"].i)
         module = stablehlo.deserialize_portable_artifact_str(attributes["module"].s)
-        text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as text
+        text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # to text
     except Exception as error:  # the parser raises many types
         raise UserError(f"{path} holds a module that is not a portable artifact.") from error
-    # Function names are skipped; a string that looks like an operation is refused as well.
+    # Function names are ignored; a string that looks like an operation is refused too.
     words = re.findall(r"\b[a-zA-Z_]\w*\.\w+", re.sub(r"@[\w.$-]+", "", text))
     for word in words:
         if word not in IN_MODULES:

@@ -1,9 +1,9 @@
-"""Graphs that generate audio segment by segment: the conditioning of each row, and its pieces.
+"""Graphs that generate audio in segments: the conditioning of each row, and its pieces.
 
-The conditioning of a row depends on where its frames end, since frames at the edge stand for those
-beyond it. So rows of different lengths are not padded before that step: each gets its own
-conditioning, outside XLA, which is then padded with zeros to the longest. The generation from it is
-causal, so that nothing after a row's end changes the row.
+The conditioning of a row depends on where its frames end, because the last ones also replace the
+frames beyond the end. Rows of different lengths are therefore not padded before that step: each
+gets its own conditioning, outside XLA, which is then padded with zeros to the longest. Generation
+from it is causal, so nothing after a row's end changes the row.
 """
 
 import dataclasses
@@ -23,22 +23,22 @@ from serving.bundles.streaming_models import (
     unit_samples,
 )
 
-MAX_SEGMENT_SAMPLES = 160_000  # of one row: its conditioning must fit into memory
+MAX_SEGMENT_SAMPLES = 160_000  # per row, whose conditioning must fit into memory
 MIN_SEGMENT_SAMPLES = 80_000
-MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows together
+MAX_BATCH_SEGMENT_SAMPLES = 640_000  # for all rows together
 ROWS_AT_ONCE = 4  # rows that run in parallel, each in a batch of one
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The frames that condition a segment of each row, int32 [batch] each.
+    """The frames that condition a segment of each row, each int32 [batch].
 
     Attributes:
-      low: the first frame, neighbours included.
-      high: the frame after the last, neighbours included.
+      low: index of the first frame, including neighbours.
+      high: index after the last frame, including neighbours.
       skipped: number of neighbours before the segment.
-      samples: number of samples to make; 0 if the row has ended.
+      samples: number of samples to generate; 0 if the row has ended.
       start: position in the sound of the first frame's first sample.
     """
 
@@ -50,7 +50,7 @@ class Window:
 
 
 def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
-    """Return the functions that generate one piece, by its length in samples, longest first."""
+    """Return the functions that generate one piece, by length in samples, longest first."""
     short, long = streaming.pieces
     return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
 
@@ -72,7 +72,7 @@ def synthesize(
     source: NoiseSource,
     state: State,
 ) -> tf.Tensor:
-    """Generate whole sounds, float32 [batch, longest] in [-1, 1], zeros after each row's end.
+    """Generate whole sounds, float32 [batch, longest] in [-1, 1], zero after each row's end.
 
     Args:
       streaming: the model.
@@ -109,7 +109,7 @@ def synthesize(
 def trim_to_lengths(
     sound: tf.Tensor, lengths: tf.Tensor, limits: tuple[float, float] | None
 ) -> tf.Tensor:
-    """Clip to the limits and set samples after each row's end to zero: float32 [batch, longest]."""
+    """Clip to the limits and set samples after each row's end to 0: float32 [batch, longest]."""
     sound = sound[:, : tf.reduce_max(lengths)]
     if limits is not None:
         sound = tf.clip_by_value(sound, *limits)
@@ -131,7 +131,7 @@ def row_conditioning(
       streaming: the model.
       frames: float32 [batch, frames, features] or None.
       speaker: int32 [batch] or None.
-      window: frames of the segment; None without frames.
+      window: the frames of the segment; None without frames.
       samples: int32 []; shorter rows are padded with zeros.
       phase: float64 [batch], the phase before the segment.
     """
@@ -141,7 +141,7 @@ def row_conditioning(
             if streaming.channels
             else Conditioning(None)
         )
-    before: Any = phase  # there is one wherever the model has a phase
+    before: Any = phase  # not None if the model has a phase
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
     if streaming.has_phase:
         shapes["phase"] = tf.TensorSpec([], tf.float64)
@@ -188,8 +188,8 @@ def run_steps(
     Args:
       steps: result of `make_steps`.
       source: the noise, starting at the first sample.
-      conditioning: conditioning of the samples.
-      state: state before the first sample.
+      conditioning: the conditioning of the samples.
+      state: the state before the first sample.
       samples: int32 [], a multiple of the shortest piece.
     """
     sound = tf.zeros([tf.shape(source.row)[0], 0])
@@ -207,7 +207,7 @@ def _pieces(
     state: State,
     samples: Size,
 ) -> Advanced:
-    """Append as many pieces of a size as fit; return the sound and the state after it."""
+    """Append as many pieces of one size as fit; return the sound and the state after it."""
 
     def body(first: tf.Tensor, sound: tf.Tensor, state: State) -> tuple[Any, ...]:
         part = None
@@ -266,7 +266,7 @@ def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
 def _window(
     streaming: StreamingModel, lengths: tf.Tensor, first: tf.Tensor, samples: tf.Tensor
 ) -> Window:
-    """Return the window of a segment of sounds whose frames are all given."""
+    """Return the window of a segment of sounds for which all frames are given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)
@@ -277,7 +277,7 @@ def _window(
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of samples in a segment, int32 []: as many as the whole batch allows."""
+    """Return the number of samples in a segment, int32 []: as many as the batch size allows."""
     unit = unit_samples(streaming)
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
@@ -286,7 +286,7 @@ def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
 
 
 def round_up(samples: Size, unit: int) -> Any:
-    """Return the smallest multiple of the unit that is at least `samples`."""
+    """Return the smallest multiple of `unit` that is at least `samples`."""
     return -(-samples // unit) * unit
 
 

@@ -1,9 +1,9 @@
-"""The signatures of an audio model, or of a model of any sequence.
+"""The signatures of an audio model, or of a model of any sequences.
 
 `serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
-same from pieces compiled by XLA, in only two lengths, so that no length of a sound needs its own
-compilation. `chunk` runs the same pieces for clients that keep the state: the next segment of each
-row, at the row's own position.
+same sounds from pieces that XLA compiles in only two lengths, so that no length of a sound needs
+its own compilation. `chunk` runs the same pieces for clients that keep the state: it generates the
+next segment of each row, at the row's own position.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ from serving.bundles.streaming_models import (
 
 PHASE = "state_turns"
 BATCHES = (1, 2, 4, 8)
-ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
+ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 MAX_TEMPERATURE = 4.0
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -54,9 +54,9 @@ def export_functions(
       model: a model of speech whose network is of a type that `streaming_model` knows.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
-      buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
-        which are not compiled separately; the largest is the longest sound. Empty: up to two
-        minutes.
+      buckets: lengths that rows are padded to, in frames (in samples, for a model without frames),
+        which are not compiled separately; the largest is the length of the longest sound. Empty: up
+        to two minutes.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -74,8 +74,8 @@ def streaming_functions(
     Args:
       streaming: the model.
       lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
-      allowed_batches: batch sizes of the server; empty: the model's usual ones.
-      temperature: the default of requests, and the only one if the model cannot be tempered.
+      allowed_batches: batch sizes of the server; empty: the model's default sizes.
+      temperature: the default temperature; the only one allowed if the model's is fixed.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -146,21 +146,21 @@ def _numbers(
 
 def _info(filled: Filled) -> TensorInfo:
     dtype, shape, fill = filled
-    # Levels, and one above them for no past; integers that start at 0 have no limit.
+    # Levels, and the number after them for "no past"; integers that start at 0 have no limit.
     top = fill if dtype == tf.int32 and fill else None
     low = None if top is None else 0
     return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
 
 
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
-    """Return what a client of `chunk` must know.
+    """Return the information that clients of `chunk` need.
 
     Returns:
       A dict with, among others, side_frames: the number of frames to pass before and after a
-      segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
-      unit_samples, of which every chunk but the last is a multiple, while all rows of a call are
-      equally long; pieces: the compiled lengths; rows_alone: whether pieces are compiled for a
-      batch of one, so that each row is made separately.
+        segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
+        unit_samples: every chunk but the last must be a multiple of it, and all rows of a call must
+        have equal length; pieces: the compiled lengths; rows_alone: whether pieces are compiled for
+        batch size 1, so that each row is generated separately.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -203,7 +203,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
-        # `start` is that of the segment; the first frame may be a neighbour before it.
+        # `start` is the segment's position; the first frame may be a neighbour before it.
         window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
     samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
     conditioning = row_conditioning(
@@ -224,6 +224,6 @@ def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
       given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].
       start: int32 [batch], the position of the first sample of each row.
     """
-    # Numbers are stored with the low word first.
+    # The bitcast returns the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])

@@ -1,7 +1,7 @@
-"""A bundle, NAME/VERSION: an exported model that loads without its training code.
+"""A bundle, NAME/VERSION: an exported model that loads without the code that trained it.
 
-Its program runs in a TensorFlow session, so that exactly what was checked runs:
-`tf.saved_model.load` would read the file again, and create Python objects of all functions.
+Its program runs in a TensorFlow session, so that exactly the checked program runs:
+`tf.saved_model.load` would read the file again, and create Python objects for all functions.
 """
 
 import functools
@@ -43,8 +43,8 @@ VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 FORMAT = 1
 SPEC_FILE = "model.json"
-MODEL_FOLDER = "autoregressive"  # folder in a bundle that `onepass.save` writes
-Backend = Literal["auto", "tensorflow", "numba"]
+MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
+Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
 
 
 class Servable(Protocol):
@@ -55,7 +55,7 @@ class Servable(Protocol):
       version: the model's version, from the same path.
       path: the folder.
       spec: content of model.json.
-      signatures: its signatures by name.
+      signatures: the model's signatures by name.
     """
 
     name: str
@@ -66,10 +66,10 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of data that the model makes: "sound", "picture" or "array"."""
+        """The kind of data that the model generates: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if invalid."""
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for checked inputs."""
@@ -88,7 +88,7 @@ class Servable(Protocol):
 class Program:
     """The signatures of a MetaGraphDef from `check_program`, called as functions; thread-safe.
 
-    Until `restore` or the first call it only holds a few MB, and TensorFlow is not initialised.
+    Until `restore` or the first call it takes only a few MB, and TensorFlow is not initialised.
     """
 
     def __init__(self, folder: Path, graph: Any):
@@ -113,7 +113,7 @@ class Program:
 
         graph, stored = tf.Graph(), tf.compat.v1.MetaGraphDef.FromString(self._stored)
         saver, options = stored.saver_def, tf.compat.v1.ConfigProto()
-        # It would process the whole function library once per signature.
+        # The optimizer would process the whole function library once per signature.
         options.graph_options.rewrite_options.disable_meta_optimizer = True
         try:
             with graph.as_default():
@@ -142,18 +142,18 @@ def _call(session: Any, signature: Any) -> Call:
 
 
 class Bundle(SoundSampling, ImageSampling):
-    """An exported model that can be called from several threads.
+    """An exported model; several threads may call it.
 
-    What it can do follows from its signatures: `generate` and `stream` with `chunk`, `generate` and
-    `progressions` where `compiled` returns images, `sample` and `log_prob` for a user's model. The
-    program has been checked.
+    What it can do depends on its signatures: `generate` and `stream` need `chunk`; `generate` and
+    `progressions` of images need a `compiled` that returns images; `sample` and `log_prob` are for
+    a user's model. The program has been checked.
 
     Attributes:
       name: name of the model, the first part of its path, NAME/VERSION.
-      version: its version.
+      version: the version, the second part of the path.
       spec: content of model.json.
-      kind: what the model makes: "sound", "picture" or "array".
-      signatures: its signatures by name.
+      kind: what the model generates: "sound", "picture" or "array".
+      signatures: the signatures by name.
       engine: the backend that computes whole rows and streams.
     """
 
@@ -177,19 +177,19 @@ class Bundle(SoundSampling, ImageSampling):
 
     @property
     def serving(self) -> dict[str, Any]:
-        """The entry "serving" of its model.json: batches, buckets, limits."""
+        """The entry "serving" of model.json: batches, buckets, limits."""
         return self.spec["serving"]
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
         """The exported model, trainable, with the weights of the export.
 
-        The signatures of a bundle sample and give log-probabilities. This program also has the
+        The signatures of a bundle sample and return log probabilities. This program also has the
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle does not hold a model, like bundles of students and of version 0.2;
-            or the program has a disallowed operation.
+          UserError: the bundle was made from a student or by version 0.2, so it has no model; or
+            the program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 
@@ -207,10 +207,10 @@ class Bundle(SoundSampling, ImageSampling):
         """Return sounds, float32 [num, samples] in [-1, 1], or images uint8 [num, side, side, c].
 
         Args:
-          condition: the condition of `stream`, or of `progressions`.
+          condition: the condition, as for `stream` or `progressions`.
           seed: seed of the noise, an integer in [0, 2^64).
           num: number of outputs, one per row of the seed; an output does not depend on `num`.
-          **options: the other arguments of `stream`, or of `progressions`.
+          **options: the other arguments of `stream` or `progressions`.
 
         Raises:
           InvalidInput: the model cannot generate this.
@@ -235,7 +235,7 @@ class Bundle(SoundSampling, ImageSampling):
         """Return the outputs of a signature for inputs that `check` returned.
 
         Whole sounds are generated by the fastest backend, whichever signature is called. In the
-        program `compiled` answers for `serving_default`, so that a seed gives the same in both.
+        program, `compiled` replaces `serving_default`, so both give the same output.
         """
         self.signature(signature)
         if self._engine is not None and signature in WHOLE:
@@ -243,22 +243,22 @@ class Bundle(SoundSampling, ImageSampling):
         return self._program(COMPILED if signature == PLAIN else signature, inputs)
 
     def warm(self) -> None:
-        """Compile the served programs by a call of each size."""
+        """Compile the served programs by one call of each size."""
         for name, inputs in self.warmup_calls():
             self.call(name, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield signature and inputs of each call of `warm`.
+        """Yield the signature and inputs of each call that `warm` makes.
 
-        Without `chunk` it is one whole image or array: all batches run its program, and other
-        signatures compile when first called. With `chunk`, the calls are every piece in every batch
-        size; with an engine, the first call of `chunk` compiles the program. Prompts are included
-        for a model over tokens.
+        Without `chunk`, it is one whole image or array: batches of all sizes run its program, and
+        other signatures are compiled when first called. With `chunk`, the calls are every piece in
+        every batch size; with an engine, the first call of `chunk` compiles the program. Prompts
+        are included for a model over tokens.
         """
         if CHUNK not in self.signatures:
             yield COMPILED, example(self.signatures[COMPILED], 1)
             return
-        # A long piece, then a short one: no other length is ever compiled.
+        # A long piece and a short one: no other length is ever compiled.
         samples = sum(self._pieces)
         names: tuple[str, ...] = (COMPILED, CHUNK)
         batches = sorted(self.serving["allowed_batches"])[: 1 if self._alone else None]
@@ -268,7 +268,7 @@ class Bundle(SoundSampling, ImageSampling):
             yield name, self._example(name, rows, -(-samples // self.hop_samples))
         if TOP_K in self._inputs_of(PROMPTED):
             inputs = self._example(PROMPTED, 1, samples)
-            # All but one element, so that both reading a prompt and drawing are compiled.
+            # All elements but one, so that both reading a prompt and drawing are compiled.
             inputs[NUM_PREFIX][:] = samples - 1
             yield PROMPTED, inputs
 
@@ -283,7 +283,7 @@ class Bundle(SoundSampling, ImageSampling):
         return self.signatures[signature].inputs if signature in self.signatures else {}
 
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
-        # The other models' requests are checked as a whole, and may be longer than on a server.
+        # Requests to other models are checked as a whole, and may be longer than on a server.
         return self.call(signature, self.check(signature, inputs) if self._is_own else inputs)
 
 

@@ -1,9 +1,9 @@
-"""The inputs of signatures that are conditions of a user's model, and their rules.
+"""The signature inputs that are conditions of a user's model, and their rules.
 
-The input of a model's only condition is called `condition`; with several conditions each is called
-`condition_NAME`. If the only condition has one row per element of a sequence, its input is
-`frames`, counted by `num_frames`. `conditions` of model.json has the input of each condition by
-name. An input of any length has one row per element; any other is the same at every time step.
+The input for a model's only condition is called `condition`; with several conditions, the inputs
+are called `condition_NAME`. If the only condition has one row per element of a sequence, its input
+is `frames`, counted by `num_frames`. `conditions` in model.json maps each condition's name to its
+input. An input of any length has one row per element; any other is the same at every time step.
 """
 
 from collections.abc import Mapping
@@ -14,27 +14,27 @@ import numpy as np
 from serving.errors import InvalidInput
 
 CONDITION, FRAMES = "condition", "frames"
-CONDITIONS = "conditions"  # in model.json
+CONDITIONS = "conditions"  # key in model.json
 COUNT, ELEMENTS = "num_samples", "elements"
 
 
 def input_of(name: str, count: int) -> str:
-    """Return the input of the condition `name` of a model with `count` conditions."""
+    """Return the name of the input for condition `name` of a model with `count` conditions."""
     return CONDITION if count == 1 else f"{CONDITION}_{name}"
 
 
 def is_condition(name: str) -> bool:
-    """Return whether an input is a condition, other than `frames`."""
+    """Return whether an input is a condition other than `frames`."""
     return name == CONDITION or name.startswith(f"{CONDITION}_")
 
 
 def is_timed(info: Any) -> bool:
-    """Return whether an input has any number of time steps, one for each element."""
+    """Return whether an input has a time axis, with one time step per element."""
     return len(info.shape) > 1 and info.shape[1] is None
 
 
 def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
-    """Return the inputs of the conditions by the condition's name.
+    """Return the input of each condition, by the condition's name.
 
     Args:
       spec: content of model.json, or a server's description of the model.
@@ -47,7 +47,7 @@ def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str
 
 
 def has_named(spec: Mapping[str, Any]) -> bool:
-    """Return whether a model has conditions besides `frames`."""
+    """Return whether a model has conditions other than `frames`."""
     return bool(set(names_of(spec, {}).values()) - {FRAMES})
 
 
@@ -59,16 +59,15 @@ def conditions_given(
     length: int | None = None,
     for_all: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return conditions as inputs, with one row for each of the elements.
+    """Return conditions as inputs with `rows` batch rows.
 
     Args:
       given: None; an array for the only condition; or arrays by name.
-      names: the inputs of the conditions by the condition's name.
+      names: the input of each condition, by the condition's name.
       known: inputs of the signature.
-      rows: number of rows.
+      rows: number of batch rows.
       length: number of time steps of a row; None: any number is accepted.
-      for_all: whether one row may stand for all rows even in a condition with one value per
-        element.
+      for_all: whether one row may stand for all batch rows even for a condition with a time axis.
 
     Raises:
       ValueError: the names or the number of rows of `given` are wrong, or its values are not
@@ -107,11 +106,10 @@ def conditions_given(
 
 
 def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
-    """Return a condition in the type of its input.
+    """Return a condition with the type of its input.
 
     Raises:
-      ValueError: the value is not an array of numbers, or has fractions although the input takes
-        integers.
+      ValueError: the value is not an array of numbers, or does not fit its input's integer type.
     """
     try:
         array = np.asarray(value)
@@ -132,7 +130,7 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
 
 
 def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
-    """Return a condition as [rows, ...]; with `once` it may be given once for all rows."""
+    """Return a condition as [rows, ...]; with `once`, one row may be given for all rows."""
     if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
         array = array[..., 0]
     if once and array.ndim == axes - 1:
@@ -141,7 +139,7 @@ def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarra
 
 
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
-    """Repeat for every row a condition that is given once and is the same at every time step.
+    """Repeat, for every batch row, each condition that is given once and has no time axis.
 
     Args:
       known: inputs of the signature.
@@ -155,14 +153,14 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
 
 
 def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a condition with fewer time steps than elements; cut a longer one.
+    """Raise InvalidInput for a condition with too few time steps; truncate longer ones.
 
     Args:
       known: inputs of the signature.
       arrays: all inputs of the request, changed in place.
     """
     timed = [name for name in known if is_condition(name) and is_timed(known[name])]
-    if ELEMENTS in known:  # a request for log-probabilities
+    if ELEMENTS in known:  # a request for log probabilities
         shape = arrays[ELEMENTS].shape
         for name in (name for name in known if name in timed or name == FRAMES):
             free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]

@@ -1,4 +1,4 @@
-"""Words of the command line that are numbers or npy files: conditions, entries and prefixes."""
+"""Command line words that are numbers or npy files: conditions, entries and prefixes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ def condition_of(words: Sequence[str]) -> Any:
     """Return conditions as `Autoregressive.sample` takes them.
 
     Args:
-      words: one word for the only condition, FILE.npy or a number; for several conditions a word
-        for each, NAME=FILE.npy or NAME=NUMBER.
+      words: FILE.npy or a number for the only condition; for each of several conditions,
+        NAME=FILE.npy or NAME=NUMBER.
 
     Returns:
-      None without a word; an array or a number, or a dict of them by name.
+      None if there are no words; an array or a number; or a dict of these by name.
 
     Raises:
       UserError: a word has a different form, a name is given twice, or a file cannot be read.
@@ -29,7 +29,7 @@ def condition_of(words: Sequence[str]) -> Any:
 
 
 def entries_of(words: Sequence[str]) -> Any:
-    """Return numbers of entries as `export` takes them, from NUMBER or from NAME=NUMBER.
+    """Return numbers of entries as `export` takes them, from NUMBER or NAME=NUMBER.
 
     Raises:
       UserError: a word has a different form, or a name is given twice.
@@ -44,7 +44,7 @@ def entries_of(words: Sequence[str]) -> Any:
 
 
 def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
-    """Return the values of the words, by name if they are of the form NAME=VALUE."""
+    """Return the values of the words, by name if they have the form NAME=VALUE."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
@@ -80,10 +80,10 @@ def prefix_of(words: Sequence[str]) -> Any:
 
 
 def number_of(word: str, option: str, others: str = "") -> int | float:
-    """Return a word as a number, as an integer if it is one.
+    """Return a word as a number, as an integer if possible.
 
     Raises:
-      UserError: the word is not a number; the message says what `others` the option may be.
+      UserError: the word is not a number; the message also names the `others` that are allowed.
     """
     number = _number(word)
     if number is None:

@@ -1,4 +1,4 @@
-"""The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
+"""The command `export`: writes a run or a model folder as a bundle, NAME/VERSION, for serving."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ from wavenet import shipped as teacher_shipped
 
 CARD = "card.md"
 PORTABLE = "portable"
-PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
+PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
 NOTHING = (None, "", (), False)
 OWN_OPTIONS = (
@@ -42,12 +42,16 @@ OWN_OPTIONS = (
     "sample_rate_hz",
     "trust",
 )  # options for a folder of `onepass.save`
-# Options that such a model does not use.
+# Options that models of `onepass.save` do not use.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, complete or not at all, and return lines about it; else raise UserError."""
+    """Write the bundle atomically, and return lines of text about it.
+
+    Raises:
+      UserError: the options do not fit the model, or the bundle cannot be written.
+    """
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -66,7 +70,7 @@ def export(given: ExportArguments) -> list[str]:
 def _of_user(given: ExportArguments) -> list[str]:
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model: Any = stored_models.load(given.run, given.trust)
+    model: Any = stored_models.load_saved(given.run, given.trust)
     options: dict[str, Any] = {
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,
@@ -75,7 +79,7 @@ def _of_user(given: ExportArguments) -> list[str]:
     }
     try:
         own_export.export(model, given.out, length=length, **options)
-    except ValueError as error:  # an option that has no meaning for the model
+    except ValueError as error:  # an option that does not fit the model
         raise UserError(str(error)) from error
     return [f"{given.out}: {model.kind}"]
 
@@ -110,7 +114,7 @@ def _check_disk(out: Path, source: Path) -> None:
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
-    """Write the model folder; return what was measured, "" for a folder that is copied."""
+    """Write the model folder; return a summary of the measurements, "" for a copied folder."""
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
@@ -128,7 +132,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 
 
 def _shipped(path: Path) -> Path:
-    """Return the folder of a model, which may be the name of a shipped one."""
+    """Return the folder of a model; `path` may be the name of a shipped model."""
     if path.exists():
         return path
     known: Any = (image_shipped, teacher_shipped, students)
@@ -136,10 +140,10 @@ def _shipped(path: Path) -> Path:
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
-    """Measure a run on dev and write its model folder; return what was measured, in words."""
+    """Measure a run on dev and write its model folder; return a summary of the measurements."""
     kind = kind_of(given.run)
     if not KINDS.get(str(kind), Kind()).makes:
-        speech_models.load(given.run)  # raises an error that says what is wrong
+        speech_models.load(given.run)  # raises an error that gives the reason
     makes_images = not KINDS[str(kind)].network
     if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
@@ -156,7 +160,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    """Write everything but the model folder, and return lines about it."""
+    """Write everything but the model folder, and return lines of text about it."""
     from serving.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))

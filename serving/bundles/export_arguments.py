@@ -11,27 +11,27 @@ import tyro
 class ExportArguments:
     """Write a bundle, NAME/VERSION in TensorFlow Serving's layout.
 
-    It holds the program (SavedModel) and the model folder: model.json, weights.npz (average
-    weights) and card.md with measures on dev.
+    It contains the program (SavedModel) and the model folder: model.json, weights.npz (average
+    weights) and card.md with measurements on dev.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder or shipped model, the latter two exported unchanged; or a folder
-    of `onepass.save`."""
+    """Run directory, or model folder or shipped model, which are exported unchanged; or a folder
+    that `onepass.save` wrote."""
     out: Path
-    """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
+    """Folder to write, new or empty: MODELS/NAME/VERSION; the version is a whole number."""
     bare: bool = False
     """Write only the model folder, without a program; it may have any name."""
     buckets: tuple[int, ...] = ()
-    """Lengths in frames that sounds are padded to; the longest is the longest sound. None: a few up
-    to two minutes."""
+    """Lengths in frames that sounds are padded to; no sound can be longer than the longest. None:
+    several, up to two minutes."""
     batches: tuple[int, ...] = ()
-    """Batch sizes of a call, each compiled once; none: a few up to 8."""
+    """Batch sizes of calls, each compiled once; none: several, up to 8."""
     bfloat16: bool = False
     """Compute in bfloat16 (audio models)."""
     float16: bool = False
-    """Round the weights of an image model to float16: half the file size, but a few percent of the
-    pixels differ from the run's. Without it all pixels are equal."""
+    """Round the weights of an image model to float16: halves the file size, but changes a few
+    percent of the pixels. Otherwise, all pixels are the same as the run's."""
     portable: bool = False
     """Also write the sampler as StableHLO to OUT/portable, for JAX without TensorFlow."""
     warm: bool = True
@@ -39,21 +39,21 @@ class ExportArguments:
     temperature: float | None = None
     """Default temperature of an audio model, stored in its model.json; None: 1."""
     refine: int | None = None
-    """Default passes that bring a student's sound to its mel, stored likewise; None: 0."""
+    """Default number of passes that fit a student's sound to its mel, in model.json; None: 0."""
     sign: Path | None = None
     """Private ed25519 key in PEM to sign the bundle with, for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
     """Runs or model folders with other parts of the same multiscale model."""
     length: tuple[int, ...] = ()
-    """For a folder of `onepass.save`: elements of the longest sequence, or height, width and
-    channels of an image."""
+    """For a folder of `onepass.save`: length of the longest sequence in elements, or height, width
+    and channels of an image."""
     entries: tuple[str, ...] = ()
-    """For a folder of `onepass.save`: how many entries a memory has in every request; NAME=NUMBER
-    for each of several."""
+    """For a folder of `onepass.save`: number of entries of a memory in every request; NAME=NUMBER
+    for each of several memories."""
     sample_rate_hz: int | None = None
-    """For a folder of `onepass.save` with an audio model; None: the rate it was saved with."""
+    """Sample rate, for an audio model of `onepass.save`; None: the rate it was saved with."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
     data_licence: str = ""
     """Licence and owner of the recordings or images, for the card."""
     note: str = ""

@@ -1,4 +1,4 @@
-"""Tell kinds of model folders apart by the names of their files, for all commands."""
+"""Distinguishes the kinds of model folders by the names of their files, for all commands."""
 
 import os
 from pathlib import Path
@@ -14,14 +14,14 @@ NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, mode
 
 
 def folder_kind(path: Path) -> FolderKind:
-    """Return what a folder holds, judged only by the names of its files.
+    """Return the kind of a folder, judged only by the names of its files.
 
     Args:
-      path: a folder; it may be missing.
+      path: a folder, which may be missing.
 
     Returns:
       "saved" for a folder of `onepass.save`, "bundle" for NAME/VERSION or NAME of an exported
-      model, and "trained" for a run, a model folder, and anything else.
+        model, and "trained" for a run, a model folder, and anything else.
 
     Raises:
       UserError: the folder has files of two kinds, which would run two different models.
@@ -44,12 +44,16 @@ def _refuse(path: Path, one: str, other: str) -> None:
 
 
 def _first(path: Path, names: tuple[str, ...]) -> str:
-    """Return the first of the names that the folder has, whether a file or not; "" if none."""
+    """Return the first of `names` that exists in the folder, as a file or not; "" if none."""
     return next((name for name in names if os.path.lexists(path / name)), "")
 
 
 def _of_version(path: Path) -> str:
-    """Return the program of a version within the folder NAME, or ""."""
-    versions = sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())
-    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions)
+    """Return the program of a version inside the folder NAME, or ""."""
+    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions_of(path))
     return next((f"{version}/{program}" for version, program in found if program), "")
+
+
+def versions_of(path: Path) -> list[Path]:
+    """Return the folders NAME/VERSION of a folder NAME, in the order of their names."""
+    return sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())

@@ -17,11 +17,11 @@ from wavenet.presets import DataConfig
 
 @dataclasses.dataclass(frozen=True)
 class FeatureExtractor(FeatureExtraction):
-    """A feature extractor of a speech model.
+    """The feature extractor of a speech model.
 
     Attributes:
       data: settings of the model's training data.
-      hop_samples: samples between two frames.
+      hop_samples: hop length, in samples.
       gain_db: gain in dB that is applied to recordings.
       known_speakers: names of the speakers by index.
       level_db: RMS of the recordings that the model was trained on, in dB of full scale, or None.
@@ -35,16 +35,16 @@ class FeatureExtractor(FeatureExtraction):
 
 
 def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
-    """Return the extractor that the model.json of a bundle describes."""
+    """Return the feature extractor that a bundle's model.json describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
     speakers, level_db = tuple(spec["speakers"]), level_of(spec)
     return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)
 
 
 def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
-    """Raise InvalidInput for frames [frames, channels] unlike those that the model was trained on.
+    """Raise InvalidInput if frames [frames, channels] are unlike those of the training data.
 
-    Older bundles without statistics of frames are not checked.
+    Older bundles, which have no statistics of frames, are not checked.
     """
     trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
     if trained is None or not stored or not frames.size:
@@ -59,6 +59,6 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
 
 def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput as `check_convention` for each row's first `num_frames` of `frames`."""
+    """Apply `check_convention` to each row's first `num_frames` of the input `frames`."""
     for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
         check_convention(spec, frames[:count])

@@ -18,8 +18,8 @@ class Exported:
     """The signatures that a model offers.
 
     Attributes:
-      functions: concrete functions by their signature's name.
-      serving: `serving` of model.json.
+      functions: concrete functions by signature name.
+      serving: the entry `serving` of model.json.
       variables: variables that the functions read but do not track themselves.
       lowered: the same functions with programs as StableHLO; empty if they have no portable form.
     """
@@ -30,19 +30,13 @@ class Exported:
     lowered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def offer(self, name: str, signature: Signature, function: Any) -> None:
-        """Add a signature.
-
-        Args:
-          name: its name.
-          signature: its inputs and outputs.
-          function: its concrete function.
-        """
+        """Add a signature with its concrete function."""
         self.functions[name] = function
         self.serving["signatures"][name] = signature.to_dict()
 
 
 def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
-    """Return the input signature of a function."""
+    """Return the input signature of a function, one TensorSpec per input."""
     return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
 
 
@@ -60,7 +54,7 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
 def serving_spec(
     signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
 ) -> dict[str, Any]:
-    """Return the entries of model.json's `serving` that bundles of all kinds have."""
+    """Return the entries of `serving` in model.json that bundles of all kinds have."""
     return {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
@@ -70,9 +64,9 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature, which makes each row of a batch separately.
+    """Return the concrete function of a signature, which computes each row of a batch separately.
 
-    The row function returns outputs without the batch axis for a batch of one.
+    `row` returns outputs without the batch axis for a batch of one.
     """
     return concrete_function(signature, by_rows(signature, row))
 
@@ -80,7 +74,7 @@ def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any
 def by_rows(
     signature: Signature, row: Callable[[Tensors], Tensors]
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches that makes each row separately.
+    """Return a function of batches that computes each row separately.
 
     Args:
       signature: the signature, which declares the outputs.

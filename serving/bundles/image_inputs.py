@@ -1,4 +1,4 @@
-"""The inputs that draw images, from a local request, over HTTP or by a client."""
+"""The inputs for drawing images, from a local request, an HTTP request or a client."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from serving.bundles.requests import noise_inputs
 from serving.bundles.signature import IMAGE, Arrays, TensorInfo
 from serving.errors import InvalidInput, shortened
 
-CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # names in requests, by input
+CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # name in requests per input
 NUMBER = re.compile(r"[0-9]{1,9}")
 Problem = Callable[[str], Exception]
 
@@ -31,11 +31,11 @@ def image_inputs(
       known: inputs of the signature.
       seed: seed of the noise.
       rows: rows of the seed, one per image.
-      temperature: temperature of all scales, or a sequence with one per scale, the smallest first.
-      guidance: weight, at least 0, by which images move away from the unconditional distribution;
-        0 for a model without a null condition.
-      condition: inputs that are conditions, by name, with one row, or one per image.
-      problem: makes the error of an argument that the model cannot use.
+      temperature: temperature of all scales, or one per scale, smallest first.
+      guidance: weight, at least 0, by which images move away from the unconditional distribution; 0
+        for a model without a null condition.
+      condition: inputs that are conditions, by name, with one row, or one row per image.
+      problem: factory of the error for an argument that the model cannot use.
     """
     if not 0 <= seed < 2**64:
         raise problem(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
@@ -65,11 +65,11 @@ def condition_rows(
 
     Args:
       name: the input: "label", "caption" or "map".
-      values: a class, by name or index, a caption, or a map int [side, side] for each image.
+      values: for each image a class (name or index), a caption, or a map int [side, side].
       classes: names of the classes by index.
-      info: the input in the signature, which limits the index of a class; None: unknown.
+      info: the input in the signature, which limits the index of a class; None: no limit is known.
       field: name of a class in error messages.
-      problem: makes the error for an unknown class.
+      problem: factory of the error for an unknown class.
     """
     if name == "label":
         labels = [label_index(field, each, classes, info, problem) for each in values]
@@ -80,7 +80,7 @@ def condition_rows(
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """Return the scales of one image of a batch, the smallest first, the whole image last."""
+    """Return the scales of one image of a batch, smallest first; the last is the whole image."""
     whole = outputs[IMAGE][row]
     scales = [value[row] for name, value in outputs.items() if name.startswith(f"{IMAGE}_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
@@ -94,7 +94,7 @@ def label_index(
     info: TensorInfo | None = None,
     problem: Problem = InvalidInput,
 ) -> int:
-    """Return the index of a class, given by name in any case or by index."""
+    """Return the index of a class that is given by name, in any case, or by index."""
     value = int(value) if isinstance(value, np.integer) else value
     word = str(value).strip()
     if word in classes:
@@ -109,7 +109,7 @@ def label_index(
 
 
 def classes_of(classes: Sequence[str]) -> str:
-    """Return the known classes as the end of a sentence."""
+    """Return a clause for messages that lists the known classes."""
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 

@@ -12,7 +12,7 @@ from serving.bundles.signature import COMPILED, IMAGE, Arrays, Signature, scale_
 from serving.errors import InvalidInput
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
-# By kind of condition: it in words, its input, and its types.
+# For each kind of condition: its description, its input, and its types.
 NEEDS: dict[str, tuple[str, str, Any]] = {
     "class": ("a class", "label", int | np.integer | str),
     "text": ("a caption", "caption", str),
@@ -22,7 +22,7 @@ NEEDS: dict[str, tuple[str, str, Any]] = {
 
 
 class ImageSampling(Sampling):
-    """The methods of a bundle whose signatures have the output `picture`."""
+    """Methods of a bundle whose signatures have the output `picture`."""
 
     signatures: dict[str, Signature]
 
@@ -33,12 +33,12 @@ class ImageSampling(Sampling):
 
     @property
     def channels(self) -> int:
-        """Number of channels: 1 for grey, 3 for red, green and blue."""
+        """Number of channels: 1 for grey, 3 for RGB."""
         return self.spec["channels"]
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes by index."""
+        """Names of the classes by index."""
         return tuple(self.spec["classes"])
 
     @property
@@ -55,13 +55,13 @@ class ImageSampling(Sampling):
         start: np.ndarray | None = None,
         **options: Any,
     ) -> Iterator[list[np.ndarray]]:
-        """Return an iterator of all scales of each image of `generate`, smallest first.
+        """Return an iterator over images that yields all scales of each image, smallest first.
 
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; a list has one per image; None for a model without a condition.
+            video model by name; a list has one per image; None for an unconditional model.
           num: number of images, one per row of the seed; an image does not depend on `num`.
-          start: a small image uint8 [side, side, channels] to enlarge; None: nothing.
+          start: a small image uint8 [side, side, channels] to enlarge, or None.
           **options: the arguments of `inputs` other than `condition`, `row` and `start`.
 
         Raises:
@@ -93,16 +93,14 @@ class ImageSampling(Sampling):
         """Return the signature that draws an image, and its checked inputs, a batch of one.
 
         Args:
-          condition: the condition of this image: a class (index or name), a caption, a map int
-            [size, size] or the inputs of a video model by name; None for a model without a
-            condition.
+          condition: the condition of this image, as for `progressions`.
           seed: seed of the noise.
           row: row of the seed.
           temperature: temperature of the distribution; 1 samples the model. A multiscale model also
-            takes a sequence with one per scale, base first.
+            takes one temperature per scale, base first.
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
-          given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
-            to keep (PixelCNN).
+          given: an image uint8 [size, size, channels] and the number of its pixels, in raster
+            order, to keep (PixelCNN).
           guidance: weight, at least 0, by which each pixel's distribution moves away from the
             unconditional one; 0 samples the model's own density. Needs a null condition.
         """

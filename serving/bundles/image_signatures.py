@@ -1,8 +1,7 @@
 """The signatures of an image model.
 
-Each row of a batch is drawn separately, by the programs of local sampling, so that batches do not
-change pixels. `serving_default` draws with TensorFlow's own kernels; all others are compiled by
-XLA.
+Each row of a batch is drawn separately, by the same programs as in local sampling, so that batches
+do not change pixels. `serving_default` draws with TensorFlow's kernels; XLA compiles all others.
 """
 
 import functools
@@ -31,12 +30,12 @@ from replicator.portable.stablehlo import as_stablehlo
 from serving.bundles.functions import Exported, Tensors, row_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
-BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
-MAX_GUIDANCE = 20.0  # above which a pixel's best level has all of the probability
-MAX_TEMPERATURE = 100.0  # above which images are noise and numbers could overflow
+BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
+MAX_GUIDANCE = 20.0  # beyond it, a pixel's best level has all of the probability
+MAX_TEMPERATURE = 100.0  # beyond it, images are noise and numbers could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
-# Signatures and programs by name, and a function from a name and a program to a row function.
+# Signatures by name, programs by name, and a function from a name and a program to a `Row`.
 Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 
 
@@ -51,7 +50,7 @@ def export_functions(
       buckets: must be empty; images have one size.
 
     Raises:
-      UserError: the model cannot draw 8-bit images, or `buckets` is given.
+      UserError: the model cannot draw 8-bit images or lacks parts, or `buckets` is not empty.
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
@@ -65,7 +64,7 @@ def export_functions(
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """Return all functions but `serving_default` with programs as StableHLO, or an empty dict."""
+    """Return all functions but `serving_default` with programs as StableHLO, {} if impossible."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -122,7 +121,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     scales = {f"picture_{side}": info for side, info in images.items()}
     whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
-    # Every scale is drawn from the one before it, the smallest from nothing.
+    # Every scale is drawn from the next smaller scale, the smallest without one.
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
         signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})
@@ -170,7 +169,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
-    """Draw a batch of one, with the program's guided form if the guidance is not 0."""
+    """Draw a batch of one, with the guided form of the program if the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:
@@ -183,7 +182,7 @@ CONDITIONS = ("label", "caption", "map", "past", "action", "state")
 
 
 def seed_key(seed: tf.Tensor) -> tf.Tensor:
-    """Return the words of a seed int64 [1] as uint32 [2], high first; negatives count from 2^64."""
+    """Return a seed int64 [1] as words uint32 [2], high word first; -n stands for 2^64 - n."""
     return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
 
 

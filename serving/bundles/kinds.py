@@ -1,4 +1,4 @@
-"""The kinds of models that a bundle may hold, as `kind` of model.json names them."""
+"""The kinds of models that a bundle may have, by the `kind` in model.json."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ class Kind(NamedTuple):
       makes: "sound" or "images"; "" for a user's model, which `onepass.save` writes.
       network: key of the configuration under which the network's dtype is stored; "" for images,
         which are drawn in float32.
-      sampler: returns the module that samples by Numba; None if the kind has no such module.
-      is_fast: whether that sampler is faster than the program without an accelerator.
+      sampler: function that returns the module with the Numba sampler; None: there is none.
+      is_fast: whether that sampler is faster than the program if there is no accelerator.
     """
 
     makes: str = ""

@@ -24,18 +24,19 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
       backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
-        the package `distill`); "auto" chooses the engine if it is the better one.
+        the package `distill`), "numba-bfloat16" the same with bfloat16 products; "auto" chooses
+        the engine where it is faster.
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, or is also a different kind of model folder; or it was
-        changed since its export, has a disallowed operation, or has an unknown format version.
+      UserError: the folder is not a bundle, or is also a model folder of a different kind; or it
+        was changed since its export, has a disallowed operation, or has an unknown format version.
     """
     folder = version_folder(Path(path))
     folder_kind(folder)
     verify(folder, manifest_digest)
     spec = read_spec(folder)
-    # `serving_default` is for TensorFlow Serving; `compiled` answers for it here.
+    # `serving_default` is for TensorFlow Serving; here, `compiled` replaces it.
     graph = check_program(folder, signatures_of(spec))
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
@@ -60,7 +61,7 @@ def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> 
 
 
 def version_folder(path: Path) -> Path:
-    """Return a bundle's folder: `path` or its highest version; raise UserError without one."""
+    """Return `path` if it is a bundle, else its highest version; raise UserError if it has none."""
     path = path.resolve()
     if not path.is_dir():
         raise UserError(f"{path} is not a folder.")
@@ -75,7 +76,7 @@ def version_folder(path: Path) -> Path:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Read model.json of a bundle; raise UserError if it cannot be served."""
+    """Read a bundle's model.json; raise UserError if it cannot be served."""
     path = folder / SPEC_FILE
     try:
         spec = json.loads(read_plain(path, MOST_SPEC_BYTES))

@@ -2,8 +2,9 @@
 
 Only plain files are read, up to a size limit: a link can lead anywhere, and a pipe blocks its
 reader. Either may replace a file between a check and its opening, so the opened file is checked.
-Signatures are ed25519 over the name, the version and the manifest's SHA-256; keys are PEM files, as
-`openssl genpkey -algorithm ed25519` writes them.
+
+Signatures are ed25519 signatures of the name, the version and the manifest's SHA-256; keys are PEM
+files, as written by `openssl genpkey -algorithm ed25519`.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
-MOST_BYTES = 2**35  # size of all files together
+MOST_BYTES = 2**35  # total size of all files
 MOST_KEY_BYTES = 2**12
 SIGNATURE_BYTES = 64
 
@@ -34,10 +35,10 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify(folder: Path, manifest_digest: str = "") -> None:
-    """Raise a UserError that names the file unless all files match the manifest.
+    """Raise UserError, naming the file, unless all files match the manifest.
 
-    No file may be missing or unlisted, and none may be a link, which could lead anywhere. If a
-    digest is given, the manifest must have it.
+    No file may be missing or unlisted, and none may be a link, which could lead anywhere. If
+    `manifest_digest` is given, it must be the manifest's SHA-256.
     """
     listed = _read(folder, manifest_digest)
     found = files_of(folder)
@@ -57,7 +58,7 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the names, relative and sorted, of all files but the manifest and its signature.
+    """Return the sorted relative names of all files but the manifest and its signature.
 
     Raises:
       UserError: a file is a link, or there are more than MOST_FILES files.
@@ -154,7 +155,7 @@ def _key(path: Path, kind: Literal["private", "public"]) -> Any:
 
 
 def sign(folder: Path, name: str, version: int, key: Any) -> None:
-    """Write the signature of a folder that will be NAME/VERSION, next to its manifest."""
+    """Write the signature of a folder that will become NAME/VERSION, next to its manifest."""
     digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
     (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
 
@@ -163,7 +164,7 @@ def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
     """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
 
     Raises:
-      UserError: the signature was not made by one of the keys, or is for something else.
+      UserError: the signature was made by none of the keys, or for a different bundle.
     """
     folder = Path(folder)
     try:

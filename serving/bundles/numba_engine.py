@@ -1,6 +1,6 @@
-"""The CPU engine: a bundle's model rebuilt from its weights, and compiled by Numba.
+"""The CPU engine: a bundle's model rebuilt from its weights and compiled by Numba.
 
-It needs the packages that trained the model. Its audio equals that of the exported program; for a
+It needs the packages that trained the model. It makes the same audio as the exported program; for a
 student, within one 16-bit step.
 """
 
@@ -19,16 +19,19 @@ from serving.bundles.signature import SOUND, SPEAKER, Arrays
 
 
 class Engine:
-    """A model with the weights of a bundle's folder; raises UserError if its package is missing."""
+    """A model with a bundle's weights; raises UserError if a package that it needs is missing."""
 
-    def __init__(self, path: Path, kind: str, sampler: Callable[[], Any]) -> None:
+    def __init__(self, path: Path, kind: str, sampler: Callable[[], Any], backend: str) -> None:
         try:
             from distill import families
 
             self._generation: Any = sampler()
             loaded = families.parts_of(kind).load(path)
+            if backend != "numba":
+                self._generation.check_backend(backend)
         except ImportError as error:
             raise UserError(f"The engine `numba` needs the package {error.name}.") from error
+        self._backend = backend
         self._network, self._hop = loaded.network, loaded.hop_samples
         self._draws_levels = not KINDS[kind].is_fast
         if self._draws_levels and not self._generation.is_known(self._network):
@@ -41,18 +44,18 @@ class Engine:
     def stream(
         self, request: Request, chunk_samples: int, ahead_samples: int = 0
     ) -> Iterator[np.ndarray]:
-        """Return the same sounds in chunks float32 [rows, about chunk_samples].
+        """Return an iterator over the sounds of `whole` in chunks [rows, about chunk_samples].
 
         A student's first chunk is longer by `ahead_samples`, which its refinement needs.
         """
         made, opening = self._generation, {}
         if ahead_samples:
             opening["first_samples"] = made.FIRST_SAMPLES + ahead_samples
-        arguments = self._network, self._asked(request), "numba", chunk_samples
+        arguments = self._network, self._asked(request), self._backend, chunk_samples
         return map(self._sound, made.stream(*arguments, **opening))
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs of the signature of whole sounds, computed row by row."""
+        """Return the outputs of the signature for whole sounds, computed row by row."""
         frames, speaker = inputs.get(FRAMES), inputs.get(SPEAKER)
         if frames is None:
             lengths = longest = inputs["num_samples"]
@@ -83,34 +86,36 @@ class Engine:
         )
 
     def _whole(self, request: Any) -> np.ndarray:
-        return self._sound(self._generation.generate(self._network, request, "numba"))
+        return self._sound(self._generation.generate(self._network, request, self._backend))
 
     def _sound(self, output: np.ndarray) -> np.ndarray:
         return self._network.codec.decode(output).numpy() if self._draws_levels else output
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
-    """Return the engine if it is requested, or is the better choice; otherwise None.
+    """Return the engine if `backend` requests it or, for "auto", if it is faster; else None.
 
-    With "auto" it is used for a float32 student if there is no accelerator.
+    With "auto", it is used for a float32 student if there is no accelerator.
 
     Raises:
       UserError: the engine is requested but not available.
     """
     kind = KINDS[spec["kind"]]
-    if backend == "numba" and not kind.sampler:
-        raise UserError(f"{path}: the engine `numba` is for WaveNets and their students.")
+    compiled = backend.startswith("numba")
+    if compiled and not (kind.sampler and (kind.is_fast or backend == "numba")):
+        makers = "WaveNets and their students" if backend == "numba" else "students"
+        raise UserError(f"{path}: the engine `{backend}` is for {makers}.")
     if not kind.sampler or backend == "tensorflow" or (backend == "auto" and not kind.is_fast):
         return None
     is_float32 = spec["config"][kind.network]["compute_dtype"] == "float32"
-    if backend == "numba":
+    if compiled:
         if not is_float32:
-            raise UserError(f"The engine `numba` needs float32, {path} has another type.")
-        return Engine(path, spec["kind"], kind.sampler)
+            raise UserError(f"The engine `{backend}` needs float32, {path} has another type.")
+        return Engine(path, spec["kind"], kind.sampler, backend)
     import tensorflow as tf
 
     if not is_float32 or tf.config.list_physical_devices("GPU"):
         return None
     with contextlib.suppress(UserError):
-        return Engine(path, spec["kind"], kind.sampler)
+        return Engine(path, spec["kind"], kind.sampler, "numba")
     return None

@@ -1,4 +1,4 @@
-"""The conditions of a user's model as inputs of the signatures of its bundle."""
+"""The conditions of a user's model as inputs of its bundle's signatures."""
 
 import math
 import re
@@ -9,14 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs, is_at_rate
-from autoregressive.given import NamedConditions
+from autoregressive.named_conditions import NamedConditions
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
 from serving.bundles.functions import Tensors
 from serving.bundles.signature import V2_NAMES, Signature, TensorInfo
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
-# The inputs of frames, which conditions with a time axis replace by inputs of their own.
+# Inputs that belong to `frames`; conditions with their own inputs do without them.
 COUNTS = ("num_frames", "frames_before", "frames_after")
 Entries = int | Mapping[str, int | Sequence[int]] | None
 
@@ -24,20 +24,20 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 class Conditions:
     """The conditions that a model reads, and their inputs.
 
-    Inside the program, all conditions with one row per element of a sequence are joined along their
-    channels to `frames` [batch, time, channels].
+    Inside the program, all conditions with one row per element of a sequence are concatenated along
+    their channels to `frames` [batch, time, channels].
 
     Args:
       model: an `Autoregressive` or a `FlowStudent`.
-      entries: sizes for the axes of unknown size of conditions that are the same at every time
-        step: a number for all of them, or numbers by the condition's name.
+      entries: sizes for the axes of unknown size, in conditions that are the same at every time
+        step: a number for all conditions, or numbers by the condition's name.
 
     Raises:
       UserError: the model cannot be exported with these conditions.
       ValueError: `entries` does not fit the conditions.
 
     Attributes:
-      names: the input of each condition by the condition's name.
+      names: the input of each condition, by the condition's name.
       channels: size of the last axis of the frames; 0 if the model reads no frames.
       is_frames: whether the only condition has one row per element of a sequence, so that its input
         is called `frames`.
@@ -62,11 +62,11 @@ class Conditions:
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
-        self.dtype = tf.float32 if exact else tf.float64  # float64 holds whole numbers up to 2^53
+        self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
     @property
     def frame_channels(self) -> int:
-        """Channels of the input `frames`; 0 without such an input."""
+        """Number of channels of the input `frames`; 0 without such an input."""
         return self.channels if self.is_frames else 0
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
@@ -89,7 +89,7 @@ class Conditions:
         return found
 
     def of(self, given: Tensors, length: Any = None) -> Any:
-        """Return what the model's functions take as `condition`.
+        """Return the `condition` argument of the model's functions.
 
         Args:
           given: inputs of a signature.
@@ -116,7 +116,7 @@ class Conditions:
         }
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature with the inputs of the conditions in place of frames."""
+        """Return a signature in which the inputs of the conditions replace `frames`."""
         if self.is_frames or not self.names:
             return signature
         inputs = dict(signature.inputs)
@@ -126,13 +126,13 @@ class Conditions:
         return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs that have a time axis, with the inputs of their lengths."""
+        """Return the inputs that have a time axis, each with the input that counts its length."""
         if self.is_frames:
             return {FRAMES: "num_frames"}
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs with `frames`, joined from conditions that have their own inputs."""
+        """Return the inputs with `frames`, concatenated from conditions with their own inputs."""
         if self.is_frames or not self.channels:
             return given
         parts = []
@@ -195,7 +195,7 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
 
 
 def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes for the axes of any size, by condition name."""
+    """Return the sizes for the axes of unknown size, by condition name."""
     if entries is None:
         return {}
     by_name = entries if isinstance(entries, Mapping) else dict.fromkeys(free, entries)
@@ -225,7 +225,7 @@ def _class_counts(model: Any) -> dict[str, int]:
 
 
 def _stored(dtype: tf.DType) -> np.dtype:
-    """Return the type of an input for conditions of a type."""
+    """Return the input type for conditions of a type."""
     if dtype.is_bool:
         return INT32
     if dtype.is_floating and dtype.size <= 4:

@@ -1,4 +1,4 @@
-"""`export`: the bundle of a user's model, NAME/VERSION, that `onepass serve` serves."""
+"""`export`: writes a user's model as a bundle, NAME/VERSION, that `onepass serve` serves."""
 
 import shutil
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ from serving.bundles.writing import (
     write_program,
 )
 
-LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one
+LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one of these
 Length = int | Sequence[int] | None
-# By kind of model, what makes its elements one after the other.
+# For each kind of model, the class that generates its elements one after another.
 STREAMING: dict[str, Any] = {
     "autoregressive": StreamingAutoregressive,
     "flow-student": StreamingFlows,
@@ -57,22 +57,21 @@ def export(
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
-    """Write a model as a bundle that `onepass serve` serves, complete or not at all.
+    """Write a model atomically as a bundle that `onepass serve` serves.
 
     Args:
       model: the model, which is exported with its current weights and not changed.
-      out: MODELS/NAME/VERSION, new or empty, the version a whole number.
-      length: the largest number of elements of a sequence in a request; default: 65,536, or two
+      out: MODELS/NAME/VERSION, new or empty; the version is a whole number.
+      length: the largest number of elements of a sequence in a request; None: 65,536, or two
         minutes of sound. If the network has no step, it is required, and every request has exactly
-        this number. For images (height, width, channels); default: the shape of the network's
-        input.
-      sample_rate_hz: samples per second of the model's sound; the bundle is then served as a model
-        of sound. None: the rate that the model was saved with, if any.
+        this number. For images (height, width, channels); None: the shape of the network's input.
+      sample_rate_hz: sample rate of the model's sound; the bundle is then served as a model of
+        sound. None: the rate that the model was saved with, if any.
       entries: the size, in a request, of each axis of unknown size that is not an axis of the
         elements, such as the number of entries of a `Memory`: a number for all conditions, or
         numbers by the condition's name. Required for such conditions.
       sign_with: PEM file of a private ed25519 key that signs the bundle, for `onepass serve
-        --trust`; None: unsigned.
+        --trust`; None: do not sign it.
       warm: whether to write the warm-up requests that TensorFlow Serving makes, if the package
         tensorflow-serving-api is installed.
 
@@ -80,10 +79,10 @@ def export(
       The folder of the bundle, absolute.
 
     Raises:
-      UserError: the model cannot be stored as a bundle, for the reason in the message; or `out` is
-        in use.
-      ValueError: the model is not of these kinds, or `length`, `sample_rate_hz` or `entries` does
-        not fit it.
+      UserError: the model cannot be stored as a bundle, for the reason in the message; or `out`
+        exists and is not empty.
+      ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
+        `entries`.
     """
     if getattr(model, "kind", None) not in STREAMING:
         raise ValueError(
@@ -125,7 +124,7 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler, unless bundles may not hold its program."""
+    """Write the model next to its sampler, unless its program is not allowed in bundles."""
     try:
         save(model, folder)
         scanned_program(folder / PROGRAM_FOLDER)
@@ -158,7 +157,7 @@ def _exported_sequences(
 ) -> tuple[dict[str, Any], Exported]:
     lengths = _lengths(model.sample_rate_hz, length)
     for each in lengths if model.kind == Autoregressive.kind else ():
-        model.check_length((each,))  # the shorter first: they are cheaper to look at
+        model.check_length((each,))  # the shortest first, as it is the cheapest to check
     try:
         streaming = STREAMING[model.kind](model, lengths[-1], conditions)
     except (NotCausalError, UnsupportedNetworkError) as error:
@@ -203,7 +202,7 @@ def _length(length: Length) -> int | None:
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     network = model.symbol_network
-    declared = getattr(network, "declared", network.inputs)  # a network of one size has a usual one
+    declared = getattr(network, "declared", network.inputs)  # default of a one-size network
     given = declared.shape[1:].as_list() if length is None else length
     shape = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(shape) != 3 or any(size is None or size < 1 for size in shape):

@@ -1,7 +1,7 @@
-"""The signatures of a user's model that take a prompt and choose among tokens.
+"""Signatures of a user's model that take a prompt and options for choosing tokens.
 
-`prompted` makes whole rows, `prompted_chunk` the next part of rows whose state the client keeps.
-A model in raster order has no prefix; a model that is not over tokens has no `top_k` or `top_p`.
+`prompted` generates whole rows, `prompted_chunk` the next part of rows whose state the client
+keeps. A model in raster order has no prefix; only models over tokens have `top_k` and `top_p`.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,12 @@ from serving.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
 from serving.bundles.signature import COMPILED, LOG_PROB, STATE, Signature, TensorInfo
 
 SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
-LEAST_TOP_P = 1e-30  # 0 has no meaning
+LEAST_TOP_P = 1e-30  # 0 would leave no tokens
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
 def offer_prompts(exported: Exported, model: Autoregressive, streaming: StreamingSequence) -> None:
-    """Offer `prompted` and `prompted_chunk` of a model with a step.
+    """Add the signatures `prompted` and `prompted_chunk` of a model with a step.
 
     Args:
       exported: the signatures of the model, changed in place.
@@ -79,12 +79,11 @@ def offer_prompts(exported: Exported, model: Autoregressive, streaming: Streamin
 def offer_prompts_of_shape(
     exported: Exported, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
 ) -> None:
-    """Offer `prompted` of a model that makes arrays of one shape.
+    """Add the signature `prompted` of a model that generates arrays of one shape.
 
     Args:
       exported: the signatures of the model, changed in place.
-      model: a model in time order, or in raster order over tokens. For any other model nothing is
-        offered.
+      model: a model in time order, or in raster order over tokens; for others, nothing is added.
       shape: shape of a row: (time,) or (height, width, channels).
       conditions: the conditions that the model reads, and their inputs.
     """
@@ -101,7 +100,7 @@ def offer_prompts_of_shape(
 def _with_prompt(
     exported: Exported, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature of whole rows, and its inputs together with a prompt's.
+    """Return the signature for whole rows, and its inputs together with a prompt's.
 
     Prefixes are padded up to `longest`, unless it is 0.
     """
@@ -133,7 +132,7 @@ def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]
 
 
 def _heat(given: Tensors) -> Any:
-    """Return the temperature of a row, or the `Choice` among tokens that contains it."""
+    """Return a row's temperature or, for a model over tokens, the `Choice` that includes it."""
     temperature = tf.reshape(given["temperature"], [])
     if TOP_K not in given:
         return temperature
@@ -151,7 +150,7 @@ def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
 def _log_prob(
     model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
 ) -> tf.Tensor:
-    """Return the log-probability of every element of a row; zeros unless the request wants them."""
+    """Return the log probability of every element of a row; zeros unless the request wants it."""
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
@@ -175,7 +174,7 @@ def _of_steps(
     def row(given: Tensors, longest: tf.Tensor) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
-        # Padded, because the loop reads whole pieces and so up to one beyond the last symbol.
+        # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
         part = Part(
             noise_source(given, start),
             _heat(given),
@@ -216,7 +215,7 @@ def _counts(given: Tensors) -> tf.Tensor:
 
 
 def _padded(values: Any, length: Any) -> Any:
-    """Return values [1, n, ...] cut or filled with zeros to [1, length, ...]; None stays None."""
+    """Return values [1, n, ...] cut or zero-padded to [1, length, ...]; None stays None."""
     if values is None:
         return None
     cut = values[:, :length]
@@ -227,7 +226,7 @@ def _padded(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function that samples one row by passes over the whole row until nothing changes."""
+    """Return a function that samples one row by passes over it until nothing changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
     draw = drawer(model, shape, chosen(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)
@@ -240,7 +239,7 @@ def _of_passes(
             prompt = Prompt(
                 tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
             )
-            # For `filled` and `_log_prob`, which read neither a temperature nor a condition of it.
+            # For `filled` and `_log_prob`, which read neither its temperature nor its condition.
             part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
         row = tf.ensure_shape(given["row"], [1])
         symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)

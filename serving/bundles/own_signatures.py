@@ -1,9 +1,8 @@
-"""The functions by which users' models are served.
+"""The functions with which users' models are served.
 
-Sequences whose networks have a step are made piece by piece, like sound (`audio_signatures`).
-Images, and sequences whose network has no step, have one shape and are made by passes over all of
-it.
-`log_prob` gives the log-probability of every element.
+Sequences whose network has a step are generated piece by piece, like sound (`audio_signatures`).
+Images, and sequences whose network has no step, have one shape and are sampled by passes over the
+whole array. `log_prob` returns the log probability of every element.
 """
 
 import dataclasses
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import NamedConditions
-from autoregressive.given import first_state as state_before
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import NamedConditions
+from autoregressive.named_conditions import first_state as state_before
 from autoregressive.samplers import cached_chunk
 from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
@@ -55,7 +54,7 @@ from serving.bundles.streaming_models import (
     storable,
 )
 
-PIECES = (256, 1024)  # elements that are compiled as one, at most
+PIECES = (256, 1024)  # largest numbers of elements that are compiled as one piece
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 
 
@@ -66,7 +65,7 @@ class StreamingSequence(StreamingModel):
       model: the user's model.
       longest: number of elements of the longest sequence.
       first: state before the first element of one row, if all its conditions are zeros.
-      networks: the networks that the step calls, as `tf.function`s of one input signature; their
+      networks: the networks that the step calls, as `tf.function`s with one input signature; their
         variables are the model's.
       conditions: the conditions that the model reads, and their inputs.
     """
@@ -78,7 +77,7 @@ class StreamingSequence(StreamingModel):
     def __init__(
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
     ):
-        # A derived step reads them by their handles, which does not name them.
+        # A derived step reads variables by their handles, so they must be listed.
         self.variables = tuple(
             variables_of(network.get_concrete_function() for network in networks)
         )
@@ -91,21 +90,21 @@ class StreamingSequence(StreamingModel):
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
     def state(self) -> dict[str, Filled]:
-        """Return the dtype, shape and first content of every tensor of the step's state.
+        """Return the dtype, shape and initial value of every tensor of the step's state.
 
-        The names are the tensors' places in the flattened state; empty tensors are left out.
+        The names are the tensors' indices in the flattened state; empty tensors are omitted.
         """
         return {
             str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
             for n, value in enumerate(self._first)
-            if value.size  # no protocol has an input without one
+            if value.size  # no protocol supports empty inputs
         }
 
     def begun(self, given: Tensors, state: State) -> State:
-        """Return the state, in which rows that begin get the first state for their condition.
+        """Return the state, in which rows at position 0 get the first state for their condition.
 
         Args:
-          given: inputs of a signature; without `start` all rows begin.
+          given: inputs of a signature; without `start`, all rows are at position 0.
           state: the state of all rows, by name, [batch, ...].
         """
         fixed, start = self.conditions.fixed(given), given.get("start")
@@ -119,7 +118,7 @@ class StreamingSequence(StreamingModel):
 
             if start is None:
                 return first()
-            # Only for rows that begin: it may run networks over the conditions.
+            # Only for rows at position 0, as it may run networks over the conditions.
             return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
 
         return tf.map_fn(
@@ -130,21 +129,21 @@ class StreamingSequence(StreamingModel):
         )
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature with the inputs of the conditions in place of `frames`."""
+        """Return a signature in which the inputs of the conditions replace `frames`."""
         return self.conditions.named(signature)
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs with the conditions that have a time axis joined to `frames`."""
+        """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
         return self.conditions.framed(given)
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs whose rows are padded, with the inputs of their lengths."""
+        """Return the inputs whose rows are padded, each with the input that counts its length."""
         return self.conditions.padded()
 
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
     ) -> Conditioning:
-        """Return the frames of the segment: exactly one per element, without neighbours."""
+        """Return the frames of the segment, exactly one per element, without neighbours."""
         del speaker, phase, start
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
@@ -159,7 +158,7 @@ class StreamingSequence(StreamingModel):
         return made, self.packed(after)
 
     def unpacked(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row, the first one at position 0.
+        """Return the step's state of one row; at position 0, the first state.
 
         Args:
           start: int32 [1], position of the next element.
@@ -171,14 +170,14 @@ class StreamingSequence(StreamingModel):
                 before.append(tf.constant(first))
                 continue
             value = tf.cast(state[str(n)][0], first.dtype)
-            # `begun` has made the first state only if it depends on the conditions; otherwise what
-            # a client sends at position 0 is ignored here.
+            # If the first state depends on the conditions, `begun` has set it; otherwise it is set
+            # here, whatever a client sent at position 0.
             is_made = self.conditions.has_fixed
             before.append(value if is_made else tf.where(start[0] == 0, first, value))
         return tf.nest.pack_sequence_as(self._structure, before)
 
     def packed(self, state: Any) -> State:
-        """Return the step's state of one row by name, in types that every protocol can carry."""
+        """Return the step's state of one row by name, in types that all protocols support."""
         flat = zip(tf.nest.flatten(state), self._first, strict=True)
         stored = {str(n): (value, first.shape) for n, (value, first) in enumerate(flat)}
         return {
@@ -202,7 +201,7 @@ class StreamingSequence(StreamingModel):
 
 
 class StreamingAutoregressive(StreamingSequence):
-    """The streaming form of an `Autoregressive`, which draws each element given those before."""
+    """The streaming form of an `Autoregressive`, which draws elements one after another."""
 
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
@@ -227,7 +226,7 @@ class StreamingAutoregressive(StreamingSequence):
 
 
 class StreamingFlows(StreamingSequence):
-    """The streaming form of a student, which makes a piece's elements from its noise at once."""
+    """The streaming form of a student, which computes a piece's elements from its noise at once."""
 
     def __init__(self, student: FlowStudent, longest: int, conditions: Conditions):
         calls = [function_of(call, student.specs) for call in student.calls]
@@ -244,7 +243,7 @@ class StreamingFlows(StreamingSequence):
 def of_shape(
     model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
 ) -> Exported:
-    """Return the signatures of whole rows of a model that makes arrays of one shape.
+    """Return the signatures for whole rows of a model that generates arrays of one shape.
 
     Args:
       model: the user's model.
@@ -279,7 +278,7 @@ def of_shape(
 def offer_log_prob(
     exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
 ) -> None:
-    """Offer `log_prob` of given elements.
+    """Add the signature `log_prob` of given elements.
 
     Args:
       exported: the signatures of the model, changed in place.
@@ -290,7 +289,7 @@ def offer_log_prob(
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([None] if channels is None else [None, None])
-    # A distribution of whole pixels gives one number per pixel, any other one per element.
+    # A distribution over whole pixels has one value per pixel, any other one per element.
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=specs_of(inputs))
@@ -317,14 +316,14 @@ def elements_of(model: Any) -> dict[str, Any]:
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the least and the greatest element, each None if it is unlimited."""
+    """Return the least and the greatest element, each None if there is no limit."""
     levels = model.codec.levels
     if levels is None:
         return None, None
-    with tf.init_scope():  # where a function is traced
+    with tf.init_scope():  # this may be called while tracing
         ends = [float(model.codec.decode(tf.constant(end))) for end in (0, levels - 1)]
     low, high = sorted(ends)
-    # Real elements may leave the range by their rounding.
+    # Real-valued elements may leave the range by rounding.
     slack = 0.0 if element_type(model) == INT32 else 1e-6 * (high - low)
     return low - slack, high + slack
 
@@ -332,10 +331,10 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
 def drawer(
     model: Autoregressive, shape: tuple[int, ...], distribution: Any = None
 ) -> Callable[..., tf.Tensor]:
-    """Return a function that draws the symbols of a row [1, *shape] by passes over all of it.
+    """Return a function that draws the symbols of a row [1, *shape] by passes over the whole row.
 
-    Its arguments are the seed's key, the row's number [1], what the distribution takes as
-    temperature, the condition, and the prompt or None.
+    Its arguments are the seed's key, the row's number [1], the temperature as the distribution
+    takes it, the condition, and the prompt or None.
 
     Args:
       model: the user's model.
@@ -356,7 +355,7 @@ def drawer(
 
 
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
-    """Return the function that makes one row, as `row_function` takes it."""
+    """Return the function that draws one row, for `row_function`."""
 
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])

@@ -1,6 +1,6 @@
 """The rules for model.json in a bundle of a user's model, checked before any of it is used.
 
-A field that breaks its rule is named. Fields that are not listed are not read.
+The error names the field that breaks its rule. Fields without a rule are not read.
 """
 
 import math
@@ -38,10 +38,10 @@ from serving.bundles.signature import (
 from serving.errors import shortened
 
 MOST_ROWS = 2**12  # rows of one call
-MOST_SAMPLES = 2**31 - 1  # length of a sequence, an int32
-MOST_PIECE = 2**20  # elements that are compiled as one
-MOST_CALL_BYTES = 2**30  # size of an input of a call that warms the model
-MOST_LIST = 2**10  # numbers or names
+MOST_SAMPLES = 2**31 - 1  # longest sequence, as lengths are int32
+MOST_PIECE = 2**20  # elements that are compiled as one piece
+MOST_CALL_BYTES = 2**30  # size of an input in a warm-up call
+MOST_LIST = 2**10  # entries of a list of numbers or names
 TEXT_CHARACTERS = 10_000
 
 
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
 
 def whole(low: int, high: int) -> Rule:
-    """Return the rule that a value is a whole number in the range from `low` to `high`."""
+    """Return the rule that a value is an integer from `low` to `high`."""
     return Rule(lambda x: type(x) is int and low <= x <= high, f"a whole number in [{low}, {high}]")
 
 
@@ -65,7 +65,7 @@ def one_of(*values: Any) -> Rule:
 
 
 def listed(rule: Rule, least: int = 0) -> Rule:
-    """Return the rule that a value is a list of at least `least` items that obey a rule."""
+    """Return the rule that a value is a list of at least `least` items that obey `rule`."""
     return Rule(
         lambda x: isinstance(x, list) and least <= len(x) <= MOST_LIST and all(map(rule.holds, x)),
         f"a list of at least {least}, each {rule.words}",
@@ -73,7 +73,7 @@ def listed(rule: Rule, least: int = 0) -> Rule:
 
 
 def optional(rule: Rule) -> Rule:
-    """Return the same rule for a field that may be missing or null."""
+    """Return the rule for a field that may also be missing or null."""
     return Rule(lambda x: x is None or rule.holds(x), f"{rule.words}, or null", needed=False)
 
 
@@ -94,7 +94,7 @@ OBJECT = Rule(lambda x: isinstance(x, dict) and len(x) <= MOST_LIST, "an object"
 RATE = whole(1, 10**7)
 ROWS = listed(whole(1, MOST_ROWS), least=1)  # the sizes of a batch
 LENGTH = whole(1, MOST_SAMPLES)
-# By the path of a field.
+# The rules, by the path of the field.
 FIELDS: dict[str, Rule] = {
     "makes": one_of(ARRAY, SOUND, IMAGE),
     "order": optional(one_of("time", "raster")),
@@ -145,7 +145,7 @@ STATES = {"dtype": TEXT, "fill": FINITE}
 def check_own_spec(
     path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
 ) -> None:
-    """Raise a UserError that names the field if a model.json could not be served.
+    """Raise UserError, naming the field, if a model.json could not be served.
 
     Args:
       path: folder of the bundle, for messages.
@@ -176,7 +176,7 @@ def check_own_spec(
 
 
 class _Broken(Exception):  # noqa: N818 - always caught here
-    """A field that breaks its rule."""
+    """Error for a field that breaks its rule."""
 
     def __init__(self, field: str, words: str, value: Any):
         super().__init__(f"`{field}` must be {words}, got {shortened(repr(value))}")
@@ -195,7 +195,7 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    """Raise _Broken unless each signature has the inputs and outputs that the classes require."""
+    """Raise _Broken unless each signature has the inputs and outputs that the classes need."""
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     outputs: dict[str, str] = {}
     if streams:
@@ -254,7 +254,7 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
 
 
 def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
-    """Raise _Broken unless an entry of `serving` has exactly these objects."""
+    """Raise _Broken unless an entry of `serving` has exactly the objects in `wanted`."""
     found = found or {}
     if not isinstance(found, dict) or set(found) != set(wanted):
         raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)
@@ -266,7 +266,7 @@ def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]
 
 
 def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, name: str) -> None:
-    """Raise _Broken unless a state is what a signature of the program takes and returns."""
+    """Raise _Broken unless a state fits an input and an output of a signature in the program."""
     info, out = chunk.inputs.get(name), chunk.outputs.get(name)
     if info is None:
         raise _Broken(f"serving.signatures.{signature}.inputs.{name}", "there", None)
@@ -278,7 +278,7 @@ def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, na
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken if a call that warms the model would take an unusual amount of memory."""
+    """Raise _Broken if a warm-up call would take an unusual amount of memory."""
     serving = spec["serving"]
     streaming = serving.get("streaming") or {}
     rows = max(serving["allowed_batches"])

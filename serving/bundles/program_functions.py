@@ -1,7 +1,7 @@
-"""Find which functions of a program can be called, and from where, without running it.
+"""Finds which functions of a program can be called, and from where, without running it.
 
-TensorFlow finds functions by name in the whole library. So a name counts as a call wherever it is:
-in an object, an operation, an attribute (also of an attribute), a default or a gradient.
+TensorFlow finds functions by name in the whole library. A name therefore counts as a call wherever
+it occurs: in an object, an operation, an attribute (also nested), a default or a gradient.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ class Reach(NamedTuple):
     Attributes:
       called: functions reached from objects, signatures, gradients and the graph's own nodes.
       saving: functions reached from the node that saves the variables.
-      restoring: functions reached from the node that restores them, which runs at loading.
+      restoring: functions reached from the node that restores the variables, which runs at loading.
     """
 
     called: set[str]
@@ -23,7 +23,7 @@ class Reach(NamedTuple):
 
 
 def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
-    """Return the names of a MetaGraphDef's functions by where their calls can start."""
+    """Return the names of a MetaGraphDef's functions, by where their calls can start."""
     calls = calls_of(functions)
     save, restore = saver_nodes(graph)
     nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
@@ -37,7 +37,7 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
 def saver_nodes(graph: Any) -> tuple[str, str]:
     """Return the nodes that save and restore variables; "" for a node that also runs elsewhere.
 
-    Elsewhere means in a signature or, for the node that saves, in restoring.
+    Elsewhere means in a signature or, for the node that saves, while restoring.
     """
     saver = graph.saver_def
     save, restore = node_of(saver.save_tensor_name), node_of(saver.restore_op_name)
@@ -59,7 +59,7 @@ def node_of(tensor: str) -> str:
 
 
 def called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: its operation's, and those in attributes."""
+    """Return the functions that a node may call: by its operation's name and in its attributes."""
     return [node.op, *_named(node.attr.values())]
 
 
@@ -95,7 +95,7 @@ def _named(values: Iterable[Any]) -> list[str]:
 
 
 def _object_functions(graph: Any) -> list[str]:
-    """Return all functions that an object names, listed as callable or not."""
+    """Return all functions that objects name, whether they are listed as callable or not."""
     found = list(graph.object_graph_def.concrete_functions)
     for saved in graph.object_graph_def.nodes:
         found += saved.function.concrete_functions
@@ -104,7 +104,7 @@ def _object_functions(graph: Any) -> list[str]:
 
 
 def _gradients(graph: Any) -> list[str]:
-    """Return the functions that are run in place of a gradient."""
+    """Return the functions that run as gradients of others."""
     library = graph.graph_def.library
     found = [each.gradient_func for each in library.registered_gradients]
     return found + [each.gradient_func for each in library.gradient]

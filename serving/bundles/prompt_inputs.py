@@ -1,8 +1,8 @@
-"""The inputs of the signatures that take a prompt, and the rules that hold between them.
+"""The inputs of signatures that take a prompt, and the rules between these inputs.
 
 A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` if `has_stop` is
 1. Without these inputs, a request has neither a prefix nor a stop; with `prefix` but without
-`num_prefix`, all of `prefix` counts.
+`num_prefix`, the whole of `prefix` counts.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ import numpy as np
 
 from serving.errors import InvalidInput
 
-PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # whole rows, and the next part of them
+PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
 PREFIX, NUM_PREFIX, STOP, HAS_STOP = "prefix", "num_prefix", "stop", "has_stop"
 TOP_K, TOP_P = "top_k", "top_p"
 WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
-LENGTHS = ("num_samples", "num_frames")  # inputs that count a row, its prefix included
+LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, including its prefix
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the inputs of a prefix and of a row's end that a request may leave out.
+    """Add the inputs for a prefix and for a row's end that a request may omit.
 
     Args:
       known: inputs of the signature.
@@ -40,17 +40,13 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
     if NUM_PREFIX not in given:
         given[NUM_PREFIX] = np.full([rows], 0 if prefix is None else prefix.shape[1], np.int32)
     elif prefix is None and given[NUM_PREFIX].any():
-        raise InvalidInput(f"`{PREFIX}` must be given where `{NUM_PREFIX}` is not 0.")
+        raise InvalidInput(f"`{PREFIX}` must be given if `{NUM_PREFIX}` is not 0.")
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Raise InvalidInput for a prefix length beyond the given prefix, or beyond its row.
 
-    It is also raised for a part of a row that ends after the longest row.
-
-    Args:
-      known: inputs of the signature.
-      arrays: all inputs of the request.
+    It is also raised for a part of a row that ends beyond the longest possible row.
     """
     if NUM_PREFIX not in arrays:
         return

@@ -1,7 +1,8 @@
-"""Rows of a user's model made from a prompt, the computation of `own_prompts`' signatures.
+"""Rows of a user's model generated from a prompt, for the signatures of `own_prompts`.
 
-Each row is made separately, from two kinds of function that XLA compiles for one row, whatever the
-lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
+Each row is generated separately, by two kinds of functions that XLA compiles for one row, whatever
+the lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
+end.
 """
 
 import dataclasses
@@ -19,12 +20,12 @@ from likelihoods.truncated import Choice, Truncated
 from serving.bundles.own_signatures import StreamingSequence
 from serving.bundles.streaming_models import NoiseSource, State
 
-PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest, one step each
+PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one step each
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A distribution over tokens that draws only the most probable ones if a row requests it.
+    """A distribution over tokens that draws among the most probable ones if a row requests it.
 
     Args:
       distribution: the model's distribution, which has a table of its levels.
@@ -38,7 +39,7 @@ class Chosen:
         return self.distribution.levels
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
-        """Return the drawn symbols of one row, int32 [...]; truncated if the row requests it."""
+        """Return the drawn symbols of one row, int32 [...], truncated if the row requests it."""
 
         def whole() -> tf.Tensor:
             drawn = self.distribution.sample(parameters, noise, temperature.temperature)
@@ -53,7 +54,7 @@ class Chosen:
 
 
 def chosen(distribution: Distribution) -> Any:
-    """Return the distribution, or for one over tokens a `Chosen`, whose samples take a `Choice`."""
+    """Return a `Chosen` for a distribution over tokens, or any other distribution unchanged."""
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
 
@@ -62,7 +63,7 @@ class Bounded:
     """A prompt of a row that ends after a number of symbols.
 
     Args:
-      prompt: the symbols that are known, and the one that ends the row.
+      prompt: the known symbols, and the symbol that ends the row.
       count: int32 [], number of symbols.
     """
 
@@ -83,11 +84,11 @@ class Part(NamedTuple):
 
     Attributes:
       source: the noise, starting at the first of these symbols.
-      heat: the temperature, or the `Choice` among tokens that contains it.
-      symbols: [1, at least `count`]; only the first `known` of them have a meaning.
-      known: int32 [], number of symbols that are given.
+      heat: the temperature, or the `Choice` among tokens that includes it.
+      symbols: [1, at least `count`], of which the first `known` are given.
+      known: int32 [], number of given symbols.
       stop: int32 [], the symbol that ends the row; `NEVER` if no symbol does.
-      count: int32 [], number of symbols.
+      count: int32 [], number of symbols to generate, including the given ones.
       channels: [1, time, channels], the condition, or None.
     """
 
@@ -101,7 +102,7 @@ class Part(NamedTuple):
 
 
 class Rows:
-    """Rows of a model with a step, made from a prompt.
+    """Generator of rows of a model with a step, from a prompt.
 
     Args:
       streaming: the model as pure functions that continue from a state.
@@ -124,11 +125,12 @@ class Rows:
         """Return the symbols [1, count], whether the row has ended, bool [], and the next state.
 
         Args:
-          part: the symbols to make.
-          state: the model's state before the first of them, by name, [1, ...].
+          part: the request for symbols.
+          state: the model's state before the first symbol, by name, [1, ...].
         """
         begun, state = self._begun(part, state)
-        # The loop may draw past `count`: XLA compiles pieces of one size, which are cut afterwards.
+        # The loop may draw beyond `count`: XLA compiles pieces of one size, which are cut
+        # afterwards.
         shapes = (tf.TensorShape([1, None]), tf.TensorShape([]))
         symbols, ended, state = tf.while_loop(
             lambda symbols, ended, _: (tf.shape(symbols)[1] < part.count) & ~ended,
@@ -167,7 +169,7 @@ class Rows:
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols with the next ones added, whether one ends the row, and the state."""
+        """Append the next symbols; also return whether one of them ends the row, and the state."""
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
@@ -201,7 +203,7 @@ class Rows:
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
-    """Return the request for the next `size` symbols of a row, starting at a position."""
+    """Return the request for the next `size` symbols of a row, starting at `position`."""
     symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
     channels = part.channels
     if channels is not None:
@@ -223,11 +225,11 @@ def _ends(symbols: tf.Tensor, part: Part) -> tf.Tensor:
 
 
 def filled(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return symbols with those after a row's end equal to the symbol that ends it."""
+    """Return symbols in which all symbols after a row's end equal the symbol that ends it."""
     return tf.where(is_after(symbols, part), tf.cast(part.stop, symbols.dtype), symbols)
 
 
 def is_after(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return which symbols [1, n] are after the one that ended their row."""
+    """Return which symbols [1, n] come after the symbol that ended their row."""
     is_end = tf.cast(_ends(symbols, part), tf.int32)
     return tf.cumsum(is_end, 1) - is_end > 0

@@ -1,4 +1,4 @@
-"""Requests for rows of a model, checked once and turned into the inputs of its signatures."""
+"""Requests for rows of a model, checked once and converted to inputs of its signatures."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,26 +20,26 @@ from serving.bundles.condition_inputs import COUNT, FRAMES, is_timed
 from serving.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
 from serving.bundles.signature import Arrays, TensorInfo
 
-LAST_ROW = 2**31 - 1  # of a seed
+LAST_ROW = 2**31 - 1  # largest row number of a seed
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The checked arguments of a call that makes rows of a model, in a bundle or on a server.
+    """The checked arguments of a call that generates rows of a model, in a bundle or on a server.
 
     Attributes:
       num: number of rows.
       shape: shape of a row: (time,) or (height, width, channels).
       seed: seed of the noise, an integer in [0, 2^64).
       temperature: float32 [num], the temperature of each row.
-      conditions: inputs of the signatures that are conditions, and `speaker`, [num, ...] each.
+      conditions: inputs of the signatures that are conditions, and `speaker`, each [num, ...].
       top_k: number of most probable tokens to draw among; 0: all.
       top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
       prefix: elements that each row begins with, one array [n] per row; None: nothing.
       stop: the element that ends a row, or None.
-      first_row: row of the seed of the first of these rows.
-      hop_samples: number of elements between two frames.
-      side_frames: number of frames on both sides of a part that its elements depend on.
+      first_row: row of the seed for the first row.
+      hop_samples: hop length of the frames, in elements.
+      side_frames: number of frames on either side of a part that its elements depend on.
     """
 
     num: int
@@ -75,18 +75,18 @@ class Request:
         """Return the request for what `Autoregressive.sample` draws with the same arguments.
 
         Args:
-          order: "time" or "raster", the order in which the model makes its elements.
+          order: "time" or "raster", the order in which the model generates its elements.
           num: number of rows.
           length: number of elements of a sequence, or (height, width, channels).
           seed: seed of the noise, an integer in [0, 2^64).
-          condition: returns the inputs that are conditions, given the number of rows and the size
-            of the first axis of a row; None for a model without conditions.
+          condition: function that returns the inputs that are conditions, given the number of rows
+            and the size of the first axis of a row; None for a model without conditions.
           temperature: one temperature, or [num].
           top_k: number of most probable tokens to draw among; 0: all.
-          top_p: draw among the fewest tokens with this share of the probability, in (0, 1].
+          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
           prefix: elements that the rows begin with, or None.
           stop: the element that ends a sequence, or None.
-          first_row: row of the seed of the first row.
+          first_row: row of the seed for the first row.
           **more: `hop_samples` and `side_frames` of the request.
 
         Raises:
@@ -117,7 +117,7 @@ class Request:
 
     @property
     def words(self) -> list[str]:
-        """Names of this request's arguments that only the signatures with prompts take."""
+        """Names of this request's arguments that only signatures with prompts take."""
         asked = {
             PREFIX: self.prefix is not None,
             STOP: self.stop is not None,
@@ -127,11 +127,7 @@ class Request:
         return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
 
     def check_known(self, known: Mapping[str, TensorInfo]) -> None:
-        """Raise ValueError if a signature with prompts lacks an input that the request needs.
-
-        Args:
-          known: inputs of the signature.
-        """
+        """Raise ValueError if the inputs `known` of a prompt signature lack a requested option."""
         if STOP not in known and self.stop is not None:
             raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
         if TOP_K not in known and (self.top_k != 0 or self.top_p != 1.0):
@@ -140,11 +136,11 @@ class Request:
     def inputs(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a signature for rows, `count` elements starting at `first`.
+        """Return a signature's inputs for rows, with `count` elements starting at `first`.
 
         Args:
           known: inputs of the signature.
-          rows: int32 [n], numbers of the rows.
+          rows: int32 [n], indices of the rows.
           first: position of the first element, for sequences.
           count: number of elements, for sequences.
         """
@@ -163,7 +159,7 @@ class Request:
         return inputs | self._prompt(known, rows, first, count)
 
     def _frames(self, known: Mapping[str, TensorInfo], frames: Any, first: int, end: int) -> Arrays:
-        """Return the frames of the elements in a range and their neighbours, and their counts."""
+        """Return the frames of a range of elements with their neighbours, and their counts."""
         low, high = first // self.hop_samples, -(-end // self.hop_samples)
         before = min(low, self.side_frames)
         after = max(0, min(frames.shape[1] - high, self.side_frames))
@@ -177,7 +173,7 @@ class Request:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt; {} for a signature that does not take one."""
+        """Return the inputs of a prompt; {} for a signature that takes none."""
         inputs: Arrays = {}
         if TOP_K in known:
             inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)
@@ -203,7 +199,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
       temperature: temperature of every row or scale, [rows], [rows, 1] or [scales].
     """
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
-    # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
+    # A seed of 2^63 or more becomes a negative int64; the program reads its bits.
     return {
         "seed": np.full([len(rows)], seed, np.uint64).astype(np.int64),
         "row": np.array(rows, np.int32),
@@ -212,7 +208,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Return rows of different lengths as one array, each padded with one of its own elements."""
+    """Return rows of different lengths as one array, each padded with one of its elements."""
     width = max(map(len, parts))
     filler = next(part[-1:] for part in parts if part.size)
     given = [part if part.size else filler for part in parts]
@@ -220,7 +216,7 @@ def _stacked(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.ndarray:
-    """Return elements as an array of the model's type; whole numbers of any size are taken.
+    """Return elements as an array of the model's type; integers of any size are accepted.
 
     Raises:
       ValueError: an integer does not fit the type.

@@ -1,4 +1,4 @@
-"""Rows of a model and their log-probabilities by its signatures, local or on a server."""
+"""Sampling and log probabilities by a model's signatures, local or on a server."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,17 @@ from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_
 from serving.bundles.requests import Request, as_elements
 from serving.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
 
-BATCHES = range(1, 9)  # rows of a call to a server, which chooses its own
-OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state
+BATCHES = range(1, 9)  # numbers of rows in a call to a server, which batches them itself
+OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and the state
 
 
 class Sampling:
-    """The methods that a model's signatures allow, local or on a server; a subclass calls them.
+    """Methods for a model's signatures, local or on a server; a subclass calls the signatures.
 
     Attributes:
       name: name of the model.
       spec: model.json of the model, or a server's description of it.
-      problem: type of the errors that are raised for wrong arguments.
+      problem: type of the errors that are raised for invalid arguments.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Sampling:
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise a ValueError of the block as this class's `problem`."""
+        """Raise a ValueError of the block as an error of type `problem`."""
         try:
             yield
         except ValueError as error:
@@ -43,7 +43,7 @@ class Sampling:
         raise NotImplementedError
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
-        """Return the inputs of a signature; empty if the model lacks it."""
+        """Return the inputs of a signature; empty if the model does not have it."""
         raise NotImplementedError
 
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
@@ -56,40 +56,31 @@ class Sampling:
         seed: int,
         condition: Any = None,
         *,
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
         return_log_prob: bool = False,
+        **options: Any,
     ) -> Any:
         """Return `num` arrays [num, *length] of a user's model, as its own `sample` does.
 
-        With `return_log_prob`, return a pair: the arrays, and the log-probability of every element.
+        With `return_log_prob`, return a pair: the arrays and the log probability of every element.
 
         Args:
           num: number of arrays.
-          length: elements per row, or (height, width, channels).
+          length: number of elements per row, or (height, width, channels).
           seed: seed of the noise, an integer in [0, 2^64).
           condition: an array [num, ...] for the model's only condition, arrays by name for several
-            conditions, or None for a model that reads none.
-          temperature: temperature of the distribution, one number or [num].
-          top_k: number of most probable tokens to draw among; 0: all.
-          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
-          prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
-            rows; None: nothing.
-          stop: the element that ends a row, or None.
+            conditions, or None for a model without conditions.
           return_log_prob: whether to return the log-probabilities as well.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
+            `autoregressive.choices.DrawOptions` describes.
 
         Raises:
-          UserError: the model cannot make this, or is not a user's model.
+          UserError: the model cannot sample this, or is not a user's model.
         """
         self._check_own()
-        prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         with self._own_errors():
             order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
             given = (num, length, seed, self._conditions(condition))
-            request = Request.checked(order, *given, temperature=temperature, **prompt)
+            request = Request.checked(order, *given, **options)
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED
         parts, nats = [], []
@@ -106,15 +97,15 @@ class Sampling:
         return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
-        """Return the log-probability of every element under a user's model, float32, in nats.
+        """Return the log probability of every element under a user's model, float32, in nats.
 
         Args:
           elements: elements [num, time] or [num, height, width, channels].
           condition: an array [num, ...] for the model's only condition, arrays by name for several
-            conditions, or None for a model that reads none.
+            conditions, or None for a model without conditions.
 
         Raises:
-          UserError: the model has no log-probabilities, or cannot have made the elements.
+          UserError: the model has no log probabilities, or could not generate the elements.
         """
         self._check_own()
         known = self._inputs_of(LOG_PROB)
@@ -133,18 +124,18 @@ class Sampling:
         return np.concatenate(parts)
 
     def streamed(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
-        """Return the next elements of sequences [num, n], as they are made.
+        """Return an iterator over the next elements of sequences [num, n], as they are generated.
 
         The iterator ends early once all rows have ended.
 
         Args:
           request: the checked arguments of the call.
-          chunk: elements at a time, rounded up to a multiple of the model's unit.
-          opening: number of elements in the first part, rounded up likewise; 0: `chunk`.
+          chunk: number of elements at a time, rounded up to a multiple of the model's unit.
+          opening: number of elements in the first part, also rounded up; 0: `chunk`.
 
         Raises:
-          ValueError: an argument is invalid for this model; raised at the call, not at the first
-            element, as this class's `problem`.
+          ValueError: an argument is invalid for this model; an error of type `problem`, raised at
+            the call rather than at the first element.
         """
         if not self._inputs_of(CHUNK):
             raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -170,22 +161,21 @@ class Sampling:
         return isinstance(self.spec.get(ELEMENTS), dict)
 
     def _check_own(self) -> None:
-        """Raise UserError for a model that is not a user's."""
+        """Raise UserError unless the model is a user's."""
         if not self._is_own:
             raise UserError(f"`{self.name}` is not a model of a user; it has `generate`.")
 
     def _conditions(
         self, condition: Any, for_all: bool = False
     ) -> Callable[[int, int], Arrays] | None:
-        """Return a function that gives the inputs for a number of rows and of time steps.
+        """Return a function from the numbers of rows and of time steps to inputs.
 
         `Request.checked` calls it when it knows both numbers.
 
         Args:
           condition: an array [rows, ...] for the model's only condition, arrays by name for several
             conditions, or None.
-          for_all: whether one row may stand for all rows even in a condition with one value per
-            element.
+          for_all: whether one row may stand for all rows even in a condition with a time axis.
         """
         if condition is None:
             return None
@@ -194,9 +184,9 @@ class Sampling:
         return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the row numbers of each call, int32, and how many of them are wanted.
+        """Yield the row indices of each call, int32, and the number of them that are wanted.
 
-        A call has an allowed number of rows; it is filled by repeating the last one.
+        A call has an allowed number of rows; it is filled up by repeating the last row.
         """
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
         for first in range(0, num, sizes[-1]):
@@ -206,7 +196,7 @@ class Sampling:
             yield np.minimum(rows, first + count - 1), count
 
     def _made(self, signature: str, request: Request, with_nats: bool = False) -> Iterator[Arrays]:
-        """Yield the outputs of a signature for whole rows, a group at a time."""
+        """Yield the outputs of a signature for whole rows, one call at a time."""
         known = self._inputs_of(signature)
         for rows, count in self._groups(request.num):
             with self._own_errors():
@@ -217,11 +207,11 @@ class Sampling:
             yield {name: array[:count] for name, array in outputs.items()}
 
     def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
-        """Return the signature that makes rows: the plain one, or the one that takes prompts.
+        """Return the signature that generates rows: the plain one, or the one that takes prompts.
 
         Raises:
-          ValueError: the model does not take prompts, or not what this request needs; raised as
-            this class's `problem`.
+          ValueError: the model takes no prompts, or lacks an option of this request; an error of
+            type `problem`.
         """
         if not request.words:
             return plain
@@ -253,12 +243,12 @@ class Sampling:
 
 
 class _Following:
-    """Rows of a stream: their state, and which of them have ended.
+    """The rows of a call in a stream: their state, and which of them have ended.
 
     Args:
-      known: inputs of the signature that makes them.
-      rows: int32 [n], numbers of the rows.
-      count: how many of them are wanted.
+      known: inputs of the signature.
+      rows: int32 [n], indices of the rows.
+      count: number of rows that are wanted.
     """
 
     def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):
@@ -288,7 +278,7 @@ class _Following:
 
 
 def only_output(outputs: Arrays) -> np.ndarray:
-    """Return the elements among the outputs of a signature that makes rows."""
+    """Return the elements among the outputs of a signature that generates rows."""
     return next(
         array
         for name, array in outputs.items()

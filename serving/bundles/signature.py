@@ -11,7 +11,7 @@ from serving.bundles.condition_inputs import check_conditions, shared_conditions
 from serving.bundles.prompt_inputs import check_prompt, completed_prompt
 from serving.errors import InvalidInput, TooLarge, shortened
 
-# The open inference protocol (version 2), tensorflow.DataType, NumPy.
+# Names in the Open Inference Protocol (version 2), in tensorflow.DataType, and in NumPy.
 _TABLE = (
     ("BOOL", "DT_BOOL", "?"),
     ("UINT8", "DT_UINT8", "u1"),
@@ -36,9 +36,9 @@ Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
 LOG_PROB, CHUNK = "log_prob", "chunk"
-SPEAKER, STATE = "speaker", "state_"  # an input, and what the inputs of a state begin with
-SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two name outputs
-MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # the kinds in messages
+SPEAKER, STATE = "speaker", "state_"  # an input, and the prefix of a state's inputs
+SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two are output names
+MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # names of the kinds in messages
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
 MAX_DIMENSIONS = 8
@@ -46,12 +46,12 @@ LARGEST_NUMBER = 1e300
 
 
 def fastest(signatures: Container[str]) -> str:
-    """Return the signature for whole sounds or images: the compiled one, if there is one."""
+    """Return the signature for whole sounds or images: the compiled one, if it exists."""
     return COMPILED if COMPILED in signatures else PLAIN
 
 
 def scale_name(side: int) -> str:
-    """Return the signature that draws a scale of this side from the one before."""
+    """Return the signature that draws the scale of this side length from the next smaller one."""
     return f"scale_{side}"
 
 
@@ -61,9 +61,9 @@ class TensorInfo:
 
     Attributes:
       dtype: type of the elements.
-      shape: size of each axis, None for any size; the first axis is the batch.
-      low: smallest allowed value; None for no limit.
-      high: largest allowed value; None for no limit.
+      shape: size of each axis, None for any size; the first axis is the batch axis.
+      low: smallest allowed value; None: no limit.
+      high: largest allowed value; None: no limit.
       default: value of all elements of an input that is not given; None: the input is required.
     """
 
@@ -75,7 +75,7 @@ class TensorInfo:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
-        """Return the inverse of `to_dict`; raise ValueError, KeyError or TypeError if invalid."""
+        """Invert `to_dict`; raise ValueError, KeyError or TypeError for invalid content."""
         shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
         if not shape or shape[0] is not None:
             raise ValueError("the first axis must be the batch, -1")
@@ -93,7 +93,7 @@ class TensorInfo:
         return [-1 if size is None else size for size in self.shape]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry for model.json, with -1 for any size and without absent rules."""
+        """Return the entry for model.json, with -1 for any size and without unset rules."""
         stored = {
             "dtype": self.dtype.name,
             "shape": self.sizes,
@@ -105,10 +105,10 @@ class TensorInfo:
 
 
 def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
-    """Raise ValueError unless a rule's value is None or a number; a default must fit the dtype."""
+    """Raise ValueError unless a rule is None or a number; a default must fit the dtype."""
     if value is None:
         return
-    is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # and no NaN
+    is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # not NaN
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     if is_number and limits is not None and name == "optional_default":
         is_number = limits.min <= value <= limits.max
@@ -125,7 +125,7 @@ class Signature:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
-        """Return the inverse of `to_dict`; raise ValueError, KeyError or TypeError if invalid."""
+        """Invert `to_dict`; raise ValueError, KeyError or TypeError for invalid content."""
         sides = [
             {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
@@ -143,7 +143,7 @@ class Signature:
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     """Return all inputs of the signature as arrays of its dtypes, with defaults filled in.
 
-    Integers are accepted as integers and floats, floats only as floats.
+    Integers are accepted for integers and floats, floats only for floats.
 
     Raises:
       InvalidInput: an input breaks a rule; the message names both.
@@ -163,14 +163,14 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
 
 
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
-    """Return the description of an input; raise InvalidInput, with all names, if it is unknown."""
+    """Return the description of an input; raise InvalidInput for an unknown name."""
     if name not in inputs:
         raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
 
 
 def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> None:
-    """Raise InvalidInput, which lists all outputs, if one of the names is unknown."""
+    """Raise InvalidInput, naming all outputs, if one of `names` is unknown."""
     for name in names:
         if name not in outputs:
             known = ", ".join(outputs)
@@ -194,11 +194,11 @@ def check_dimensions(name: str, shape: Sequence[Any]) -> None:
 
 
 def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
-    """Return the number of values of a shape; raise an error if it is invalid or too large."""
+    """Return the number of elements of a shape; raise an error if it is invalid or too large."""
     check_dimensions(name, shape)
     if any(side < 0 for side in shape):
         raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
-    # A side of zero must not hide another that numpy cannot hold.
+    # A size of 0 must not hide another size that is too large for NumPy.
     if math.prod(max(side, 1) for side in shape) * dtype.itemsize > limit_bytes:
         raise TooLarge(
             f"`{name}` of shape {list(shape)} would bring the request over {limit_bytes} bytes."
@@ -207,7 +207,7 @@ def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes:
 
 
 def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Return a view of bytes, whose number must match the (checked) shape."""
+    """Return an array that views bytes; raise InvalidInput unless they fit the checked shape."""
     wanted = math.prod(shape) * dtype.itemsize
     if len(content) != wanted:
         raise InvalidInput(
@@ -222,7 +222,7 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
-    """Return one input as an array of its dtype, checked by the rules of `Signature.check`."""
+    """Return one input as an array of its dtype, checked by the rules of `check`."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
@@ -239,9 +239,9 @@ def example(
     padded: Mapping[str, Mapping[str, Any]] | None = None,
     bucket: int = 1,
 ) -> Arrays:
-    """Return inputs that pass `check`: defaults, or else zeros moved into the range.
+    """Return inputs that pass `check`: defaults, or else zeros moved into the allowed range.
 
-    Free axes have the size `bucket`, and so have the lengths in "padded" of model.json.
+    Axes of any size get the size `bucket`, as do the lengths in "padded" of model.json.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}
@@ -272,7 +272,7 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
             raise InvalidInput(
                 f"`{name}` must be {dtype.name}, got {least if least < limits.min else greatest}."
             )
-    with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected
         return array.astype(dtype)
 
 
@@ -338,5 +338,5 @@ def _rows(arrays: Arrays) -> int:
 def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
     if info.default is None:
         raise InvalidInput(f"`{name}` must be given.")
-    shape = (rows, *(size or 0 for size in info.shape[1:]))  # known, since it has a default
+    shape = (rows, *(size or 0 for size in info.shape[1:]))  # no None, as there is a default
     return np.full(shape, info.default, info.dtype)

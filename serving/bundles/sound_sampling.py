@@ -1,4 +1,4 @@
-"""Sounds, and sequences of users' models, made part by part by a bundle's signatures."""
+"""Sounds and sequences of users' models, generated part by part by a bundle's signatures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ class _Refinement:
     """The passes of `distill.refinement`, which fit the magnitudes of chunks to their mel."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
-        # A bundle needs neither package for anything else.
+        # Imported here because a bundle needs neither package for anything else.
         from distill import refinement
         from wavenet.features import MelConvention, mel
 
@@ -49,30 +49,30 @@ def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
     gain_db = getattr(condition, "gain_db", 0.0)
     if not gain_db:
         return sound
-    # Such frames come from `wavenet`, which a bundle does not otherwise need.
+    # Such frames come from `wavenet`, which a bundle does not need otherwise.
     from wavenet.data.recorded_level import at_recorded_level
 
     return at_recorded_level(sound, gain_db)
 
 
 class SoundSampling(Sampling):
-    """The methods of a bundle that has the signature `chunk`."""
+    """Methods of a bundle that has the signature `chunk`."""
 
     _engine: Engine | None
 
     @property
     def sample_rate_hz(self) -> Any:
-        """Samples per second of the model's sound; None if it does not make sound."""
+        """Sample rate of the model's sound, in Hz; None if it does not generate sound."""
         return self.spec.get("sample_rate_hz")
 
     @property
     def hop_samples(self) -> int:
-        """Samples between two frames; 1 for a model without frames."""
+        """Hop length of the frames, in samples; 1 for a model without frames."""
         return self.spec["hop_samples"]
 
     @property
     def conditional(self) -> bool:
-        """True if the model generates from frames."""
+        """True if the model generates sound from frames."""
         return FRAMES in self._inputs_of(COMPILED)
 
     @property
@@ -82,7 +82,7 @@ class SoundSampling(Sampling):
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames float32 [frames, channels] of a recording, to resynthesise it.
+        """Return the frames of a recording, float32 [frames, channels], to resynthesise it.
 
         The frames keep the recording's level, and `generate` scales their audio to it. This needs
         the package `wavenet`.
@@ -93,7 +93,7 @@ class SoundSampling(Sampling):
         Raises:
           UserError: the package is missing, or the model does not read frames of recordings.
         """
-        if not self.conditional or "config" not in self.spec:  # whose condition is the user's own
+        if not self.conditional or "config" not in self.spec:  # the condition is the user's own
             raise UserError(f"`{self.name}` reads no frames of a recording.")
         try:
             from serving.bundles import frames
@@ -102,7 +102,7 @@ class SoundSampling(Sampling):
         return frames.feature_extractor(self.spec).frames(waveform)
 
     def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
-        """Return whole sounds [num, samples]; the arguments are those of `stream`."""
+        """Return whole sounds [num, samples]; takes the arguments of `stream`."""
         request = self._request(condition, **options)
         refinement = self._refinement(condition, refine)
         if self._engine is not None:
@@ -125,33 +125,32 @@ class SoundSampling(Sampling):
     ) -> Iterator[np.ndarray]:
         """Return the sounds of `generate` in chunks [num, about chunk_samples], as they are made.
 
-        The first chunk is shorter, so that it arrives early. With a prompt the chunks end early
+        The first chunk is shorter, so that it arrives early. With a prompt, the chunks end early
         once all rows have ended.
 
         Args:
-          condition: frames [frames, channels] for all rows, whose audio has the recording's level
-            if they are from `frames(...)`; for a model with conditions by name, the `condition` of
-            `sample`, in which one row may stand for all even with one value per element; None for a
-            model without conditions.
+          condition: frames [frames, channels] for all rows; the audio of frames from `frames(...)`
+            has the recording's level. For a model with named conditions, the `condition` of
+            `sample`, of which one row may stand for all rows even in a condition with a time axis.
+            None for a model without conditions.
           refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
             mel; they are not part of the program, whose signatures return the sound before them.
-            None: the model's default for frames from `frames(...)` and those drawn for a text,
-            else 0.
-          chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
-          **options: `seed`, an integer in [0, 2^64), `row`, the row of the seed for the first
-            sound, and `num`, the number of sounds; `num_samples` of each, None for as many as the
-            frames have; `speaker`, by name, None for the first; `temperature`, one number, or
-            [num] for a user's model, None for the model's default; and for a user's model `prefix`,
+            None: the model's default for frames from `frames(...)` or drawn for a text, else 0.
+          chunk_samples: number of elements at a time, rounded up to a multiple of the model's unit.
+          **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
+            sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
+            the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
+            for a user's model, None for the model's default; and for a user's model `prefix`,
             `top_k`, `top_p` and `stop` of `sample`.
 
         Raises:
-          InvalidInput: the model cannot make this; raised at the call, not at the first chunk.
+          InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
         """
         request = self._request(condition, **options)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         refinement = self._refinement(condition, refine)
-        # The first chunk holds what its refinement looks ahead to.
+        # The first chunk includes the look-ahead of its refinement.
         ahead = 0 if refinement is None else refinement.ahead_samples
         if self._engine is not None:
             sound = self._engine.stream(request, chunk_samples, ahead)
@@ -214,7 +213,7 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, num_samples: int | None) -> int:
-        """Return the length of a sound in samples; if it is not given, that of the frames."""
+        """Return the length of a sound in samples; if it is not given, the length of the frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:
@@ -222,7 +221,7 @@ class SoundSampling(Sampling):
             most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
         length = most if num_samples is None else num_samples
         if length is None:
-            raise InvalidInput("`num_samples` must be given where there are no frames.")
+            raise InvalidInput("`num_samples` must be given if there are no frames.")
         if length < 1 or (most is not None and length > most):
             rule = "at least 1" if most is None else f"between 1 and {most}"
             raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")

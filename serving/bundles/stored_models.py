@@ -19,22 +19,22 @@ MOST_SPEC_BYTES = 2**24
 TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
 
 
-def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
-    """Return the model that `onepass.save` wrote.
+def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
+    """Load a model that `onepass.save` wrote.
 
     Args:
       folder: the folder that `onepass.save` wrote.
       trust: whether to run the program without a scan, with the rights of this process.
 
     Raises:
-      UserError: the folder does not hold a saved model, or its program does more than compute.
+      UserError: the folder does not contain a saved model, or its program does more than compute.
     """
     from distill import model_store
 
     if trust:
-        return model_store.load(folder)
+        return model_store.load_stored(folder)
     with scanned_copy(folder, TRUST) as copy:
-        return model_store.load(copy)
+        return model_store.load_stored(copy)
 
 
 @contextlib.contextmanager
@@ -46,11 +46,11 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
     Args:
       folder: the folder that `onepass.save` wrote.
-      hint: text that is added to the message about a refused program.
+      hint: text to add to the message about a rejected program.
 
     Raises:
-      UserError: the folder does not hold a saved model, its program does more than compute, or the
-        block could not read the copy.
+      UserError: the folder does not contain a saved model, its program does more than compute, or
+        the block could not read the copy.
     """
     with tempfile.TemporaryDirectory() as root:
         copy = Path(root) / "model"
@@ -80,5 +80,5 @@ def _copy(folder: Path, copy: Path, hint: str) -> None:
         raise UserError(f"{error} {hint}".rstrip()) from error
     (copy / PROGRAM_FOLDER / PROGRAM).write_bytes(content)
     variables = program / VARIABLES_FOLDER
-    files_of(variables)  # refuses pipes and links
+    files_of(variables)  # rejects pipes and links
     (copy / PROGRAM_FOLDER / VARIABLES_FOLDER).symlink_to(variables.resolve())

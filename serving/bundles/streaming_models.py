@@ -1,7 +1,7 @@
 """Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
 
-A voice continues from a state of tensors [batch, ...]. Each row is independent of the others and
-has its own position.
+A streaming model continues from a state of tensors [batch, ...]. Each row is independent of the
+others and has its own position.
 """
 
 import dataclasses
@@ -14,26 +14,27 @@ import tensorflow as tf
 
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from foundation.errors import UserError
 from serving.bundles.signature import Signature
 from wavenet.network import WaveNet
 from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
 from wavenet.vocoder import VocoderWaveNet
 
 State = dict[str, Any]
-Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
+Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without batch axis, initial value
 Maybe: TypeAlias = tf.Tensor | None
 Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
-STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
+STUDENT_PIECES = (1600, 16_000)  # approximate samples of the short and the long compiled piece
 TEACHER_PIECES = (256, 1024)
 PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
-MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a filter overflows
+MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; filters overflow far beyond
 FULL_SCALE = (-1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """The condition of a segment of one sound; axis 0 has length 1.
+    """The condition of a segment of one sound; the first axis has size 1.
 
     Attributes:
       channels: [1, samples, channels] or None.
@@ -49,8 +50,8 @@ class NoiseSource:
     """The numbers that determine the counter-based noise of a segment.
 
     Attributes:
-      key: int32 [batch, 2], a seed's words.
-      row: int32 [batch].
+      key: int32 [batch, 2], the words of the seed.
+      row: int32 [batch], the row of the seed.
       start: int32 [batch], position of the first sample.
       temperature: float32 [batch].
     """
@@ -61,7 +62,7 @@ class NoiseSource:
     temperature: Any
 
     def after(self, samples: Size) -> "NoiseSource":
-        """Return the noise that begins `samples` samples later."""
+        """Return the noise that starts `samples` samples later."""
         return dataclasses.replace(self, start=self.start + samples)
 
 
@@ -70,14 +71,14 @@ class StreamingModel:
 
     Attributes:
       variables: the weights.
-      side_frames: number of frames before and after a segment that its condition depends on.
-      pieces: the short and the long compiled length in samples; the long one is a multiple.
+      side_frames: number of frames on either side of a segment that its condition depends on.
+      pieces: the short and the long compiled length in samples, the long one a multiple.
       channels: size of the last axis of the condition.
       dtype: type of the condition.
       has_phase: whether the source has a phase that continues from segment to segment.
-      rows_alone: whether each row must be made in a batch of one.
-      limits: lowest and highest sample, beyond which samples are clipped; None: no limits.
-      largest_feature: greatest magnitude in `frames`; None: any.
+      rows_alone: whether each row must be computed with batch size 1.
+      limits: lowest and highest sample, to which samples are clipped; None: no limits.
+      largest_feature: largest magnitude allowed in `frames`; None: any.
     """
 
     variables: tuple
@@ -93,27 +94,27 @@ class StreamingModel:
     output = "sound"
     limits: tuple[float, float] | None = FULL_SCALE
     largest_feature: float | None = MAX_FEATURE
-    tempers: bool = True  # it can be sampled at temperatures other than 1
+    tempers: bool = True  # whether temperatures other than 1 are allowed
 
     def state(self) -> dict[str, Filled]:
-        """Return the dtype, shape and first content of every tensor of the state, by name."""
+        """Return the dtype, shape and initial value of every tensor of the state, by name."""
         raise NotImplementedError
 
     def begun(self, given: State, state: State) -> State:
-        """Return the state, with rows that begin initialised from their inputs; here unchanged."""
+        """Return the state with new rows initialised from their inputs; by default unchanged."""
         del given
         return state
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature as clients see it, `frames` replaced by inputs; here unchanged."""
+        """Return a signature with the inputs that clients see; by default unchanged."""
         return signature
 
     def framed(self, given: State) -> State:
-        """Return the inputs of a signature from `named` as the original's; here unchanged."""
+        """Convert the inputs that clients see (`named`) to the model's; by default unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs whose rows are padded, with the inputs of their lengths."""
+        """Return the inputs whose rows are padded, each with the input that counts its length."""
         return {"frames": "num_frames"} if self.feature_channels else {}
 
     def conditioning(
@@ -122,7 +123,7 @@ class StreamingModel:
         """Return the condition of a segment of one sound.
 
         Args:
-          frames: float32 [1, frames, features], neighbours on both sides included, or None.
+          frames: float32 [1, frames, features], including neighbours on both sides, or None.
           speaker: int32 [1], index of the speaker, or None.
           samples: int32 [], number of samples of the segment.
           phase: float64 [1], the source's phase before the segment in cycles, or None.
@@ -153,7 +154,7 @@ class StreamingStudent(StreamingModel):
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """Return `fronts` [flows, width] and `windows` [rows, channels], layers' past inputs."""
+        """Return `fronts` [flows, width] and `windows` [rows, channels], past inputs of layers."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -171,7 +172,7 @@ class StreamingStudent(StreamingModel):
         return Conditioning(self._by_sample(made, samples), phase)
 
     def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
-        """Return the samples that the flows make from the noise, and their layers' past inputs."""
+        """Return the samples that the flows compute from noise, and their layers' past inputs."""
         noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
@@ -207,7 +208,7 @@ class StreamingStudent(StreamingModel):
 class StreamingResidual(StreamingStudent):
     """The flows of a student that make a residual, and the recursion from it to the sound.
 
-    Source, gain and coefficients follow the channels that the gates read.
+    The condition has the channels that the gates read, then source, gain and coefficients.
     """
 
     def __init__(self, student: ParallelWaveNet):
@@ -217,7 +218,7 @@ class StreamingResidual(StreamingStudent):
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
 
     def state(self) -> dict[str, Filled]:
-        """Return the state of every student and `wave` [order], the newest samples."""
+        """Return the state of `StreamingStudent` and `wave` [order], the newest samples."""
         outer = self._student.flows[0].outer_dtype
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
@@ -226,7 +227,7 @@ class StreamingResidual(StreamingStudent):
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
         prediction = condition.prediction
-        gates: Any = super()._by_sample(condition, samples)  # residual students always read it
+        gates: Any = super()._by_sample(condition, samples)  # never None for a residual student
         source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
         by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
@@ -250,9 +251,9 @@ class StreamingResidual(StreamingStudent):
 
 
 class StreamingTeacher(StreamingModel):
-    """The cached sampler of a WaveNet as a `StreamingModel` that makes each row separately.
+    """The cached sampler of a WaveNet as a `StreamingModel` that computes each row separately.
 
-    A larger batch sums in a different order, so that a row would depend on its neighbours.
+    A larger batch sums in a different order, which would make a row depend on its neighbours.
     """
 
     sampler_type: Any = XlaSampler
@@ -286,7 +287,7 @@ class StreamingTeacher(StreamingModel):
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
     ) -> Conditioning:
-        """Return the network's condition of a segment, from all its frames and neighbours."""
+        """Return the network's condition of a segment, computed from its frames and neighbours."""
         del phase, start
         if frames is None:
             return Conditioning(self._network.condition(None, speaker, samples))
@@ -307,7 +308,7 @@ class StreamingTeacher(StreamingModel):
         return network.codec.decode(levels), self._stored(stored, after.queues, samples)
 
     def _queues(self, state: State) -> Any:
-        """Return the queues of a state as the sampler has them, [slots, batch, channels]."""
+        """Return the queues of a state in the sampler's layout, [slots, batch, channels]."""
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
     def _stored(self, stored: State, queues: tf.Tensor, steps: int) -> State:
@@ -321,7 +322,7 @@ class StreamingTeacher(StreamingModel):
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Return each slot's location after `steps` steps; the next one is always number 0."""
+        """Return each slot's location after `steps` steps, with the next slot always first."""
         rings = self._sampler.rings
         return np.concatenate(
             [
@@ -332,13 +333,13 @@ class StreamingTeacher(StreamingModel):
 
 
 class StreamingVocoder(StreamingTeacher):
-    """The cached sampler of a WaveNet that draws bunches of samples."""
+    """The cached sampler of a WaveNet that draws bunches of samples, as a `StreamingModel`."""
 
     sampler_type = VocoderSampler
 
     def __init__(self, network: VocoderWaveNet):
         super().__init__(network)
-        self.dtype = network.front_dtype  # the condition's, which may differ from the layers'
+        self.dtype = network.front_dtype  # the condition's dtype may differ from the layers'
         self.side_frames = network.conditioner.side_frames
 
     def state(self) -> dict[str, Filled]:
@@ -364,7 +365,7 @@ def _streaming_student(student: ParallelWaveNet) -> StreamingModel:
     return (StreamingStudent if student.residual is None else StreamingResidual)(student)
 
 
-# The class that makes a voice of a network, by the network's type.
+# The streaming class for each type of network.
 STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
     ParallelWaveNet: _streaming_student,
     WaveNet: StreamingTeacher,
@@ -373,26 +374,27 @@ STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
 
 
 def streaming_model(network: Any) -> StreamingModel:
-    """Return the voice of a network; raise ValueError if its type is not in `STREAMING`."""
+    """Return the voice of a network; raise UserError if its type is not in `STREAMING`."""
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
-        raise ValueError(f"`network` must be one of {known}, got {type(network).__name__}.")
+        given = type(network).__name__
+        raise UserError(f"A bundle streams the sound of {known}, and none of {given}.")
     return STREAMING[type(network)](network)
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type in which clients get a state: one that every protocol has."""
+    """Return the type in which clients receive a state, one that every protocol supports."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
 
 
 def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
-    """Return the pieces in whole frames, the longer one a multiple of the shorter one."""
+    """Return the pieces rounded up to whole frames, the long one a multiple of the short one."""
     short = -(-pieces[0] // hop_samples) * hop_samples
     return short, -(-pieces[1] // short) * short
 
 
 def unit_samples(streaming: StreamingModel) -> int:
-    """Return the unit of a stream's chunks: whole frames and whole pieces."""
+    """Return the unit of a stream's chunks, in samples: whole frames and whole pieces."""
     return math.lcm(streaming.pieces[0], streaming.hop_samples)

@@ -1,4 +1,4 @@
-"""Writing of a bundle, complete or not at all, with requests that warm up TensorFlow Serving."""
+"""Atomic writing of bundles, with warm-up requests for TensorFlow Serving."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def check_new(out: Path) -> None:
 
 
 def check_version(out: Path, name: str = "--out") -> None:
-    """Raise UserError unless the folder's name is a version number; messages call it `name`."""
+    """Raise UserError unless the folder's name is a version; `name` is the option in messages."""
     if not out.absolute().name.isdecimal():
         raise UserError(
             f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
@@ -41,7 +41,7 @@ def check_version(out: Path, name: str = "--out") -> None:
 def atomic_folder(out: Path) -> Iterator[Path]:
     """Yield a folder next to `out` that becomes `out` when the block ends.
 
-    It is removed if the block raises.
+    It is removed if the block raises an exception.
     """
     made = not out.parent.exists()
     try:
@@ -55,7 +55,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
             os.replace(folder, out)
     finally:
         if made and not out.exists():
-            with contextlib.suppress(OSError):  # whatever else came to lie there
+            with contextlib.suppress(OSError):  # keeps it if it has other content by now
                 out.parent.rmdir()
 
 
@@ -77,10 +77,10 @@ def write_program(
       exported: the signatures that the model offers.
 
     Raises:
-      UserError: the program has an operation that bundles may not have.
+      UserError: the program has an operation that is not allowed in bundles.
     """
     module = tf.Module(name="model")
-    # A SavedModel stores what its module tracks, so all variables are there, each once.
+    # A SavedModel stores what its module tracks, so the module gets all variables, each once.
     known = [*variables_of(exported.functions.values()), *exported.variables]
     module.weights = list({variable.ref(): variable for variable in known}.values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -90,7 +90,7 @@ def write_program(
     declared = {name: Signature.from_dict(s) for name, s in exported.serving["signatures"].items()}
     check_program(folder, declared)
     if exported.lowered:
-        with tempfile.TemporaryDirectory(dir=folder) as place:  # it writes the variables too
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables
             with named_for_tensorflow(Path(place)) as name:
                 tf.saved_model.save(module, name, exported.lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
@@ -106,7 +106,7 @@ def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, An
       out: the path NAME/VERSION that the folder will get.
       warm: whether to write the requests.
       key: private key, or None for a bundle without a signature.
-      serving: `serving` of model.json.
+      serving: `serving` in model.json.
 
     Returns:
       False if `warm` is set but the requests could not be written, else True.
@@ -119,7 +119,7 @@ def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, An
 
 
 def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
-    """Write the requests; return False if the package tensorflow-serving-api is missing.
+    """Write the warm-up requests; return False if tensorflow-serving-api is not installed.
 
     They call only `serving_default`: TensorFlow Serving is distributed without XLA, and rejects a
     version whose warm-up fails. `Bundle.warm` needs no requests.

@@ -1,4 +1,4 @@
-"""A client of `onepass serve`, over HTTP or gRPC, without TensorFlow."""
+"""Client of `onepass serve`, over HTTP or gRPC, which does not need TensorFlow."""
 
 import contextlib
 import difflib
@@ -24,21 +24,21 @@ RETRIES = 4
 
 
 class Client:
-    """A client of the models of one server.
+    """A client of the models on one server.
 
     A server on another machine is reached through the proxies of the environment (HTTPS_PROXY,
     HTTP_PROXY, NO_PROXY), a server on this machine directly. All methods raise ClientError, a
-    UserError with a message of one line.
+    UserError with a one-line message.
 
     Args:
       address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
       token: token that the server requires; None: no token.
-      timeout_seconds: limit of each call until the end of its response, retries and pauses
-        included; every method takes an argument that replaces it.
-      retries: attempts after the first, with growing pauses, if the server is unreachable,
-        overloaded (503) or limits this client (429). A retry is harmless, since models are
-        functions of their seed. Nothing is retried once part of a stream was received.
-      authorities: PEM file of certificates to verify the server with; None: the well-known ones.
+      timeout_seconds: time limit of each call until the end of its response, including retries and
+        pauses; every method has an argument that overrides it.
+      retries: number of attempts after the first, with growing pauses, if the server is
+        unreachable, is overloaded (503) or limits this client (429). Retries are harmless, since a
+        model's output depends only on its seed and inputs. A stream is not retried once begun.
+      authorities: PEM file of certificates for verifying the server; None: the well-known ones.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Client:
         self._transport.close()
 
     def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """Return facts about all models: `id`, `kind`, `version`, ..."""
+        """Return descriptions of all models, each with `id`, `kind`, `version` and more."""
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Return facts about one model."""
+        """Return the description of one model."""
         with self._named(name):
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
@@ -97,15 +97,15 @@ class Client:
         *,
         timeout_seconds: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature of a model, as arrays.
+        """Return the outputs of one of a model's signatures, as arrays.
 
         Args:
           name: name of the model.
-          inputs: values of the inputs by name, with the batch as the first axis. NumPy arrays are
-            sent as they are; other values are converted to the signature's types.
+          inputs: values of the inputs by name; the first axis is the batch axis. NumPy arrays are
+            sent unchanged; other values are converted to the signature's types.
           signature: name of the signature to run.
-          version: version of the model; None: the current one.
-          timeout_seconds: limit for the answer; None: the client's.
+          version: version of the model; None: the current version.
+          timeout_seconds: time limit for the response; None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
         with self._named(name):
@@ -131,21 +131,21 @@ class Client:
         force: bool = False,
         timeout_seconds: float | None = None,
     ) -> Speech:
-        """Return speech as the server generates it: an iterator of chunks float32 [samples].
+        """Return speech as the server generates it: an iterator over chunks float32 [samples].
 
         Args:
           name: name of the model.
           frames: float [frames, channels] to speak.
-          recording: path or bytes of a WAV or FLAC file to resynthesise, at its level; HTTP only.
+          recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only.
           example: name of one of the server's recordings; HTTP only.
           text: text to speak, if the server has a text front end; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
-          seconds: duration of the sound; None: that of the input.
-          speaker: name of the speaker, for a model with speakers; None: the first one.
-          temperature: scales the noise; None: the model's default, else 1.
-          force: whether to accept frames that do not look like the training data.
-          timeout_seconds: limit until the end of the audio; None: the client's.
+          seconds: duration of the sound; None: the duration of the input.
+          speaker: name of the speaker, for a model with speakers; None: the first speaker.
+          temperature: factor of the noise; None: the model's default, or 1.
+          force: whether to accept frames that are unlike the training data.
+          timeout_seconds: time limit until the end of the audio; None: the client's.
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
         if frames is not None:
@@ -172,19 +172,19 @@ class Client:
         guidance: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> Stream[ImageScale]:
-        """Return images as the server draws them, each scale by scale.
+        """Return images as the server draws them: an iterator over the scales of each image.
 
         Args:
           name: name of the model.
-          label: class of the images, by name or index, for a model that needs a class.
+          label: class of the images (name or index), for a model that needs a class.
           caption: text of the images, for a model that needs a caption; HTTP only.
           map: labels of the pixels, int [side, side], for a model that needs a map.
           num: number of images, from rows 0, 1, ... of the seed.
           seed: seed of the noise.
-          temperature: temperature of all scales, or a sequence with one per scale, smallest first.
+          temperature: temperature of all scales, or one per scale, smallest first.
           guidance: weight, at least 0, by which images move away from the unconditional
             distribution; 0: the model's own density.
-          timeout_seconds: limit until the last image; None: the client's.
+          timeout_seconds: time limit until the last image; None: the client's.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):
@@ -205,7 +205,7 @@ class Client:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Add the known names to the error for a wrong name."""
+        """Check the name of a model; add the known names to the error for an unknown one."""
         if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
             raise UserError(f"`name` must be the name of a model, got {name!r}.")
         try:

@@ -1,4 +1,4 @@
-"""The client over gRPC: TensorFlow Serving's Predict, and the service `onepass.Models`."""
+"""The client over gRPC, with TensorFlow Serving's Predict and the service `onepass.Models`."""
 
 from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 class GrpcTransport:
-    """The methods of the client over gRPC."""
+    """The methods of the client, implemented over gRPC."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class GrpcTransport:
         return found[0]
 
     def examples(self, name: str, deadline: Deadline) -> NoReturn:
-        """Raise ClientError, since recordings need HTTP."""
+        """Raise ClientError, since recordings are available only over HTTP."""
         raise _over_http("recordings of the server")
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
-        """Return the inputs of each signature, from the metadata."""
+        """Return the inputs of each signature, from GetModelMetadata."""
         request = message("tensorflow.serving.GetModelMetadataRequest")(
             metadata_field=["signature_def"]
         )
@@ -105,7 +105,7 @@ class GrpcTransport:
         version: int | None,
         deadline: Deadline,
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature, from Predict."""
+        """Return the outputs of a signature, by a call of Predict."""
         request = message("tensorflow.serving.PredictRequest")()
         _specify(request.model_spec, name, version)
         request.model_spec.signature_name = signature
@@ -134,7 +134,7 @@ class GrpcTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Return images, each from a call of Predict."""
+        """Return images, each by a call of Predict."""
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
@@ -182,7 +182,7 @@ class GrpcTransport:
         return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)
 
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
-        """Start a stream; return it and its first message, None if it is empty."""
+        """Start a stream; return the call and its first message, None if there is none."""
         call = self._method(MODELS, "Speak")(
             request, timeout=deadline.left(), metadata=self._metadata
         )
@@ -260,7 +260,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
 
 
 def _tls_problem(details: str) -> str:
-    """Return why TLS with a listening server failed; "" if something else failed."""
+    """Return the end of a sentence that says why the TLS handshake failed; "" if it did not."""
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "has an untrusted certificate."
     if "handshake failed" in details:

@@ -1,4 +1,4 @@
-"""The client over HTTP: the v2 inference protocol with binary tensors, and onepass's own routes."""
+"""The client over HTTP: binary tensors in the v2 inference protocol, and onepass's own routes."""
 
 import base64
 import contextlib
@@ -26,12 +26,12 @@ from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
-MAX_SIDE = 8192  # largest height and width of an image that is decoded
+MAX_SIDE = 8192  # largest height and width of an image to decode
 MIN_SAMPLE_BYTES = 2
 
 
 class HttpTransport:
-    """The methods of the client over HTTP/1.1."""
+    """The methods of the client, implemented over HTTP/1.1."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class HttpTransport:
             )
         parameters = {"signature_name": signature, "binary_data_output": True}
 
-        # Built for every attempt, since less time is left each time.
+        # Built for every attempt, as the remaining time decreases.
         def content() -> tuple[bytes, dict[str, str]]:
             timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
             head = json.dumps({"inputs": described, "parameters": timed}).encode()
@@ -133,7 +133,7 @@ class HttpTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Return images, from `POST /v1/models/NAME:draw`, a line of JSON per scale."""
+        """Return images, from `POST /v1/models/NAME:draw`, which sends a line of JSON per scale."""
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
         response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
         return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)
@@ -142,7 +142,7 @@ class HttpTransport:
     def _opened(
         self, method: str, path: str, deadline: Deadline, content: Any = None
     ) -> Iterator[httpx.Response]:
-        """Open a response with status 200, whose body is not read yet."""
+        """Open a response with status 200, without reading its body."""
         attempt = lambda: self._attempt(method, path, deadline, content)  # noqa: E731
         response = self._retrying.do(attempt, deadline)
         try:
@@ -274,7 +274,7 @@ class HttpTransport:
                 side = int(parsed["side"])
                 pixels = _pixels(base64.b64decode(parsed["png"], validate=True), side)
                 return ImageScale(int(parsed["picture"]), side, bool(parsed["last"]), pixels)
-        except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # all of them raised by PIL
+        except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # PIL raises any of these
             self._unexpected_server()
         raise ClientError(str(parsed["error"]), "internal")
 
@@ -298,12 +298,12 @@ def _versioned(name: str, version: int | None) -> str:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether no server listens yet; False for an unknown host name, which is final."""
+    """Return whether no server listens yet; False for an unknown host, which is final."""
     return any(isinstance(cause, ConnectionError) for cause in _causes(error))
 
 
 def _tls_problem(error: BaseException) -> str:
-    """Return why TLS with a listening server failed; "" if something else failed."""
+    """Return why TLS with a listening server failed; "" for any other failure."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"has an untrusted certificate: {cause.verify_message}."
@@ -319,7 +319,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(response: httpx.Response) -> str:
-    """Return the message in an error's body, in any of the protocols; "" without one."""
+    """Return the message in an error's body, in any of the protocols; "" if there is none."""
     body = b""
     with contextlib.suppress(httpx.HTTPError):
         for part in response.iter_raw():

@@ -1,4 +1,4 @@
-"""Deadlines of calls, and retries before a deadline."""
+"""Deadlines of calls, and retries until a deadline."""
 
 import dataclasses
 import json
@@ -10,16 +10,16 @@ import stamina
 
 from foundation.errors import UserError
 
-FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # between two attempts
+FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")
 
 
 class ClientError(UserError):
-    """A request that failed, with a message of one line.
+    """A failed request, with a one-line message.
 
     Attributes:
-      code: a short word for programs: a `code` of serving/errors.py, `unreachable` without a
-        server, or `protocol` for a different kind of server.
+      code: a short word for programs: a `code` of serving/errors.py, `unreachable` if there is no
+        server, or `protocol` if the server is of a different kind.
     """
 
     def __init__(self, message: str, code: str):
@@ -28,7 +28,7 @@ class ClientError(UserError):
 
 
 def token_error(address: str, has_token: bool) -> ClientError:
-    """Return the error for a server that rejects the client's token, or the lack of one."""
+    """Return the error for a server that rejects the client's token, or that requires one."""
     problem = "rejects the token" if has_token else "requires a token"
     return ClientError(
         f"{address} {problem} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
@@ -36,7 +36,7 @@ def token_error(address: str, has_token: bool) -> ClientError:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError for NaN and Infinity, which JSON lacks."""
+    """Parse JSON; raise ValueError for NaN and Infinity, which are not JSON."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
@@ -49,7 +49,7 @@ class RetryableError(Exception):
 
     Attributes:
       error: the error to raise if the attempt is not repeated.
-      after_seconds: pause that the server requested, in seconds.
+      after_seconds: pause requested by the server, in seconds.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):
@@ -58,7 +58,7 @@ class RetryableError(Exception):
 
 
 class Deadline:
-    """A point in time, `seconds` from now."""
+    """A deadline `seconds` from now."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic):
         if not seconds > 0:
@@ -67,7 +67,7 @@ class Deadline:
         self._end = now() + seconds
 
     def left(self) -> float:
-        """Return the seconds until the deadline; raise ClientError once it has passed."""
+        """Return the seconds until the deadline; raise ClientError if it has passed."""
         left = self._end - self._now()
         if left <= 0:
             raise self.passed()
@@ -80,7 +80,7 @@ class Deadline:
 
 @dataclasses.dataclass(frozen=True)
 class Retrying:
-    """A retry policy with pauses that double, vary, and follow the server's requests.
+    """A retry policy with pauses that double, have jitter, and follow the server's requests.
 
     Args:
       retries: number of attempts after the first.
@@ -95,8 +95,8 @@ class Retrying:
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
         """Call `attempt` until it does not raise RetryableError, and return its result.
 
-        The last error is raised when the retries are used up or the server asks for a pause beyond
-        the deadline.
+        The last error is raised when all retries are used up, or if the server asks for a pause
+        beyond the deadline.
         """
 
         def pause(error: Exception) -> bool | float:

@@ -1,4 +1,4 @@
-"""Streamed responses: audio in chunks and images scale by scale; checks of their requests."""
+"""Streamed responses, audio in chunks and images scale by scale, and checks of their requests."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -30,9 +30,9 @@ class ImageScale:
 
 
 class Stream(Generic[Chunk]):
-    """An iterator of the parts of a response.
+    """An iterator over the parts of a response.
 
-    Call `close`, or use `with`, if reading stops before the end: the server then stops too.
+    Call `close`, or use `with`, to stop reading before the end: the server then stops too.
     """
 
     def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):
@@ -51,13 +51,13 @@ class Stream(Generic[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Close the response; the server stops."""
+        """Close the response, which makes the server stop."""
         self._chunks.close()
-        self._cancel()  # closing a generator that was never started does nothing
+        self._cancel()  # closing a generator that was not started does nothing
 
 
 class Speech(Stream[np.ndarray]):
-    """Audio in chunks float32 [samples], at `sample_rate_hz`."""
+    """Audio in chunks, float32 [samples], at `sample_rate_hz`."""
 
     def __init__(self, chunks: Generator[np.ndarray, None, None], cancel: Cancel, rate_hz: int):
         super().__init__(chunks, cancel)
@@ -65,7 +65,7 @@ class Speech(Stream[np.ndarray]):
 
 
 def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
-    """Yield all scales of each image, the smallest first, once the last one has arrived."""
+    """Yield all scales of each image, smallest first, once its last scale has arrived."""
     pixels: list[np.ndarray] = []
     for scale in scales:
         pixels.append(scale.pixels)
@@ -75,7 +75,7 @@ def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Raise UserError for numbers that JSON cannot hold."""
+    """Raise UserError for numbers that JSON cannot represent."""
     for name in ("temperature", "seconds", "guidance", "frames", "map"):
         value = arguments.get(name)
         if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():

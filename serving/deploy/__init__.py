@@ -1,1 +1,1 @@
-"""The server on other platforms; docs/deploy/ has the files that need no code."""
+"""The server on other platforms; docs/deploy/ has the files for platforms that need no code."""

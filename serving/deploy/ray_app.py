@@ -1,7 +1,7 @@
-"""The server on Ray Serve: replicas that each hold all models, behind a proxy per machine.
+"""The server on Ray Serve: replicas that each have all models, behind a proxy per machine.
 
-A Serve config file names `app`: `import_path: serving.deploy.ray_app:app`. The number of replicas
-and their load are set there; see docs/deploy/ray.yaml.
+A Serve config file refers to `app` by `import_path: serving.deploy.ray_app:app`, and sets the
+number of replicas and their load; docs/deploy/ray.yaml is an example.
 """
 
 import dataclasses
@@ -23,25 +23,26 @@ from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.settings import TOKEN_VARIABLE, Settings
 
-NAME = "onepass"  # name of the deployment
+NAME = "onepass"  # the deployment's name
 ALL_INTERFACES = "0.0.0.0"
 
 
 class NothingLoaded(RuntimeError):  # noqa: N818 - named as the other errors
-    """None of the models found can be served."""
+    """Error if none of the models can be served."""
 
 
 @serve.ingress()
 class Replica:
     """A process with all models, which answers HTTP itself.
 
-    It accepts requests once all models are warm. It becomes unhealthy, and is replaced, when it has
-    no model left.
+    It accepts requests once all models are warm. Without any model left, it becomes unhealthy and
+    is replaced.
 
     Args:
       models: folder of models on this machine.
       settings: settings of the server; a token is required.
-      load: returns the bundle of a version's folder; None: `serving.bundles.loading.load`.
+      load: function that returns the bundle of a version's folder; None:
+        `serving.bundles.loading.load`.
     """
 
     async def __init__(  # type: ignore[misc] # Ray awaits it

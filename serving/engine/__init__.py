@@ -1,1 +1,1 @@
-"""The components behind all protocols: model registry, batching, streams, limits, tokens."""
+"""Components that all protocols share: model registry, batching, streams, limits, tokens."""

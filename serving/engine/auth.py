@@ -1,4 +1,4 @@
-"""The bearer tokens of requests."""
+"""Bearer tokens of requests."""
 
 import hmac
 import os
@@ -10,15 +10,15 @@ from serving.settings import TOKEN_VARIABLE, Settings
 
 MIN_CHARACTERS = 16
 OPEN_PATHS = ("/healthz", "/")
-HEALTH_PREFIX = "/grpc.health.v1.Health/"  # probes have no token
+HEALTH_PREFIX = "/grpc.health.v1.Health/"  # probes send no token
 OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
     """A check of the token, `Authorization: Bearer TOKEN`; without tokens, every request passes.
 
-    The page's own files need no token: they hold no data, and ask for the token themselves.
-    Limiting attempts is left to the reverse proxy.
+    The page's own files need no token: they contain no data, and the page asks for the token.
+    Limiting the number of attempts is left to the reverse proxy.
     """
 
     def __init__(self, tokens: Sequence[str]):
@@ -44,10 +44,10 @@ class TokenAuth:
 
 
 def read_tokens(settings: Settings) -> tuple[str, ...]:
-    """Return the tokens in the settings or the environment; if empty, none is needed.
+    """Return the tokens in the settings or the environment; if empty, no token is needed.
 
     Raises:
-      UserError: the file cannot be read, or does not hold tokens.
+      UserError: the file cannot be read, or does not contain valid tokens.
     """
     path = settings.token_file
     if path is None:

@@ -26,19 +26,19 @@ from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
-LARGE_BYTES = 2**20  # above which outputs are copied in a thread
+LARGE_BYTES = 2**20  # larger outputs are copied in a thread
 Call = Callable[[str, Arrays], Arrays]
 
 
 class Batcher:
     """Batches of the rows of concurrent requests.
 
-    A lone request is called at once. Requests that arrive during a call share the next one; after a
-    shared call, the next one is delayed a moment so that more requests can join it. Clients share
-    the calls by the time that their rows take, and the requests of a client take turns: `RowQueue`
-    has the rules. A call takes at most CALL_SECONDS, so that other requests run between the calls
-    of a large one, and slower rows have their own thread. The limits are the server's: rows and
-    bytes that may wait, rows of a request, threads.
+    A lone request is called at once. Requests that arrive during a call share the next call; after
+    a shared call, the next call is delayed a moment so that more requests can join it. Clients
+    share the calls according to the time that their rows take, and the requests of a client take
+    turns, by the rules of `RowQueue`. A call takes at most CALL_SECONDS, so that other requests run
+    between the calls of a large one; slower rows have their own thread. The limits on waiting rows
+    and bytes, rows per request and threads come from the settings.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Batcher:
         self._call, self._padding, self._limits = call, padding, limits
         self._metrics, self._name = metrics, name
         self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
-        # Not a bound method, so that no reference cycle keeps the bundle of a dropped model.
+        # Not a bound method, so that no reference cycle keeps the bundle of a dropped model alive.
         self._queue = RowQueue(padding, limits, lambda n: metrics.queue_rows.labels(name).inc(n))
         self.running = self._running_long = 0
         self._expected_requests, self._delay_until = 1, 0.0
@@ -67,7 +67,7 @@ class Batcher:
         Waiting rows of a cancelled request are never called.
 
         Raises:
-          ServingError: TooLarge, Overloaded, DeadlineExceeded, or the error of the call.
+          ServingError: the request is TooLarge, Overloaded or DeadlineExceeded, or its call failed.
         """
         request = self._enqueued(signature, self._padding.fit(signature, inputs), timeout_seconds)
         self._dispatch()
@@ -86,7 +86,7 @@ class Batcher:
         return self._assembled(request)
 
     def close(self) -> None:
-        """Answer waiting and later requests with NotReady."""
+        """Fail waiting and later requests with NotReady."""
         self._closed = True
         for request in self._queue:
             _fail(request, NotReady("The server is stopping."))
@@ -166,7 +166,7 @@ class Batcher:
             loop.create_task(self._run(rows)).add_done_callback(done)
 
     def _next_request(self) -> Request | None:
-        """Return the next request that a thread is free for."""
+        """Return the next request for which a thread is free."""
         has_short = self.running - self._running_long < self._limits.threads
         return self._queue.next_request(
             lambda request: not self._running_long if request.is_long else has_short
@@ -223,10 +223,10 @@ class Batcher:
             return [self._retry_row(row, failed) for row in rows]
 
     def _retry_row(self, row: Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
-        """Return the outputs of a row of a failed batch, called by itself.
+        """Return the outputs of one row of a failed batch, from a separate call.
 
-        `failed` has errors by the `id` of each request with a failed row; such requests' other rows
-        are not called.
+        `failed` maps the `id` of each request with a failed row to the error; the other rows of
+        such requests are not called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")

@@ -1,19 +1,19 @@
-"""Seconds that past calls of a model took, by their kind."""
+"""Times that past calls of a model took, by kind of call."""
 
 import collections
 from collections.abc import Hashable
 
-REMEMBERED = 8  # calls per kind
+REMEMBERED = 8  # calls remembered per kind
 MAX_KINDS = 256
-MAX_STEP = 8.0  # ratio of costs up to which a kind is estimated from another
+MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estimated from
 
 
 class CallTimes:
-    """Seconds per row by the kind of call: its signature and shapes.
+    """Seconds per row for each kind of call, which is its signature and shapes.
 
-    The estimate is the minimum of the last calls, so that only hopeless requests are refused. A
+    The estimate is the minimum of the last calls, so that only hopeless requests are rejected. A
     kind that was called only once counts as unknown: that call may have included compilation, and
-    its time would refuse the calls that show how fast the kind is.
+    its time would reject the calls that show how fast the kind is.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,7 @@ class CallTimes:
     def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
         """Return the estimate for a kind; 0.0 if it is unknown.
 
-        A kind that was never called is estimated from the next cheaper one, in proportion to their
-        costs.
+        A kind that was never called is estimated from the next cheaper kind, in proportion to cost.
         """
         called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
         if kind in self._seconds:

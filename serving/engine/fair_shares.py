@@ -1,10 +1,10 @@
-"""Choose the client that is served next, so that all get fair shares of the server."""
+"""Chooses the client to serve next, so that all clients get fair shares of the server."""
 
 import contextvars
 import ipaddress
 from collections.abc import Iterable
 
-IPV6_NETWORK_BITS = 64  # prefix length of one customer's addresses
+IPV6_NETWORK_BITS = 64  # prefix length of one customer's network
 MAX_ACCOUNTS = 4096
 
 _client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")
@@ -20,7 +20,7 @@ def begin_client(address: str, token_name: str | None = None) -> str:
 
     Args:
       address: the address that the request came from.
-      token_name: the name of its token, if clients have different tokens.
+      token_name: the name of the request's token, if clients have different tokens; else None.
     """
     client = client_of_address(address) if token_name is None else token_name
     _client.set(client)
@@ -28,7 +28,7 @@ def begin_client(address: str, token_name: str | None = None) -> str:
 
 
 def client_of_address(address: str) -> str:
-    """Return the client that an address belongs to: itself, or the network of an IPv6 address."""
+    """Return the client of an address: the address itself, or its network for IPv6."""
     try:
         parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
@@ -41,10 +41,10 @@ def client_of_address(address: str) -> str:
 
 
 class ClientSlots:
-    """A limited number of slots, shared between clients.
+    """A limited number of slots, shared among clients.
 
-    A client may take its first slot if any is free, and further ones while it has fewer than are
-    free. So a single client gets half of them, and leaves slots for the next one.
+    A client may take its first slot if any is free, and further slots while it has fewer slots than
+    are free. A single client can therefore take half of the slots, and leaves the rest to others.
     """
 
     def __init__(self, most: int):
@@ -53,11 +53,11 @@ class ClientSlots:
 
     @property
     def taken(self) -> int:
-        """The number of slots that are taken."""
+        """Number of slots in use."""
         return sum(self._taken.values())
 
     def taken_by(self, client: str) -> int:
-        """Return the number of slots that a client holds."""
+        """Return the number of slots that a client has."""
         return self._taken.get(client, 0)
 
     def has_one_for(self, client: str) -> bool:
@@ -66,21 +66,21 @@ class ClientSlots:
         return free > 0 and (not own or own < free)
 
     def take(self, client: str) -> None:
-        """Take a slot."""
+        """Take a slot for a client."""
         self._taken[client] = self.taken_by(client) + 1
 
     def leave(self, client: str) -> None:
-        """Give a slot back."""
+        """Return a client's slot."""
         self._taken[client] -= 1
         if not self._taken[client]:
             del self._taken[client]
 
 
 class FairShares:
-    """An account per client of what it has used; the client with the lowest account is next.
+    """An account of each client's use; the client with the lowest account is next.
 
     This is start-time fair queueing: an account is never below that of the client being served, so
-    nobody saves up turns, and use while nobody else waits costs nothing.
+    no client can save up turns, and use while no other client waits costs nothing.
     """
 
     def __init__(self) -> None:
@@ -92,16 +92,16 @@ class FairShares:
         return max(self._accounts.get(client, 0.0), self._now)
 
     def next_of(self, clients: Iterable[str]) -> str:
-        """Return the first client among those with the lowest account."""
+        """Return the client with the lowest account, the first of these in a tie."""
         return min(clients, key=self.account)
 
     def serve(self, client: str) -> None:
-        """Record that a client is being served: from now on, no account is below its own."""
+        """Record that a client is being served; from now on, no account is below its account."""
         self._now = self.account(client)
         if len(self._accounts) > MAX_ACCOUNTS:
             above = {name: used for name, used in self._accounts.items() if used > self._now}
             self._accounts = above
 
     def charge(self, client: str, amount: float) -> None:
-        """Add to the account of a client; a negative amount corrects a charge that was too high."""
+        """Add to the account of a client; a negative amount corrects an excessive charge."""
         self._accounts[client] = self.account(client) + amount

@@ -1,4 +1,4 @@
-"""Loading and warming of model versions, a few at a time, each with a time limit."""
+"""Loading and warm-up of model versions, a few at a time, each with a time limit."""
 
 import asyncio
 import concurrent.futures
@@ -22,12 +22,12 @@ from serving.sandbox.sandboxed_bundle import SPARE_CONNECTIONS, SandboxedBundle
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
-REPORT_SECONDS = 10.0  # after which a slow load lets the next model load
+REPORT_SECONDS = 10.0  # after this time, a slow load lets the next model load
 LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 
 
 class LoadTimeout(DeadlineExceeded):
-    """A version that is not ready in time; `attempt` continues, and nobody waits for it."""
+    """Error for a version that is not ready in time; `attempt` continues without a caller."""
 
     def __init__(self, seconds: float, attempt: "asyncio.Future[Servable]"):
         super().__init__(f"It was not loaded and warmed within {seconds:g} seconds.")
@@ -35,7 +35,7 @@ class LoadTimeout(DeadlineExceeded):
 
 
 class ModelLoader:
-    """Loads bundles in threads, with `load` or, if that is None, as the settings say."""
+    """Loads bundles in threads, with `load` or, if that is None, according to the settings."""
 
     def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
         self._load_bundle = load or bundle_loader(settings)
@@ -43,7 +43,7 @@ class ModelLoader:
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def load(self, name: str, found: FoundVersion) -> Servable:
-        """Load and warm a version, and return its bundle; raise LoadTimeout after `load_seconds`.
+        """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
 
         A version that takes long lets others load; the log reports that it is still loading.
         """
@@ -76,7 +76,7 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
     done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
 
     def run() -> None:
-        done.set_running_or_notify_cancel()  # cannot be cancelled from here on
+        done.set_running_or_notify_cancel()  # cannot be cancelled any more
         try:
             done.set_result(work())
         except BaseException as error:
@@ -87,9 +87,10 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 
 
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
-    """Return a function that loads the bundle of a version's folder, as the settings say.
+    """Return a function that loads a version's bundle from its folder, following the settings.
 
-    Bundles signed by a trusted key run in this process, others in their own process, or not at all.
+    Bundles signed with a trusted key run in this process; others run in their own process, or are
+    rejected without a sandbox.
 
     Raises:
       UserError: a key cannot be read, processes cannot be confined, or a process would need more

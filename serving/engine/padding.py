@@ -11,7 +11,7 @@ from serving.bundles.prompt_inputs import PREFIX, PROMPTED_CHUNK
 from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
-COUNTS = ("num_frames", "num_samples")  # inputs with the length of the output
+COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
 MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 
@@ -21,7 +21,7 @@ class Fitted:
 
     Attributes:
       inputs: the inputs by name.
-      lengths: length of the padded axis of each padded input, by name.
+      lengths: padded length of each padded input, by name.
       key: value that is equal for requests that may share a call.
     """
 
@@ -31,7 +31,7 @@ class Fitted:
 
     @property
     def cost(self) -> float:
-        """The cost of a row in units of its signature: frames, or samples without frames."""
+        """Cost of a row in units of its signature: frames, or samples if there are no frames."""
         counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
         longest = float(counts[0].max(initial=1)) if counts else 1.0
         lengths = [length for name, length in self.lengths.items() if name != PREFIX]
@@ -39,7 +39,7 @@ class Fitted:
 
 
 class Padding:
-    """The lengths and batches that "serving" of model.json allows."""
+    """The lengths and batch sizes that "serving" in model.json allows."""
 
     def __init__(self, serving: Mapping[str, Any]):
         self._padded = serving.get("padded") or {}
@@ -52,13 +52,13 @@ class Padding:
 
     @property
     def max_batch(self) -> int:
-        """The largest number of rows of a call."""
+        """Largest number of rows of a call."""
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
         """Crop the inputs to their longest row; raise InvalidInput if it is too long.
 
-        Inputs of the streaming signatures, whose rows must be equally long, are not cropped, and
+        Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
         their requests do not share calls.
         """
         if signature in self._unbatched_signatures:
@@ -76,7 +76,7 @@ class Padding:
     def size(self, rows: int) -> int:
         """Return the number of rows of the next call when `rows` wait: an allowed batch size.
 
-        It is larger than `rows` only if little of it is padding.
+        It exceeds `rows` only if the share of padding is small, or no smaller size is allowed.
         """
         if rows >= self.max_batch:
             return self.max_batch
@@ -89,7 +89,7 @@ class Padding:
     def stack(
         self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
     ) -> Arrays:
-        """Return one batch of `size` rows; if there are fewer, the first one is repeated.
+        """Return one batch of `size` rows; if there are fewer, the first row is repeated.
 
         Padded axes are filled with zeros up to the `lengths` of `Fitted`.
         """
@@ -106,8 +106,7 @@ class Padding:
     def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
         """Return the outputs of the rows of one request as one batch.
 
-        The rows of a call are as long as its longest one; shorter rows of other calls are filled
-        with zeros.
+        Rows have the length of the longest row in their call; shorter ones are padded with zeros.
         """
         joined = {}
         for name in rows[0]:
@@ -130,7 +129,7 @@ class Padding:
 
 
 def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
-    """Return the input cropped to its longest row, and the bucket for it."""
+    """Return the input cropped to its longest row, and the bucket for that length."""
     array, length = inputs[name], rule["length"]
     longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
     if longest > given:

@@ -1,4 +1,4 @@
-"""Permits for processors, shared fairly between clients."""
+"""Permits to use a processor, shared fairly among clients."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ from serving.engine.fair_shares import FairShares
 
 
 class Permits:
-    """A limited number of permits; the next one goes to the client that has held them least.
+    """A limited number of permits; the client that has held permits for the least time is next.
 
     A client's permits are granted in the order of its requests: unlike with `threading.Semaphore`,
-    a thread that releases a permit and immediately asks for one again queues behind waiting
-    threads. If no permit is released for `patience_seconds`, the threads that hold them hang, and
-    a waiting thread continues without one.
+    a thread that releases a permit and immediately asks for another queues behind waiting threads.
+    If no permit is released for `patience_seconds`, the threads that hold them are assumed to hang,
+    and a waiting thread continues without a permit.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):
@@ -66,4 +66,4 @@ class Permits:
             self._changed.notify_all()
 
 
-PROCESSORS = Permits(os.cpu_count() or 1)  # shared by all models
+PROCESSORS = Permits(os.cpu_count() or 1)  # for all models together

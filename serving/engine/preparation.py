@@ -12,12 +12,12 @@ from serving.engine.fair_shares import FairShares, current_client
 from serving.engine.permits import PROCESSORS, Permits
 from serving.errors import Cancelled, DeadlineExceeded
 
-MAX_RUNNING = 8  # each may need 100 MB, for the frames of the longest part of a text
+MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
 MAX_RUNNING_OF_CLIENT = 4
 
 
 class Work:
-    """Work in pieces that stops once nobody wants it, and gives way to others between pieces.
+    """Work in pieces, which stops once its result is unwanted, and yields to others in between.
 
     `stop` ends it before the next piece. Each piece holds a permit for a processor.
     """
@@ -28,11 +28,11 @@ class Work:
         self._piece = contextlib.ExitStack()
 
     def stop(self) -> None:
-        """Let the next `pause` end the work."""
+        """Make the next `pause` end the work."""
         self._stopped.set()
 
     def pause(self) -> None:
-        """Wait for the turn of the next piece; raise Cancelled if nobody waits for the result."""
+        """Wait for the turn of the next piece; raise Cancelled if the work was stopped."""
         self._piece.close()
         self._check()
         self._piece.enter_context(self._permits.permit(self._client))
@@ -51,11 +51,11 @@ class Work:
 
 
 class FairThreads:
-    """Threads for jobs, at most `most` at once and `most_of_client` of one client.
+    """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
-    A free thread takes the first job of the client with the fewest running jobs that has been
-    served least. Jobs are kept only while their futures are awaited. Unlike an executor's threads,
-    these are daemons: a job that hangs does not keep the process alive.
+    A free thread takes the first job of the client with the fewest running jobs or, among several
+    such clients, the least past service. Jobs are kept only while their futures are awaited. Unlike
+    an executor's threads, these are daemons: a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
@@ -79,7 +79,7 @@ class FairThreads:
             self._waiting.pop(future, None)
 
     def _start_next(self) -> None:
-        """Start the next job if a thread is free for it; the lock must be held."""
+        """Start the next job if a thread is free; the lock must be held."""
         if sum(self._running.values()) >= self._most:
             return
         able: dict[str, Future] = {}
@@ -125,13 +125,13 @@ THREADS = FairThreads()
 async def prepared(
     seconds: float, function: Callable[..., Any], *arguments: Any, in_pieces: bool = False
 ) -> Any:
-    """Call a function in a thread, in turns with the work of other clients.
+    """Call a function in a thread, taking turns with the work of other clients.
 
     When the awaiting task is cancelled, or the time is over, a waiting function is never called,
-    and one that works in pieces ends after the current piece.
+    and a function that works in pieces ends after the current piece.
 
     Args:
-      seconds: the time limit, waiting included.
+      seconds: the time limit, including waiting.
       function: the function to call.
       *arguments: the function's positional arguments.
       in_pieces: whether the function takes the keyword `pause`, a function that it calls between
@@ -141,7 +141,7 @@ async def prepared(
       The result of the function.
 
     Raises:
-      DeadlineExceeded: the call, waiting included, took longer than `seconds`.
+      DeadlineExceeded: the call, including waiting, took longer than `seconds`.
     """
     client = current_client()
     work = Work(PROCESSORS, client)

@@ -25,16 +25,16 @@ from serving.settings import Settings
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
 HIDDEN_ERROR = "It cannot be loaded; see the server's log."
-MISSED_SCANS = 3  # after which a missing folder counts as removed, not as being replaced
+MISSED_SCANS = 3  # a folder missing for fewer scans may be in the middle of a replacement
 
 
 class ModelRegistry:
-    """The models in a folder by name, each at the highest version that can be loaded.
+    """The models in a folder by name, each with the highest version that can be loaded.
 
-    A new version is loaded and warmed while the old one is served, then replaces it; the old one is
-    unloaded once its last request is answered. Loaded models are kept if the folder cannot be read
-    or is empty, like that of an unmounted disk. The folder has NAME/VERSION/. The registry is
-    `draining` once the server is stopping.
+    The folder contains NAME/VERSION/. A new version is loaded and warmed while the old one is
+    served, and then replaces it; the old one is unloaded once its last request is answered. Loaded
+    models are kept if the folder cannot be read or is empty, as after a disk was unmounted. The
+    registry is `draining` while the server is stopping.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class ModelRegistry:
     def ready(self) -> bool:
         """True if requests can be answered.
 
-        They can when every model of the first scan is loaded or broken, one is loaded unless none
-        was found, and the server is not stopping.
+        This is so when every model of the first scan is loaded or broken, at least one is loaded
+        unless none was found, and the server is not stopping.
         """
         if self._initial_names is None or self.draining or not self._initial_load.is_set():
             return False
@@ -69,7 +69,7 @@ class ModelRegistry:
 
     @property
     def is_busy(self) -> bool:
-        """True if a thread loads a model or works for a request."""
+        """True if a thread loads a model or works on a request."""
         return any(
             version_set.is_loading or any(served.is_busy for served in version_set.loaded())
             for version_set in self._version_sets.values()
@@ -82,11 +82,11 @@ class ModelRegistry:
         return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
-        """Return the status of each version, the lowest first; raise NotFound for a wrong name."""
+        """Return the status of each version, lowest first; raise NotFound for an unknown name."""
         return self._version_set(name).statuses()
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Return the current version of a model, or the given one; raise NotFound or NotReady."""
+        """Return a version of a model, by default the current one; raise NotFound or NotReady."""
         version_set = self._version_set(name)
         current = version_set.current
         if current is not None and version is None:
@@ -194,7 +194,7 @@ class ModelRegistry:
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
-                continue  # it runs in this process
+                continue  # the model runs in this process
             if await asyncio.to_thread(getattr, current.bundle, "is_alive"):
                 continue
             if current is version_set.current:
@@ -265,7 +265,7 @@ class ModelRegistry:
             self._start_task(self._unload(version_set, version_set.unloading[-1]))
 
     async def _unload(self, version_set: VersionSet, served: ServedModel) -> None:
-        # A handler may hold a reference that it has not used yet, so it is not closed here.
+        # A handler may hold a reference that it has not used yet, so the model is not closed here.
         await served.wait_idle()
         event(LOG, "unloaded", model=served.name, version=served.version)
         version_set.unloading.remove(served)
@@ -297,7 +297,7 @@ class ModelRegistry:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether a bundle was refused for its content, so that a retry is pointless."""
+    """Return whether a bundle was rejected for its content, so that a retry is pointless."""
     return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 

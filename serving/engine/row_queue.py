@@ -1,4 +1,4 @@
-"""The rows that wait for a model: fair shares for clients, turns for a client's requests."""
+"""The rows that wait for a model, with fair shares for clients and turns for their requests."""
 
 import asyncio
 import collections
@@ -10,25 +10,25 @@ from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
 from serving.settings import Settings
 
-CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
-SPARE_PART = 8  # a queue takes an eighth more rows from clients that fill little of it
-SMALL_PART = 1 / 16  # largest share of the queue that such a client fills
-LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
+CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
+SPARE_PART = 8  # the queue accepts 1/8 more rows from clients that fill little of it
+SMALL_PART = 1 / 16  # largest share of the queue that counts as little
+LEAST_CHARGE = 1e-3  # in seconds, for a row of unknown duration, until its call ends
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request with its inputs, its waiting rows and the future of its answer.
+    """A request with its inputs, its waiting rows and the future of its outputs.
 
     Attributes:
       client: name of the client, which gets a fair share of the server.
       signature: name of the signature to call.
-      fitted: the padded inputs.
-      answer: the future that receives the outputs.
+      fitted: the inputs, cropped to the longest row.
+      answer: the future that is done when all rows have results.
       arrived: time of arrival in seconds of the event loop's clock.
       id: the request's id in logs.
-      results: outputs of each row; None for a row without any yet.
-      waiting: numbers of the rows that no call has taken yet.
+      results: outputs of each row; None for a row without outputs yet.
+      waiting: indices of the rows that no call has taken yet.
       row_seconds: estimated seconds per row; 0.0 if unknown.
     """
 
@@ -44,27 +44,27 @@ class Request:
 
     @property
     def missing(self) -> int:
-        """The number of rows without a result."""
+        """Number of rows without a result."""
         return sum(result is None for result in self.results)
 
     @property
     def bytes_per_row(self) -> int:
-        """The size of the inputs of a row."""
+        """Size of the inputs of a row, in bytes."""
         return sum(array.nbytes for array in self.fitted.inputs.values()) // len(self.results)
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of the inputs of the waiting rows."""
+        """Size of the inputs of the waiting rows, in bytes."""
         return len(self.waiting) * self.bytes_per_row
 
     @property
     def result_bytes(self) -> int:
-        """The size of the results."""
+        """Size of the results, in bytes."""
         return sum(array.nbytes for row in self.results if row for array in row.values())
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds for the waiting rows."""
+        """Estimated time for the waiting rows, in seconds."""
         return len(self.waiting) * self.row_seconds
 
     @property
@@ -74,7 +74,7 @@ class Request:
 
     @property
     def is_begun(self) -> bool:
-        """True if a row has been taken."""
+        """True if a call has taken at least one row."""
         return len(self.waiting) < len(self.results)
 
     @property
@@ -97,9 +97,9 @@ class Row(NamedTuple):
 class RowQueue:
     """Requests with waiting rows.
 
-    The next row is one of the client whose rows have taken the least time. Within a client requests
-    take turns: one whose rows do not all fit into a call moves to the end. `changed` is called with
-    the number of rows that are added, or taken if negative.
+    The next row belongs to the client whose rows have taken the least time. The requests of a
+    client take turns: a request whose rows do not all fit into a call moves to the end. `changed`
+    is called with the number of rows that are added, negative for rows that are removed.
     """
 
     def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
@@ -112,22 +112,22 @@ class RowQueue:
         return iter(self._requests)
 
     def add(self, request: Request) -> None:
-        """Add a request, at the end."""
+        """Append a request."""
         self._requests[request] = None
         self._count(request, len(request.waiting))
 
     def remove(self, request: Request) -> None:
-        """Remove a request with its waiting rows, if it is there."""
+        """Remove a request with its waiting rows, if it is in the queue."""
         self._count(request, -len(request.waiting))
         request.waiting.clear()
         self._requests.pop(request, None)
 
     def room_for(self, new: Request) -> list[Request] | None:
-        """Return the requests to drop so that a new one fits; None if it must be refused.
+        """Return the requests to drop so that a new one fits; None if it must be rejected.
 
         A full queue drops requests of clients that fill more than their fair share of it and more
-        than the client of the new one, the last ones first, and only requests of which no row has
-        been taken. If all requests have begun, clients that fill little get a few more rows.
+        than the new request's client. It drops the latest requests first, and only requests without
+        taken rows. The limit is slightly higher for clients with few rows.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):
@@ -149,8 +149,8 @@ class RowQueue:
     def seconds_before(self, new: Request) -> float:
         """Return the estimated seconds of other rows that are called before a new request ends.
 
-        Its client's requests take turns with it, so each of them gets at most as much time; every
-        other client gets at most as much time as its client.
+        The requests of its client take turns with it, so each of them gets at most as much time;
+        every other client gets at most as much time as this client.
         """
         rivals = [other for other in self._requests if other.is_long == new.is_long]
         own = [min(other.seconds, new.seconds) for other in rivals if other.client == new.client]
@@ -162,7 +162,7 @@ class RowQueue:
         return sum(own) + sum(min(seconds, most) for seconds in others.values())
 
     def next_request(self, is_able: Callable[[Request], bool]) -> Request | None:
-        """Return the request whose row is next, among those that can be called."""
+        """Return the request whose row is next, among those for which `is_able` is true."""
         able: dict[str, Request] = {}
         for request in self._requests:
             if is_able(request):
@@ -170,14 +170,14 @@ class RowQueue:
         return able[self._shares.next_of(able)] if able else None
 
     def alike(self, request: Request) -> list[Request]:
-        """Return the requests that can share a call with this one, itself included."""
+        """Return the requests that can share a call with this one, including itself."""
         return [other for other in self._requests if other.fitted.key == request.fitted.key]
 
     def take(self, first: Request) -> list[Row]:
         """Take the rows of the next call, as many as fit into CALL_SECONDS.
 
-        Each client gets at most as many as the client with the fewest waiting, whose answer thus
-        waits for no more rows of other clients than of its own.
+        Every client gets at most as many rows as the client with the fewest waiting rows, which
+        therefore does not wait for more rows of another client than of its own.
         """
         by_client: dict[str, list[Row]] = {}
         for request in self.alike(first):
@@ -203,7 +203,7 @@ class RowQueue:
         return taken
 
     def charge(self, rows: Iterable[Row], seconds: float) -> None:
-        """Correct what the rows of a call cost their clients to the seconds that each row took."""
+        """Replace the estimated charges of a call's rows by the seconds that each row took."""
         for row in rows:
             self._shares.charge(row.request.client, seconds - row.request.charge)
 
@@ -214,7 +214,7 @@ class RowQueue:
         for request in dict.fromkeys(row.request for row in rows):
             del self._requests[request]
             if request.waiting:
-                self._requests[request] = None  # to the end of the queue
+                self._requests[request] = None  # moved to the end
 
     def _part(self, request: Request) -> float:
         """Return the share of the queue that a request fills."""

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """One version of a model, loaded and warm, with its queue, threads and streams."""
+    """One version of a model, loaded and warmed, with its queue, threads and streams."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class ServedModel:
 
     @property
     def is_busy(self) -> bool:
-        """True if a request is being answered, or a thread works for an abandoned one."""
+        """True if a request is being answered, or a thread works on an abandoned request."""
         return bool(self._active or self._batcher.running or self._streams.running)
 
     @property
     def speech_bundle(self) -> Servable:
-        """The bundle of a speech model; raises InvalidInput for any other."""
+        """The bundle of a speech model; raises InvalidInput for any other model."""
         if self.kind != SOUND:
             raise InvalidInput(f"`{self.name}` draws {MADE[self.kind]}, not sound.")
         return self.bundle
 
     def signature(self, name: str) -> Signature:
-        """Return a signature; raise InvalidInput, which lists the signatures, for a wrong name."""
+        """Return a signature; raise InvalidInput, naming all signatures, for an unknown name."""
         if name not in self.signatures:
             known = ", ".join(self.signatures)
             raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
@@ -91,7 +91,7 @@ class ServedModel:
         await self._idle.wait()
 
     def close(self) -> None:
-        """Answer waiting and later requests with NotReady."""
+        """Fail waiting and later requests with NotReady."""
         self._batcher.close()
 
     async def predict(
@@ -101,10 +101,10 @@ class ServedModel:
         *,
         timeout_seconds: float | None = None,
     ) -> Arrays:
-        """Return the outputs of a signature, each with the batch as its first axis.
+        """Return the outputs of a signature, with the batch as the first axis.
 
-        Rows share calls with those of other requests; the result of a row does not depend on the
-        others. When the awaiting task is cancelled, waiting rows are never called.
+        Rows share calls with rows of other requests; the result of a row does not depend on other
+        rows. When the awaiting task is cancelled, waiting rows are never called.
 
         Raises:
           ServingError: InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal.
@@ -129,11 +129,12 @@ class ServedModel:
         timeout_seconds: float | None = None,
         **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Yield one sound in chunks float32 [samples], as they are generated.
+        """Yield one sound in chunks, float32 [samples], as they are generated.
 
-        The condition is frames [frames, channels], or None for a model without a condition; the
-        options are those of `Bundle.stream`. The time limit is for the whole stream. Invalid inputs
-        and a lack of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
+        The condition is frames [frames, channels], or None for a model without a condition;
+        `options` are arguments of `Bundle.stream`. The time limit is for the whole stream. Errors
+        for invalid inputs or too many streams are raised at the first chunk, DeadlineExceeded and
+        Internal at any chunk.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
@@ -158,16 +159,16 @@ class ServedModel:
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         self.signature(signature)
         if sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES:
-            # It would block the event loop.
+            # A check of large inputs would block the event loop.
             checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
         else:
             checked = self.bundle.check(signature, inputs)
-        if "seed" in checked and (checked["seed"] < 0).any():  # as in all commands and routes
+        if "seed" in checked and (checked["seed"] < 0).any():  # a rule of all commands and routes
             raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        """Return one row's inputs of `serving_default`, checked; other values are ignored."""
+        """Return the checked inputs of one row of `serving_default`; other values are ignored."""
         known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
@@ -196,7 +197,7 @@ class ServedModel:
 
 
 def _created(bundle: Servable) -> int:
-    """Return the time of writing of model.json, in seconds since 1970; if unknown, the current."""
+    """Return the time of model.json's last change in seconds since 1970, or the current time."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)
     except OSError:
@@ -204,9 +205,9 @@ def _created(bundle: Servable) -> int:
 
 
 def _serving(bundle: Servable) -> dict[str, Any]:
-    """Return "serving" of model.json; the engine `numba` gets batches of 1.
+    """Return "serving" in model.json, with batch size 1 for the engine `numba`.
 
-    That engine computes row by row, so that a larger batch would only delay the first row.
+    That engine computes row by row, so a larger batch would only delay the first row.
     """
     serving = bundle.spec.get("serving", {})
     alone = getattr(bundle, "engine", None) == "numba"
@@ -214,9 +215,9 @@ def _serving(bundle: Servable) -> dict[str, Any]:
 
 
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
-    """Raise TooLarge if `num_samples`, however short the request, asks for too much audio."""
+    """Raise TooLarge if `num_samples` requests too much audio, even in a short request."""
     lengths = inputs.get("num_samples")
-    each = 8 if WITH_LOG_PROB in inputs else 4  # a log-probability next to the element
+    each = 8 if WITH_LOG_PROB in inputs else 4  # with log probabilities
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
     if wanted > max_bytes:
         raise TooLarge(

@@ -16,7 +16,7 @@ from serving.observability.logs import request_id
 
 LOG = logging.getLogger(__name__)
 LOOKAHEAD = 2  # chunks computed before they are requested
-STREAM_TIMEOUT_FACTOR = 10  # limit of a stream, relative to that of a chunk
+STREAM_TIMEOUT_FACTOR = 10  # time limit of a stream, relative to the limit of a chunk
 
 Chunk = TypeVar("Chunk")
 
@@ -24,8 +24,9 @@ Chunk = TypeVar("Chunk")
 class Streams:
     """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    A client may open its first stream if any is free, and further ones while it has fewer than are
-    free, which leaves room for others. `changed` is called with +1 and -1 as streams start and end.
+    A client may open its first stream if any is free, and further ones while it has fewer streams
+    than are free, which leaves room for others. `changed` is called with +1 when a stream starts
+    and with -1 when it ends.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -33,7 +34,7 @@ class Streams:
 
     @property
     def running(self) -> int:
-        """The number of open streams."""
+        """Number of open streams."""
         return self._client_slots.taken
 
     async def stream(
@@ -42,7 +43,7 @@ class Streams:
         """Yield the chunks of an iterator, which `make` returns in the stream's own thread.
 
         Closing the generator stops the work after the current chunk. The default time limit of the
-        whole stream is STREAM_TIMEOUT_FACTOR times a chunk's.
+        whole stream is STREAM_TIMEOUT_FACTOR times the limit of a chunk.
 
         Raises:
           Overloaded: there are too many streams.
@@ -93,7 +94,7 @@ class _StreamThread(Generic[Chunk]):
         self._request = request_id()
 
     def start(self) -> None:
-        """Start the thread, which is a daemon: hanging work does not keep the process alive."""
+        """Start the thread, as a daemon: hanging work does not keep the process alive."""
         threading.Thread(target=self._run, name="stream", daemon=True).start()
 
     def stop(self) -> None:
@@ -102,7 +103,7 @@ class _StreamThread(Generic[Chunk]):
         self._slots.release()
 
     async def next(self, end: float) -> Any:
-        """Return the next chunk, or _END; raise the error of the work."""
+        """Return the next chunk, or _END at the end; raise the error of the work, if any."""
         try:
             async with asyncio.timeout_at(end):
                 chunk = await self._chunks.get()
@@ -142,5 +143,5 @@ class _StreamThread(Generic[Chunk]):
         self._call_in_loop(self._ended)
 
     def _call_in_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no reader is left
+        with contextlib.suppress(RuntimeError):  # the loop is closed and has no reader
             self._loop.call_soon_threadsafe(function, *arguments)

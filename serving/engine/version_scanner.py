@@ -1,4 +1,4 @@
-"""The models and versions in a folder: NAME/VERSION/manifest.json."""
+"""The models and versions in a folder, found by NAME/VERSION/manifest.json."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 VERSION_RULE = "must be a number of at most 18 digits"
 MANIFEST = "manifest.json"
-MOST_FILES = 1000  # files of a version that are checked for changes
+MOST_FILES = 1000  # largest number of files per version that are checked for changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +21,8 @@ class FoundVersion:
 
     Attributes:
       number: the version.
-      path: its folder, with symbolic links resolved.
-      stamp: numbers that change with any of its files.
+      path: the version's folder, with symbolic links resolved.
+      stamp: numbers that change with any of the files.
     """
 
     number: int
@@ -35,8 +35,7 @@ class ScanResult:
     """The content of a folder of models.
 
     Attributes:
-      versions: the versions of each model by name, the highest first; an empty list for a folder
-        without any.
+      versions: the versions of each model by name, highest first; [] for a folder without versions.
       problems: the reason why a model's versions cannot be read, by the model's name.
       error: the reason why the folder of models cannot be read; "" if it can be read.
     """
@@ -47,7 +46,7 @@ class ScanResult:
 
 
 def scan(root: Path) -> ScanResult:
-    """Return the current models and versions in a folder.
+    """Return the models and versions that are currently in a folder.
 
     Names consist of letters, digits and `._-`; versions are whole numbers with a manifest. Links
     that lead out of the folder are ignored.
@@ -79,7 +78,7 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """Return the version in a folder; None if the folder does not (yet) hold one."""
+    """Return the version in a folder; None if there is none, or none yet."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):

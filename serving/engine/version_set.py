@@ -10,19 +10,19 @@ from serving.engine.version_scanner import FoundVersion
 from serving.observability.logs import event
 
 LOG = logging.getLogger(__name__)
-MAX_ENDED = 16  # unloaded versions that are still listed
+MAX_ENDED = 16  # largest number of unloaded versions to list
 
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 
 @dataclasses.dataclass(frozen=True)
 class VersionStatus:
-    """The state of a version, in TensorFlow Serving's terms.
+    """The status of a version, in TensorFlow Serving's terms.
 
     Attributes:
       version: the version's number.
       state: the name of its state.
-      error: why the version cannot be loaded, or what is wrong with its folder; "" if nothing is.
+      error: why the version cannot be loaded, or what is wrong with its folder; or "".
     """
 
     version: int
@@ -38,8 +38,8 @@ class BrokenVersion:
       error: why it could not be loaded.
       stamp: stamp of the files that failed.
       delay_seconds: delay before the next attempt.
-      retry_at: time of the next attempt, infinite for a version refused for its content.
-      attempt: an abandoned attempt, which must end before the next one starts; None without one.
+      retry_at: time of the next attempt, infinite for a version rejected for its content.
+      attempt: an abandoned attempt, which must end before the next one starts, or None.
     """
 
     error: str
@@ -70,7 +70,7 @@ class VersionSet:
     missed_scans: int = 0
 
     def take_in(self, name: str, found: list[FoundVersion]) -> None:
-        """Record the versions found on disk, the highest first."""
+        """Record the versions found on disk, highest first."""
         self.missed_scans, self.found = 0, found
         self.report_replaced(name)
         numbers = [version.number for version in found]
@@ -78,7 +78,7 @@ class VersionSet:
 
     @property
     def is_loading(self) -> bool:
-        """True if a thread loads a version, abandoned attempts included."""
+        """True if a thread loads a version, even if the attempt was abandoned."""
         attempts = [broken.attempt for broken in self.broken.values()]
         return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
@@ -95,7 +95,7 @@ class VersionSet:
         self.problem = kept
 
     def report_replaced(self, name: str) -> None:
-        """Log, once, that the files of the current version changed; the loaded one is kept."""
+        """Log once that the files of the current version changed; the loaded model is kept."""
         for found in self.found:
             is_current = self.current is not None and found.number == self.current.version
             if is_current and found.stamp != self.current_stamp:
@@ -105,7 +105,7 @@ class VersionSet:
                 event(LOG, words, logging.WARNING, **fields)
 
     def mend(self, number: int, now: float) -> None:
-        """Record that a version was loaded; it may still fail later."""
+        """Record that a broken version was loaded after all; it may still fail later."""
         if number in self.broken:
             self.mended[number] = now, self.broken.pop(number)
 
@@ -119,7 +119,7 @@ class VersionSet:
         """Return the version to load next: the highest that is not known to be broken."""
         current = None if self.current is None else self.current.version
         for found in self.found:
-            # An older version takes over only if the current one and all newer ones were removed.
+            # An older version is loaded only if the current one and all newer ones were removed.
             if found.number == current or found.number < (current or 0) < self.found[0].number:
                 return None
             broken = self.broken.get(found.number)
@@ -128,7 +128,7 @@ class VersionSet:
         return None
 
     def statuses(self) -> list[VersionStatus]:
-        """Return the status of each version, the lowest first."""
+        """Return the status of each version, lowest first."""
         statuses_by_number = {number: VersionStatus(number, "END") for number in self.ended}
         for found in self.found:
             statuses_by_number[found.number] = VersionStatus(found.number, "START")
@@ -146,5 +146,5 @@ class VersionSet:
         return [statuses_by_number[number] for number in sorted(statuses_by_number)]
 
     def loaded(self) -> list[ServedModel]:
-        """Return all versions that may still answer requests, the current one last."""
+        """Return all versions that may still answer requests; the current one is last."""
         return [*self.unloading, *([] if self.current is None else [self.current])]

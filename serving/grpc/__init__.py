@@ -1,1 +1,1 @@
-"""The models over gRPC: inference, prediction, speech, health."""
+"""The models over gRPC: inference, prediction, speech and health."""

@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy, by uvicorn's rule: a variable names the proxies."""
+"""The address of a client behind a proxy, by uvicorn's rule: a variable lists trusted proxies."""
 
 import ipaddress
 import os
@@ -10,12 +10,12 @@ FORWARDED = "x-forwarded-for"
 
 
 def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
-    """Return the address that a trusted proxy names, or else the peer's.
+    """Return the client's address as named by a trusted proxy, or else the peer's address.
 
     Args:
       peer: the address of the connection.
       metadata: the call's metadata by key; "x-forwarded-for" lists the addresses that the call has
-        passed, the client's first.
+        passed, starting with the client's.
     """
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):

@@ -1,4 +1,4 @@
-"""The gRPC health protocol: current states of the server, its services and all models."""
+"""The gRPC health protocol: the current status of the server, its services and all models."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -16,24 +16,24 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 class Health(health_pb2_grpc.HealthServicer):
     """The methods `Check` and `Watch`, answered from the model registry.
 
-    "" and the names of the services mean the server; any other name is a model's.
+    "" and the names of the services stand for the server; any other name is a model's name.
     """
 
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - named by the protocol
-        """Return the state of a service or model; raise NotFound for an unknown name."""
+        """Return the status of a service or model; raise NotFound for an unknown name."""
         status = self._status(request.service)
         if status == Status.SERVICE_UNKNOWN:
             raise NotFound("There is no such service or model.")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:  # noqa: N802
-        """Yield the state and each change of it, until the client leaves or the server stops."""
+        """Yield the status and each change of it, until the client leaves or the server stops."""
         last_sent, stopping = None, False
         while not stopping:
-            stopping = self._registry.draining  # read before the state, which is sent a last time
+            stopping = self._registry.draining  # read first, so that the last status is still sent
             status = self._status(request.service)
             if status != last_sent:
                 yield health_pb2.HealthCheckResponse(status=status)

@@ -1,4 +1,4 @@
-"""The open inference protocol, version 2, over gRPC: `inference.GRPCInferenceService`."""
+"""The Open Inference Protocol, version 2, over gRPC: `inference.GRPCInferenceService`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from serving.grpc.messages import message
 from serving.http.v2 import metadata_of
 from serving.settings import Settings
 
-# The field of InferTensorContents for the values of a type; FP16 has none.
+# The field of InferTensorContents for each type; FP16 has none.
 CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -35,17 +35,17 @@ CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-SIGNATURE = "signature_name"  # the parameter's name
+SIGNATURE = "signature_name"  # name of the parameter
 
 
 class Inference:
-    """The protocol's methods: health, metadata and inference."""
+    """The methods of the protocol: health, metadata and inference."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return that the server is live."""
+        """Answer that the server is live."""
         return message("inference.ServerLiveResponse")(live=True)
 
     async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:

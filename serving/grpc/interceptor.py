@@ -1,8 +1,8 @@
 """Interceptor of all gRPC methods: authentication, deadlines, sizes, logs and metrics.
 
-Every method is registered as one that reads a stream of bytes. So the token is checked before a
-message is received, the deadline also limits a slow message, and bytes that are not a message are
-an error of the client, not of the server.
+Every method is registered as one that reads a stream of bytes. The token is therefore checked
+before a message is received, the deadline also applies to slow messages, and bytes that are not a
+message count as an error of the client, not of the server.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ REQUEST_ID = "x-request-id"
 PROTOCOL = "grpc"
 MAX_PUSHBACK_SECONDS = 3600
 _LOG = logging.getLogger(__name__)
-POLL_SECONDS = 0.5  # between two checks for a stopping server
-SILENT_SECONDS = 10.0  # for a probe, which needs no token, to send its message
+POLL_SECONDS = 0.5  # interval of the checks for a stopping server
+SILENT_SECONDS = 10.0  # time for a probe, which needs no token, to send its message
 
 
 class Call:
-    """A call in progress, recorded in log and metrics when it ends."""
+    """A call in progress, which is logged and counted in the metrics when it ends."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ def _model_of(request: Message) -> str:
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Checks calls, and maps the errors that they raise to statuses.
+    """Interceptor that checks calls, and maps the errors that they raise to statuses.
 
-    A server that is stopping does not wait for further messages.
+    While the server is stopping, it does not wait for further messages.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the method's handler behind this interceptor; None for an unknown method."""
+        """Return the method's handler, wrapped by this interceptor; None for an unknown method."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -199,14 +199,14 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
-        """Write the messages of a streaming method; the deadline also limits a slow reader."""
+        """Write the messages of a streaming method; the deadline also applies to slow readers."""
         if handler.request_streaming:
             responses = handler.stream_stream(self._each_message(call, handler, messages), context)
         else:
             async with asyncio.timeout(seconds_left(context, self._settings)):
                 request = await self._single_message(call, handler, messages)
             responses = handler.unary_stream(request, context)
-        endless = call.method.startswith(HEALTH_PREFIX)  # a watch
+        endless = call.method.startswith(HEALTH_PREFIX)  # the method `Watch`
         seconds = None if endless else seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
         async with asyncio.timeout(seconds), contextlib.aclosing(responses):
             async for response in responses:
@@ -248,7 +248,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:
-    """Return the seconds until the call's deadline, or `times` the server's limit if earlier."""
+    """Return the seconds until the call's deadline, or `times` the server's limit if less."""
     left, longest = context.time_remaining(), times * settings.timeout_seconds
     return longest if left is None else min(left, longest)
 

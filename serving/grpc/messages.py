@@ -1,9 +1,9 @@
 """Protobuf classes of the messages in protos/, in their own descriptor pool.
 
 They read and write the same bytes as the classes of TensorFlow and tensorflow-serving-api without
-importing them, so that a client starts at once; generated modules would register the same names in
-the default pool, which would then reject TensorFlow's. `make protos` compiles
-`protos/services.binpb` from the .proto files next to it.
+importing them, so that a client starts at once. Generated modules would register the same names in
+the default pool, which would then reject TensorFlow's classes. `make protos` compiles the .proto
+files to `protos/services.binpb`, in the same folder.
 """
 
 import functools
@@ -17,7 +17,7 @@ DESCRIPTORS = "protos/services.binpb"
 
 @functools.cache
 def pool() -> descriptor_pool.DescriptorPool:
-    """Return the pool with all messages and services."""
+    """Return the descriptor pool with all messages and services."""
     data = importlib.resources.files(__package__).joinpath(DESCRIPTORS).read_bytes()
     filled = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:

@@ -26,13 +26,13 @@ def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
 
 
 def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
-    """Write the model, version and signature that answered into a ModelSpec."""
+    """Write the model, version and signature that answered the request into a ModelSpec."""
     spec.name, spec.signature_name = served.name, signature
     spec.version.value = served.version
 
 
 class Prediction:
-    """PredictionService; only prediction on tensors is implemented."""
+    """The service PredictionService; only prediction with tensors is implemented."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
@@ -65,7 +65,7 @@ class Prediction:
         return response
 
     async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Abort with UNIMPLEMENTED, as do all methods for tf.Example."""
+        """Abort with UNIMPLEMENTED, like all methods for tf.Example."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED,
             "This method is for tf.Example models, which are not supported: use Predict.",
@@ -75,13 +75,13 @@ class Prediction:
 
 
 class Models:
-    """ModelService."""
+    """The service ModelService."""
 
     def __init__(self, registry: ModelRegistry):
         self._registry = registry
 
     async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return the state of all versions of a model, or of the requested one."""
+        """Return the status of all versions of a model, or of the requested version."""
         name, version = _name(request.model_spec), _version(request.model_spec)
         response = message("tensorflow.serving.GetModelStatusResponse")()
         for status in self._registry.versions(name):

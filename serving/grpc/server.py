@@ -1,4 +1,4 @@
-"""The gRPC server: TensorFlow Serving's, the v2 inference, the health and onepass's protocols."""
+"""The gRPC server, with the protocols of TensorFlow Serving, v2 inference, health and onepass."""
 
 import re
 from typing import Any
@@ -20,12 +20,12 @@ from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
 MAX_CONNECTIONS = 1024
-MAX_CALLS = 256  # concurrent, each with a message of the largest size at most
-MAX_CALLS_PER_CONNECTION = 64  # further calls wait at the client
+MAX_CALLS = 256  # largest number of concurrent calls, each with a message up to the size limit
+MAX_CALLS_PER_CONNECTION = 64  # further calls wait in the client
 MAX_METADATA_BYTES = 16 * 1024
-IDLE_SECONDS = 120  # after which a connection without calls is closed
+IDLE_SECONDS = 120  # a connection without calls is closed after this time
 HANDSHAKE_SECONDS = 10
-ALIVE_SECONDS = 30.0  # between two pings of a client, and to answer one
+ALIVE_SECONDS = 30.0  # between two pings of a client, and for its answer
 ONLY_IDENTITY = 1  # a compressed message could expand without limit
 
 

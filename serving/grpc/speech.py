@@ -39,7 +39,7 @@ class Speech:
         """Return all models that are ready, with their model.json."""
         response = message("onepass.ListResponse")()
         for name in self._registry.names():
-            with contextlib.suppress(ServingError):  # loading, or just removed
+            with contextlib.suppress(ServingError):  # skips models that are still loading
                 served = self._registry.get(name)
                 response.models.add(
                     name=name,
@@ -52,7 +52,7 @@ class Speech:
     async def speak(
         self, request: Message, context: grpc.aio.ServicerContext
     ) -> AsyncGenerator[Any, None]:
-        """Yield samples, float32 as little-endian bytes, chunk by chunk."""
+        """Yield chunks of samples, float32 as little-endian bytes."""
         served = resolve_model(self._registry, request.model_spec)
         rate_hz = served.speech_bundle.spec["sample_rate_hz"]
         fields, frames = _parsed(served, request, self._settings.max_body_bytes)

@@ -1,7 +1,7 @@
-"""Conversion of TensorProto to NumPy and back; sizes are checked before anything is allocated.
+"""Conversion between TensorProto and NumPy; sizes are checked before memory is allocated.
 
 A TensorProto of 34 bytes can ask for gigabytes: a shape, and a single value repeated to fill it. So
-the type is checked first, and product(dims) * itemsize against a limit, in Python integers.
+the type is checked first, and then product(dims) * itemsize, in Python integers, against a limit.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ DATA_TYPES = enum_values("tensorflow.DataType")
 DTYPES = {DATA_TYPES[name]: dtype for name, dtype in TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
 NAMES = {number: name for name, number in DATA_TYPES.items()}
-# The field for the values of a type.
+# The field for the values of each type; "int_val" for all others.
 FIELDS = {
     "DT_FLOAT": "float_val",
     "DT_DOUBLE": "double_val",
@@ -37,7 +37,7 @@ FIELDS = {
 
 
 def encode(array: np.ndarray, proto: Any) -> None:
-    """Write an array's type, shape and bytes into a TensorProto, if it has such a type."""
+    """Write an array into a TensorProto; raise InvalidInput if no TensorProto has its type."""
     array = np.asarray(array)
     stored = array.dtype.newbyteorder("<")
     if stored not in ENUMS:
@@ -51,7 +51,7 @@ def encode(array: np.ndarray, proto: Any) -> None:
 def decode_all(
     protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a request, at most `limit_bytes` together, however short it is.
+    """Return the arrays of a request; together they have at most `limit_bytes`.
 
     Raises:
       InvalidInput: a name is not an input of the signature; raised before anything is read.
@@ -68,7 +68,7 @@ def decode_all(
 def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
     """Return the array of a TensorProto, read-only if its bytes are used in place.
 
-    As in TensorFlow, values given one by one may be fewer than the shape needs: the last is
+    As in TensorFlow, there may be fewer single values than the shape needs: the last value is
     repeated, and no values mean zeros.
 
     Raises:
@@ -81,7 +81,7 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
     if proto.tensor_shape.unknown_rank:
         raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
-    check_dimensions(name, proto.tensor_shape.dim)  # before a list of them is created
+    check_dimensions(name, proto.tensor_shape.dim)  # checked before a list of dimensions is created
     shape = [dim.size for dim in proto.tensor_shape.dim]
     count = checked_count(name, shape, dtype, limit_bytes)
     content = proto.tensor_content

@@ -56,13 +56,13 @@ class Health(Endpoints):
 
     @get("/monitoring/prometheus/metrics", {"text/plain": str})
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics in Prometheus' format."""
+        """Return the metrics in Prometheus's format."""
         content, content_type = self._metrics.render()
         return Response(content, headers={"content-type": content_type})
 
 
 class Probes(Health):
-    """The same endpoints for a separate port, without a token."""
+    """The endpoints of `Health` for a separate port, without a token."""
 
     @get("/readyz")
     async def ready(self, request: Request) -> Response:
@@ -91,7 +91,7 @@ class Page(StaticFiles, Endpoints):
         return await self.get_response("index.html", request.scope)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return one of its files."""
+        """Return one of the page's files."""
         response = await super().get_response(path, scope)
         response.headers["content-security-policy"] = POLICY
         response.headers["cache-control"] = "no-cache"
@@ -99,7 +99,7 @@ class Page(StaticFiles, Endpoints):
 
 
 def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> ASGIApp:
-    """Return the HTTP application for a model registry; raise UserError for an unusable token."""
+    """Return the HTTP application for a model registry; raise UserError for an invalid token."""
     kinds = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
     endpoints: list[Endpoints] = [kind(registry, settings) for kind in kinds]
     endpoints += [Health(registry, metrics), Page()]

@@ -18,7 +18,7 @@ BLOCK_SAMPLES = 1 << 16
 
 
 def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
-    """Return the 44-byte WAV header of mono 16-bit samples, whose number may be unknown (None)."""
+    """Return the 44-byte WAV header of mono 16-bit samples; `num_samples` is None if unknown."""
     size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
     layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes per sample
     riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
@@ -43,7 +43,7 @@ class StreamFormat:
     Attributes:
       media_type: value of Content-Type.
       head: bytes before the first chunk.
-      encode: returns the bytes of a chunk, float32 [samples].
+      encode: function from a chunk, float32 [samples], to its bytes.
     """
 
     media_type: str
@@ -76,7 +76,7 @@ async def streamed(
 async def resampled(
     chunks: AsyncGenerator[np.ndarray, None], from_hz: int, to_hz: int
 ) -> AsyncGenerator[np.ndarray, None]:
-    """Resample a waveform chunk by chunk, band-limited."""
+    """Resample a waveform chunk by chunk, with a band-limiting filter."""
     try:
         if from_hz == to_hz:
             async for chunk in chunks:
@@ -94,7 +94,7 @@ async def resampled(
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """A format that is written as a complete file, in soundfile's terms."""
+    """A format for complete files, in soundfile's terms."""
 
     media_type: str
     container: str

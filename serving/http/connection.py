@@ -13,14 +13,15 @@ HEAD_BYTES = 64 * 1024
 
 
 class StrictConnection(h11.Connection):
-    """An h11 connection that also refuses large heads in one packet, and ambiguous lengths.
+    """An h11 connection that also rejects large heads in one packet and ambiguous lengths.
 
-    A proxy in front may read a request with both Content-Length and Transfer-Encoding differently,
-    so that its body smuggles in a second request: RFC 9112 (6.1) requires closing the connection.
+    A proxy in front of the server may interpret a request with both Content-Length and
+    Transfer-Encoding differently, so that the body smuggles in a second request: RFC 9112 (6.1)
+    requires closing the connection.
     """
 
     def next_event(self) -> Any:
-        """Return the next event; raise RemoteProtocolError for a head that is refused."""
+        """Return the next event; raise RemoteProtocolError for a head that is rejected."""
         before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
         event = super().next_event()
         if isinstance(event, h11.Request):
@@ -32,9 +33,9 @@ class StrictConnection(h11.Connection):
 
 
 class IdleConnections:
-    """The connections without a request, at most `most`, each for `seconds` at most.
+    """The connections without a request, at most `most`, each for at most `seconds`.
 
-    Beyond that number, the client with the most of them loses the one that has been idle longest.
+    Beyond that number, the client with the most idle connections loses its longest idle one.
     """
 
     def __init__(self, most: int, seconds: float):
@@ -54,16 +55,15 @@ class IdleConnections:
             longest.transport.abort()
 
     def discard(self, connection: "Connection") -> None:
-        """Remove a connection that has a request, or has ended."""
+        """Remove a connection that has a request or has ended."""
         self._connections.pop(connection, None)
 
 
 class Connection(H11Protocol):
-    """A connection that is closed unless a whole head arrives within the time of idle ones.
+    """A connection that is closed unless a whole head arrives within the idle time.
 
     The time starts when the connection is made, and again at the end of each response; only the
-    last byte of a head stops it. A client that stops sending in the middle of a body gets an
-    answer.
+    last byte of a head stops it. A client that stops sending within a body gets an error response.
     """
 
     def __init__(self, *arguments: Any, idle: IdleConnections, **more: Any):
@@ -73,7 +73,7 @@ class Connection(H11Protocol):
         self._end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self._note_idle()
 
@@ -83,13 +83,13 @@ class Connection(H11Protocol):
         self._note_busy()
 
     def data_received(self, data: bytes) -> None:
-        """Read what has arrived; a whole head begins a request."""
+        """Read data; a whole head starts a request."""
         super().data_received(data)
         if not self._is_idle:
             self._note_busy()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless it is there already."""
+        """Wait for the next request, unless it has already arrived."""
         super().on_response_complete()
         if self._is_idle:
             self._note_idle()
@@ -116,7 +116,7 @@ class Connection(H11Protocol):
             self._end = None
 
     def _time_is_over(self) -> None:
-        """Close the connection, unless the client still reads the last response."""
+        """Close the connection, unless the client is still reading the last response."""
         if 0 < self.transport.get_write_buffer_size() < self._unsent:
             self._note_idle()
         else:

@@ -38,7 +38,7 @@ Map = Annotated[Any, Meta(extra_json_schema={"type": "array", "items": ROWS, "mi
 
 
 class DrawRequest(Struct, rename={"label": "class"}):
-    """A request for images: a class, a caption or a map, whichever the model needs."""
+    """A request for images, with the condition that the model needs: class, caption or map."""
 
     label: str | int | None = None
     caption: Annotated[str, Meta(max_length=MAX_CAPTION_CHARACTERS)] | None = None
@@ -50,7 +50,7 @@ class DrawRequest(Struct, rename={"label": "class"}):
 
 
 class DrawRoute(Endpoints):
-    """The endpoint for drawing."""
+    """The endpoint for drawing images."""
 
     @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
     async def draw(self, request: Request) -> StreamedResponse:
@@ -68,7 +68,7 @@ class DrawRoute(Endpoints):
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each scale of each image, and one for an error after the first line."""
+    """Yield a line for each scale of each image, and a last line for an error after the first."""
     started = False
     try:
         async with contextlib.aclosing(_image_scales(served, rows)) as images:
@@ -87,9 +87,9 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Yield the index of an image, the pixels of a scale, and whether it is the last.
+    """Yield the index of an image, the pixels of a scale, and whether it is the last scale.
 
-    Images come in order; as many are drawn at once as a batch may hold.
+    Images come in order; as many are drawn at once as fit into a batch.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
@@ -109,7 +109,7 @@ async def _image_scales(
 
 
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
-    """Start the scales of an image, each of which waits for the one before."""
+    """Start the scales of an image; each waits for the next smaller one."""
     tasks: list[asyncio.Task] = []
     for name in scale_signatures(served):
         work = _scale(served, inputs, name, tasks[-1] if tasks else None)

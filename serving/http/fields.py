@@ -1,6 +1,6 @@
-"""Request bodies as typed models; an invalid field is reported with its name and rule.
+"""Request bodies as typed models; errors name the invalid field and its rule.
 
-The rules are the models' annotations, from which the OpenAPI document is generated too.
+The rules are the models' annotations, from which the OpenAPI document is also generated.
 """
 
 import re
@@ -14,9 +14,9 @@ from msgspec import Meta
 from serving.errors import InvalidInput
 
 SHOWN_CHARACTERS = 80
-# Parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
+# Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
 MAX_VALUES = 400_000
-MAX_LISTS = 100_000  # lists and objects, each as slow as several numbers
+MAX_LISTS = 100_000  # lists and objects, which are each as slow as several numbers
 MAX_SEED = 2**63 - 1
 MAX_NAME_CHARACTERS = 200
 MISSING = re.compile(r"Object missing required field `(.+)`")
@@ -42,7 +42,7 @@ def excerpt(value: object) -> str:
 
 
 def json_object(body: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object in a body; raise InvalidInput for anything else, NaN included."""
+    """Return the JSON object in a body; raise InvalidInput for anything else, including NaN."""
     text = bytes(body)
     if text.count(b"[") + text.count(b"{") > MAX_LISTS:
         raise InvalidInput(f"The body must have at most {MAX_LISTS:,} lists and objects.")
@@ -65,12 +65,12 @@ def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as a Struct or dataclass; raise an InvalidInput that names a wrong field.
+    """Return fields as a Struct or dataclass; raise InvalidInput, naming an invalid field.
 
     Numbers given as text, as in a query, are rejected if `strict`.
     """
     try:
-        # The hook makes paths, the only type of a field that JSON and YAML lack.
+        # The hook converts paths, the only type of field that JSON and YAML do not have.
         return msgspec.convert(
             fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
         )
@@ -84,7 +84,7 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    """Return the error for a message of msgspec, in plain words, with the value."""
+    """Convert a message of msgspec to an error in plain words, with the invalid value."""
     words, _, path = message.partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
     if missing := MISSING.fullmatch(words):
@@ -95,7 +95,7 @@ def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInp
         choices = [word for part in parts for word in get_args(part) if isinstance(word, str)]
         return invalid_field(path, f"one of {', '.join(choices)}", fields[path])
     found = EXPECTED.match(words)
-    if found is None:  # a rule of the model's own
+    if found is None:  # a rule of the model itself
         return InvalidInput(f"{message.removesuffix('.')}.")
     kinds = [TYPES.get(kind, kind) for kind in found["kinds"].split(" | ") if kind != "null"]
     value: Any = fields

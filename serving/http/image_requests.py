@@ -1,4 +1,4 @@
-"""Checks of image requests before anything is drawn, and image files."""
+"""Checks of image requests before anything is drawn, and encoding of image files."""
 
 import io
 from typing import Any
@@ -20,12 +20,12 @@ def signature(served: ServedModel) -> Signature:
 
 
 def condition_input(served: ServedModel) -> str | None:
-    """Return the name of the input with the condition: label, caption or map; None without one."""
+    """Return the name of the condition's input: label, caption or map; None if there is none."""
     return next((name for name in CONDITIONS if name in signature(served).inputs), None)
 
 
 def scales(served: ServedModel) -> list[tuple[int, str]]:
-    """Return the side and the output of each scale, smallest first, the image last."""
+    """Return the side and the output of each scale, smallest first; the last is the image."""
     outputs = signature(served).outputs
     whole = outputs[IMAGE].shape[1] or served.spec["size"]
     smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
@@ -36,7 +36,7 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
 def scale_signatures(served: ServedModel) -> list[str]:
     """Return the signatures that draw an image scale by scale, or one that draws all scales.
 
-    All but the first of several take the previous scale as `start`.
+    If there are several, all but the first take the previous scale as `start`.
     """
     names = [scale_name(side) for side, _ in scales(served)]
     known = all(name in served.signatures for name in names)
@@ -44,7 +44,7 @@ def scale_signatures(served: ServedModel) -> list[str]:
 
 
 def number_of_images(field: str, num: int | None, most: int) -> int:
-    """Return the number of images of a request, 1 by default; raise InvalidInput above `most`."""
+    """Return the number of images of a request, by default 1; raise InvalidInput above `most`."""
     if num is not None and num > most:
         raise invalid_field(field, f"an integer from 1 to {most}", num)
     return num or 1
@@ -53,10 +53,10 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
 def condition(
     served: ServedModel, given: dict[str, Any], field: str = "class"
 ) -> dict[str, np.ndarray]:
-    """Return the input with the condition of an image, whichever the model needs.
+    """Return the model input for an image's condition: its class, caption or map.
 
-    It is taken from whichever of "class", "caption" and "map" are given; `field` names the class in
-    error messages.
+    `given` has whichever of "class", "caption" and "map" the request has; `field` names the class
+    in error messages.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -75,7 +75,7 @@ def condition(
 
 
 def _examples(served: ServedModel, needed: str) -> str:
-    """Return valid values as the end of a sentence; "" if none are known."""
+    """Return a clause for messages with valid values; "" if none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
         return f"; {classes_of(served.spec.get('classes') or [])}"

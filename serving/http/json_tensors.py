@@ -14,18 +14,18 @@ from serving.bundles.signature import Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
 from serving.http.fields import invalid_field
 
-# By the kind of a dtype.
+# The JSON type for each kind of dtype, and its name in messages.
 ELEMENTS: dict[str, tuple[Any, str]] = {"f": (float, "numbers"), "b": (bool, "booleans")}
 ELEMENTS |= dict.fromkeys("iu", (int, "integers"))
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
-    """Convert nested lists to an array of the dtype and rank of a signature.
+    """Convert nested lists to an array with the dtype and rank of an input.
 
-    A tensor of bytes may also be `{"b64": text}`, whole or row by row.
+    A tensor of bytes may also be `{"b64": text}`, as a whole or row by row.
 
     Raises:
-      InvalidInput: lists are ragged, empty or too deep or shallow, or elements are not numbers or
+      InvalidInput: lists are ragged, empty, too deep or too shallow, or elements are not numbers or
         do not fit the dtype; the message names the field and the rule.
     """
     if info.dtype == np.uint8 and _is_base64(value):
@@ -54,7 +54,7 @@ def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Convert the elements, in a flat list or in nested lists, to an array of the given shape."""
+    """Convert elements, in a flat list or in nested lists, to an array of the given shape."""
     nested = isinstance(value, list) and bool(value) and type(value[0]) is list
     array = _array(name, value, len(shape) if nested else 1, dtype)
     if (nested and array.shape != tuple(shape)) or array.size != math.prod(shape):
@@ -73,13 +73,13 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
     try:
         if data:
             return np.frombuffer(data, np.uint8).reshape(sizes)
-    except ValueError:  # another number of bytes, or several unknown sizes
+    except ValueError:  # a wrong number of bytes, or several unknown sizes
         pass
     raise InvalidInput(f"`{name}` must have the shape {sizes}, got {len(data):,} bytes.")
 
 
 def base64_bytes(name: str, value: object) -> bytes:
-    """Decode a base64 text."""
+    """Decode a base64 string."""
     if not isinstance(value, str):
         raise invalid_field(name, "base64", value)
     try:
@@ -89,7 +89,7 @@ def base64_bytes(name: str, value: object) -> bytes:
 
 
 def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
-    """Return the inputs in `instances`, a list with an object of inputs per row.
+    """Return the inputs in `instances`, a list with one object of inputs per row.
 
     If the signature has only one required input, a row may be its bare value.
     """
@@ -102,7 +102,7 @@ def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
-    """Return the inputs in `inputs`, an object with a tensor per name, or the only tensor."""
+    """Return the inputs in `inputs`, an object of tensors by name, or the only tensor."""
     if not isinstance(inputs, dict) or _is_base64(inputs):
         inputs = {only_input(signature): inputs}
     return {

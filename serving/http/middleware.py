@@ -1,7 +1,7 @@
 """Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics.
 
-A page of another site can make a browser call a server on the same machine, by a host name that
-resolves to it (DNS rebinding) or by a form. `Host` reveals the first, `Origin` the second.
+A page of another site can make a browser call a server on the same machine, either by a host name
+that resolves to it (DNS rebinding) or by a form. `Host` reveals the former, `Origin` the latter.
 """
 
 import ipaddress
@@ -40,17 +40,17 @@ LOG = logging.getLogger(__name__)
 
 
 class Misdirected(ServingError):  # noqa: N818 - named as the other errors
-    """An error for a request to a host that is not served."""
+    """Error for a request to a host that is not served."""
 
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
 
 
 class AllowedHosts:
-    """The hosts that are served: the address, localhost, and those in the settings.
+    """The hosts that are served: the server's address, localhost, and hosts in the settings.
 
     A server that other machines can reach also accepts any numeric address, since a page of another
-    site can only use a name. Pages of the hosts in the settings, at their scheme's port, count as
-    the server's own, whatever host a proxy in front passes on.
+    site can only use a name. Pages of hosts in the settings, at the default port of their scheme,
+    count as the server's own, whatever host a proxy passes on.
     """
 
     def __init__(self, settings: Settings):
@@ -60,7 +60,7 @@ class AllowedHosts:
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Misdirected for an unknown host, Forbidden for a request of another site's page."""
+        """Raise Misdirected for an unknown host, Forbidden for a request from another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         match = HOST.fullmatch(host)
         if match is None:
@@ -87,13 +87,13 @@ def _is_address(name: str) -> bool:
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
-    """An error for a compressed body, whose size is unknown before it is decompressed."""
+    """Error for a compressed body, whose size is unknown before it is decompressed."""
 
     http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
 
 
 class WrongMethod(ServingError):  # noqa: N818
-    """An error for a path that exists only for other methods."""
+    """Error for a path that exists only for other methods."""
 
     http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
 
@@ -106,9 +106,8 @@ class ResponseRecorder:
     """A `send` that adds the default headers and records what was sent.
 
     Attributes:
-      code: "ok", or the error's code.
-      first_byte_at: reading of `time.perf_counter` when the first byte of the body was sent; None
-        before that.
+      code: "ok", or the code of the error.
+      first_byte_at: `time.perf_counter()` when the body's first byte was sent; None before that.
     """
 
     def __init__(self, send: Send, request_id: str):
@@ -135,7 +134,7 @@ class RequestMiddleware:
     """The ASGI application around the routes.
 
     It checks the host, the encoding and the token, in this order; the endpoint reads the body.
-    Errors are answered as the path's protocol words them; unexpected ones with status 500 and no
+    Errors are answered in the format of the path's protocol; unexpected ones with status 500 and no
     details.
     """
 

@@ -1,4 +1,4 @@
-"""The list of models, with OpenAI's fields, TensorFlow Serving's, and those that the page uses."""
+"""The list of models, with the fields of OpenAI, of TensorFlow Serving, and of the page."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 OWNER = "onepass"
 FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
 FACTS += ("sample_rate_hz", "hop_samples", "temperature")
-# Of models of users.
+# Facts about users' models.
 FACTS += ("order", "elements", "condition_channels", "conditions", "codec", "distribution")
 FACTS += ("max_length", "unit_samples")
 RENAMED = {"data_licence": "licence"}
@@ -38,7 +38,7 @@ class Version(TypedDict):
 
 
 class ModelEntry(TypedDict):
-    """A model as OpenAI lists it, with more fields for one that is ready."""
+    """A model as OpenAI lists it, with more fields if it is ready."""
 
     id: str
     object: Literal["model"]
@@ -69,7 +69,7 @@ class ModelListing(Endpoints):
         """Return all models."""
         entries = []
         for name in sorted(self._registry.names()):
-            with contextlib.suppress(NotFound):  # removed meanwhile
+            with contextlib.suppress(NotFound):  # the model was removed meanwhile
                 entries.append(await self._entry(name))
         return json_response(Models(object="list", data=entries))
 
@@ -91,7 +91,7 @@ class ModelListing(Endpoints):
             orjson.dumps(facts)  # raises for integers of more than 64 bits
             entry |= facts
         except ServingError:
-            pass  # still loading: no facts yet
+            pass  # still loading, without facts
         except Exception as error:
             LOG.error("model.json cannot be listed: %s", error, extra={"fields": {"model": name}})
         return entry

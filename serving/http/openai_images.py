@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/images/generations`: the prompt is a class, by name or index, or a caption."""
+"""OpenAI's `POST /v1/images/generations`: the prompt is a class (name or index) or a caption."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ SEED_BITS = 62
 
 
 class ImagesRequest(Struct):
-    """Images to draw; fields without a meaning here, such as `quality`, are ignored."""
+    """A request for images; fields that do not apply here, such as `quality`, are ignored."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=4000, pattern=r"\S")]
     model: Name | None = None
@@ -98,7 +98,7 @@ class OpenaiImages(Endpoints):
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:
-    """Return the side and the output of a size; "auto" is the largest."""
+    """Return the side and the output for a size; "auto" is the largest."""
     sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
     sizes["auto"] = scales(served)[-1]
     if size not in sizes:

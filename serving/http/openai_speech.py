@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/speech`, where a text front end is installed."""
+"""OpenAI's `POST /v1/audio/speech`, which needs a text front end."""
 
 import base64
 import contextlib
@@ -54,7 +54,7 @@ class Voice(Struct):
 
 
 class SpeechRequest(Struct):
-    """A text to speak; `instructions` and other fields of OpenAI's are ignored."""
+    """A text to speak; `instructions` and other fields of OpenAI's protocol are ignored."""
 
     input: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
     model: Name | None = None
@@ -67,7 +67,7 @@ class SpeechRequest(Struct):
 
 
 class SpeechEvent(TypedDict):
-    """A server-sent event, as OpenAPI 3.1 tools read it."""
+    """A server-sent event, as tools for OpenAPI 3.1 read it."""
 
     data: str
 
@@ -82,8 +82,8 @@ class OpenaiSpeech(Endpoints):
     async def speech(self, request: Request) -> ASGIApp:
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 
-        `pcm` has 24,000 samples per second, like OpenAI's. A long text is split between sentences,
-        which are spoken one after the other; slow speech is split sooner.
+        `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences,
+        which are spoken one after another; slow speech is split into shorter parts.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
@@ -116,7 +116,7 @@ class OpenaiSpeech(Endpoints):
     async def _part(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
     ) -> tuple[int, Chunks]:
-        """Return the length in samples, and the chunks, of a part of the text."""
+        """Return the length in samples and the chunks of one part of the text."""
         speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
@@ -131,7 +131,7 @@ class OpenaiSpeech(Endpoints):
     async def _sound(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
     ) -> Chunks:
-        """Yield the audio of all parts in chunks; frames of a part are computed when it starts."""
+        """Yield the audio of all parts in chunks; a part's frames are computed when it starts."""
         for number in range(len(parts)):
             if number:
                 _, chunks = await self._part(served, parsed, parts, number)
@@ -148,7 +148,7 @@ class OpenaiSpeech(Endpoints):
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
-    """Return the speaker that a voice names; a model with one speaker accepts any voice."""
+    """Return the speaker for a voice; a model with one speaker accepts any voice."""
     name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
     if not known or name in (None, DEFAULT_VOICE):

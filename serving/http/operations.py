@@ -1,4 +1,4 @@
-"""Routes and their OpenAPI document: methods of `Endpoints`, marked by `get` or `post`."""
+"""Routes and their OpenAPI document, from methods of `Endpoints` marked by `get` or `post`."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ Handler = TypeVar("Handler", bound=Callable)
 
 
 class NameConvertor(StringConvertor):
-    """A path segment without the colon that starts a verb."""
+    """A path segment that ends before the colon of a verb."""
 
     regex = "[^/:]+"
 
@@ -45,7 +45,9 @@ register_url_convertor("name", NameConvertor())
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A request and its response: types by media type, JSON by default.
+    """An HTTP method and path with the types of request and response.
+
+    `answer` and `body` are types by media type, or one type for JSON.
 
     Attributes:
       handler: name of the method that answers.
@@ -72,7 +74,7 @@ def operation(
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that marks a method as the handler of a path.
 
-    With `versions`, the method also answers for the versions of a model.
+    With `versions`, the method also handles the versions of a model.
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
@@ -113,7 +115,7 @@ class Endpoints:
         ]
 
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
-        """Return the model in the path, at the version in the path or the current one.
+        """Return the model in the path, at the version in the path or the current version.
 
         Raises:
           NotFound: the model does not exist, or is not of the given kind.
@@ -128,12 +130,12 @@ class Endpoints:
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
         """Return the model that a body names, which must be of the given kind.
 
-        If there is only one model of the kind, it need not be named.
+        If there is only one model of this kind, it need not be named.
         """
         if name is None:
             found = []
             for known in self._registry.names():
-                with contextlib.suppress(ServingError):  # loading, or just removed
+                with contextlib.suppress(ServingError):  # skips models that are loading
                     found += [known] if self._registry.get(known).kind == kind else []
             if len(found) != 1:
                 raise InvalidInput("`model` must be given: there are several.")
@@ -143,7 +145,7 @@ class Endpoints:
 
 
 def version_at(request: Request) -> int | None:
-    """Return the version in the path, None without one; raise NotFound if it is not a number."""
+    """Return the version in the path, or None; raise NotFound if it is not a number."""
     version = request.path_params.get("version")
     if version is None:
         return None
@@ -153,7 +155,7 @@ def version_at(request: Request) -> int | None:
 
 
 class OpenApi(Endpoints):
-    """The endpoint for the document of all other operations."""
+    """The endpoint for the OpenAPI document of all other operations."""
 
     def __init__(self, settings: Settings, operations: Sequence[Operation]):
         needs_token = bool(read_tokens(settings))
@@ -166,7 +168,7 @@ class OpenApi(Endpoints):
 
 
 def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
-    """Return the document; it includes the token if one is required."""
+    """Return the OpenAPI document; it declares the token if one is required."""
     components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
     for operation in operations:
@@ -186,7 +188,7 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
 
 
 def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
-    """Describe an operation, with the parameters in its path and the errors of any operation."""
+    """Describe an operation, with the parameters in its path and the common error format."""
 
     def schema(kind: Any) -> Schema:
         (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)

@@ -1,4 +1,4 @@
-"""Recordings as inputs: examples of the package, and uploads, which are checked before decoding."""
+"""Recordings as inputs: the package's examples, and uploads, which are checked before decoding."""
 
 import csv
 import functools
@@ -20,7 +20,7 @@ from wavenet.shipped import recordings_folder
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
-LEAST_SAMPLES = 2  # at the model's rate: mel frames reflect a sound at its ends
+LEAST_SAMPLES = 2  # at the model's sample rate; mel frames reflect a sound at its ends
 BLOCK_SAMPLES = 1 << 16
 
 
@@ -45,7 +45,7 @@ def examples() -> Mapping[str, ExampleEntry]:
 
 
 def example_path(name: str) -> Path:
-    """Return the file of an example."""
+    """Return the path of an example's file."""
     return recordings_folder() / "dev" / f"{name}.flac"
 
 
@@ -54,9 +54,9 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
     Raises:
       InvalidInput: the file is neither WAV nor FLAC; it has no samples, samples that are not plain
-        numbers or not finite, or more or fewer samples than its header promises; its rate or number
-        of channels is out of range; its channels cancel each other; or it has fewer than
-        LEAST_SAMPLES at `sample_rate_hz`.
+        numbers or not finite, or more or fewer samples than its header says; its sample rate or
+        number of channels is out of range; its channels cancel each other; or it has fewer than
+        LEAST_SAMPLES samples at `sample_rate_hz`.
       TooLarge: the recording lasts longer than `max_seconds`.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
@@ -111,7 +111,7 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
 
 
 def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
-    """Return the mixed channels, float32 [samples]; libsndfile reads no more than was checked."""
+    """Return the mixed channels, float32 [samples]; at most the checked number is read."""
     blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)

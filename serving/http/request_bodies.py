@@ -1,4 +1,4 @@
-"""Request bodies, limited in size, in time, and in their total size."""
+"""Request bodies, with limits on the size and time of each body and on their total size."""
 
 import asyncio
 import re
@@ -10,29 +10,29 @@ from starlette.types import Scope
 
 from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
-BODIES_AT_ONCE = 16  # number of largest bodies whose size all bodies together may have
+BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
 LARGE_BYTES = 1 << 16
 
-LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys of an ASGI scope
+LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys in an ASGI scope
 DECIMAL = re.compile(r"[0-9]{1,18}")
 
 Result = TypeVar("Result")
 
 
 class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
-    """An error for a body that did not arrive in time."""
+    """Error for a body that did not arrive in time."""
 
     http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
 
 
 class BodyLimits:
-    """The limits of a body's size and time, and the bytes `used` by all bodies together."""
+    """The limits on size and time of a body, and the total number of bytes `used` by all bodies."""
 
     def __init__(self, max_bytes: int, seconds: float):
         self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
 
     def add(self, scope: Scope, count: int) -> None:
-        """Count received bytes; raise TooLarge for one body, Overloaded for all bodies together."""
+        """Count received bytes; raise TooLarge for one body, Overloaded for the total."""
         if scope[RECEIVED] + count > self.max_bytes:
             raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
         if self.used + count > BODIES_AT_ONCE * self.max_bytes:
@@ -42,7 +42,7 @@ class BodyLimits:
 
 
 async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Return the result of a function of the body, called in a thread if the body is large."""
+    """Return a function's result for the body, computed in a thread if the body is large."""
     body = await body_of(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
@@ -53,8 +53,9 @@ async def body_of(request: Request) -> bytes:
     """Return the whole body.
 
     Raises:
+      InvalidInput: the declared length is not a number.
       TooLarge: the body, or its declared length, is over the limit.
-      Overloaded: all bodies together are over their limit.
+      Overloaded: the total of all bodies is over the limit.
       BodyTooSlow: the time limit is over.
       Cancelled: the client disconnected.
     """

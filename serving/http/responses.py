@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Error(TypedDict):
-    """An error in one line."""
+    """An error message in one line."""
 
     error: str
 
@@ -33,19 +33,19 @@ class OpenaiReason(TypedDict):
 
 
 class OpenaiError(TypedDict):
-    """An error as OpenAI wraps it."""
+    """An error in OpenAI's format."""
 
     error: OpenaiReason
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return a JSON response; NumPy arrays become lists, and numbers that are not finite null."""
+    """Return a JSON response; NumPy arrays become lists, and non-finite numbers become null."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(content, status, {"content-type": "application/json"})
 
 
 def is_openai_path(path: str) -> bool:
-    """Return whether a path belongs to OpenAI's protocol, as the list `/v1/models` does."""
+    """Return whether a path belongs to OpenAI's protocol; `/v1/models` does."""
     return path == "/v1/models" or path.startswith(OPENAI_PATHS)
 
 
@@ -62,8 +62,8 @@ def protocol_of(path: str) -> str:
 def error_body(path: str, status: int, message: str, code: str) -> bytes:
     """Return the JSON body of an error response, in the format of the path's protocol.
 
-    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; those of TensorFlow
-    Serving and the v2 protocol, and all other paths, get `{"error": "text"}`.
+    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; all other paths, including
+    those of TensorFlow Serving and the v2 protocol, get `{"error": "text"}`.
     """
     if not is_openai_path(path):
         return orjson.dumps(Error(error=message))
@@ -73,7 +73,7 @@ def error_body(path: str, status: int, message: str, code: str) -> bytes:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client has disconnected; the body must have been read."""
+    """Wait until the client has disconnected; the body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -99,8 +99,8 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
 class StreamedResponse:
     """An ASGI response of chunks of bytes, each sent at once.
 
-    Nothing is sent before the first chunk exists, so that an earlier failure has its own status.
-    The chunks are closed if the client disconnects, or reads nothing for `stall_seconds`.
+    Nothing is sent before the first chunk exists, so that an earlier error gets its own status. The
+    chunks are closed if the client disconnects, or reads nothing for `stall_seconds`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StreamedResponse:
         headers: Mapping[str, str] = NO_HEADERS,
     ):
         self._chunks, self._stall_seconds = chunks, stall_seconds
-        # Tells nginx not to buffer the response.
+        # x-accel-buffering tells nginx not to buffer the response.
         named = {"content-type": media_type, "x-accel-buffering": "no", **headers}
         self._headers = [(name.encode(), value.encode()) for name, value in named.items()]
 

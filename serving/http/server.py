@@ -1,4 +1,4 @@
-"""Uvicorn with limits on heads, idle connections and the number of requests at once."""
+"""Uvicorn with limits on heads, idle connections and concurrent requests."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ from uvicorn.protocols.http.flow_control import service_unavailable
 from serving.engine.fair_shares import ClientSlots, client_of_address
 from serving.http.connection import HEAD_BYTES, Connection, IdleConnections
 
-MAX_REQUESTS = 1024  # in progress; further ones are answered 503
-MAX_IDLE = 1024  # connections without a request
-IDLE_SECONDS = 30.0  # until the first request of a connection, and between two
+MAX_REQUESTS = 1024  # requests in progress; further ones get status 503
+MAX_IDLE = 1024  # idle connections
+IDLE_SECONDS = 30.0  # time until a connection's first request, and between two requests
 
 
 class HttpServer(uvicorn.Server):
@@ -46,7 +46,7 @@ class HttpServer(uvicorn.Server):
         )
 
     async def start(self, listener: socket) -> None:
-        """Start serving; return once requests are answered."""
+        """Start serving; return once the server accepts requests."""
         self._serving = asyncio.create_task(self.serve([listener]))
         while not self.started:
             if self._serving.done():
@@ -54,7 +54,7 @@ class HttpServer(uvicorn.Server):
             await asyncio.sleep(0.005)
 
     async def drain(self) -> bool:
-        """Accept no more connections; return whether all requests were answered in time."""
+        """Stop accepting connections; return whether all requests were answered in time."""
         self.should_exit = True
         if self._serving is not None:
             await self._serving
@@ -62,7 +62,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals as they are."""
+        """Leave the signal handlers unchanged."""
         yield
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -46,9 +46,9 @@ class SpeakQuery(SynthesisFields, kw_only=True):
 
 
 class SpeakRequest(SpeakQuery, kw_only=True):
-    """One of frames, a recording (base64), an example and a text, and how to speak it.
+    """Frames, a recording (base64), an example or a text, and how to speak it.
 
-    force: accept frames that do not look like the training data.
+    force: accept frames that are unlike the training data.
     """
 
     frames: Annotated[Any, Meta(extra_json_schema=FRAMES)] = None
@@ -132,10 +132,10 @@ class SpeakRoute(Endpoints):
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """Return the frames of a recording, float32 [frames, channels], with their gain.
+    """Return the frames of a recording, float32 [frames, channels], with the recording's gain.
 
     Raises:
-      InvalidInput: the recording has no frames.
+      InvalidInput: the recording is invalid, or frames cannot be computed from it.
     """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))

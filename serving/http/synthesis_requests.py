@@ -25,7 +25,7 @@ Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
 class SynthesisFields(Struct, kw_only=True):
-    """Options of speech."""
+    """Options for the synthesis of speech."""
 
     seed: Seed | None = None
     row: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -36,7 +36,7 @@ class SynthesisFields(Struct, kw_only=True):
 
 
 def signature(served: ServedModel) -> Signature:
-    """Return the signature that makes whole sounds."""
+    """Return the signature that generates whole sounds."""
     return served.signatures[PLAIN]
 
 
@@ -56,7 +56,7 @@ def max_frames(served: ServedModel) -> int:
 
 
 def max_seconds(served: ServedModel) -> float:
-    """Return the duration of the longest sound that the model can make, in seconds."""
+    """Return the duration of the longest sound that the model can generate, in seconds."""
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
@@ -66,13 +66,15 @@ def synthesis(
     frames: np.ndarray | None,
     timeout_seconds: float | None = None,
 ) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
-    """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
+    """Return the length of a sound in samples, and its chunks, float32 [samples].
 
-    Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` is at the level of
-    their recording. The chunks raise the errors of `ServedModel.stream`.
+    Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` has the level of
+    their recording. The chunks are computed as they are read, and raise the errors of
+    `ServedModel.stream`.
 
     Raises:
       InvalidInput: a field breaks a rule; the message names both.
+      TooLarge: there are too many frames.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
@@ -80,7 +82,7 @@ def synthesis(
     if refine is None and is_recorded(frames):
         refine = served.spec.get("refine")
     chunks = served.stream(
-        None if frames is None else np.asarray(frames),  # without the gain, which is undone here
+        None if frames is None else np.asarray(frames),  # without the gain, which is applied here
         num_samples=num_samples,
         timeout_seconds=timeout_seconds,
         seed=fields.seed or 0,
@@ -145,10 +147,10 @@ def text_frames(
     """Return the frames of a text, float32 [frames, channels].
 
     Args:
-      served: the model that will speak the frames.
+      served: the model that will turn the frames into sound.
       words: the text.
       speed: factor by which the speech is faster than in the recordings.
-      pause: called between two pieces of the work; what it raises ends the work.
+      pause: function called between pieces of the work; an exception that it raises ends the work.
 
     Raises:
       InvalidInput: the text cannot be spoken, or the model reads frames of a different kind.

@@ -33,7 +33,7 @@ class PredictRequest(Struct):
 
 
 class LoadError(TypedDict):
-    """The error of a version that did not load; "OK" for one that did."""
+    """The error of a version that did not load; "OK" if it loaded."""
 
     error_code: str
     error_message: str
@@ -61,7 +61,7 @@ class TensorflowRest(Endpoints):
 
     @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
-        """Return the signatures."""
+        """Return the model's signatures."""
         served = self._model_at(request)
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": described(served)}
@@ -69,7 +69,7 @@ class TensorflowRest(Endpoints):
 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
-    """Return `model_version_status` of the model or version in the path."""
+    """Return `model_version_status` for the model or version in the path."""
     name, wanted = request.path_params["name"], version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:

@@ -1,8 +1,7 @@
 """The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
 
-With the header `Inference-Header-Content-Length: N` the first N bytes of a body are its JSON. The
-tensors follow in the order of that JSON, little-endian, without gaps (the protocol's binary tensor
-extension).
+With the header `Inference-Header-Content-Length: N`, the first N bytes of a body are its JSON. The
+tensors follow in the order of the JSON, little-endian, without gaps (the binary tensor extension).
 """
 
 import math
@@ -46,7 +45,7 @@ VERSION = "1"
 
 
 class InferParameters(Struct):
-    """Parameters of a request; `timeout` is in microseconds, 0 for the server's own."""
+    """Parameters of a request; `timeout` is in microseconds, 0 for the server's limit."""
 
     signature_name: Name | None = None
     binary_data_output: bool = False
@@ -61,7 +60,7 @@ class InputParameters(Struct):
 
 
 class InputTensor(Struct):
-    """An input, with its elements or with the number of its bytes after the JSON."""
+    """An input tensor: its elements are in `data`, or follow the JSON as binary data."""
 
     name: str
     shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]
@@ -95,7 +94,7 @@ class InferRequest(Struct):
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Return a request's JSON and the bytes after it; without the header, all of it is JSON."""
+    """Return a request's JSON and the bytes after it; without the header, the body is all JSON."""
     view = memoryview(body)
     if header_length is None:
         return as_model(json_object(body), InferRequest), view[len(body) :]
@@ -112,10 +111,10 @@ def read_inputs(
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a request; arrays of binary tensors are views of its body.
 
-    Shapes are checked later, by the signature.
+    Shapes are checked later, against the signature.
 
     Raises:
-      InvalidInput: datatypes and sizes do not agree.
+      InvalidInput: an input is unknown or given twice, or datatypes and sizes do not agree.
     """
     inputs: dict[str, np.ndarray] = {}
     start = 0
@@ -142,7 +141,7 @@ def read_inputs(
 def written(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
-    """Return the response; if not all of it is JSON, its headers give the JSON's length.
+    """Return the response; unless it is all JSON, its header gives the length of the JSON.
 
     `header` has all fields but the outputs; `binary` says which outputs follow the JSON.
     """
@@ -168,7 +167,7 @@ NO_PARAMETERS = InferParameters()
 
 
 class Tensor(TypedDict):
-    """The description of an input or an output; -1 for a free size."""
+    """The description of an input or an output; -1 stands for any size."""
 
     name: str
     datatype: str
@@ -186,7 +185,7 @@ class Metadata(TypedDict):
 
 
 class InferResult(TypedDict):
-    """The JSON of a response: the outputs, with their data or the number of bytes after it."""
+    """The JSON of a response: the outputs, with their data or the number of bytes that follow."""
 
     model_name: str
     model_version: str
@@ -231,7 +230,7 @@ class V2(Endpoints):
 
     @get("/v2")
     async def server(self, request: Request) -> Response:
-        """Return name, version and extensions of the server."""
+        """Return the name, version and extensions of the server."""
         return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
     @get("/v2/health/live")

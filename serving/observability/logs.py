@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 OWN_LOGGERS, OTHER_LOGGERS = ("serving", "onepass"), ("uvicorn", "grpc")
 PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
-MAX_LINES = 10_000  # waiting to be written
+MAX_LINES = 10_000  # largest number of lines waiting to be written
 CLOSE_SECONDS = 1.0
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -42,8 +42,8 @@ def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fie
 class BackgroundHandler(logging.Handler):
     """A handler that writes lines in its own thread, so that logging never blocks.
 
-    Lines that arrive while MAX_LINES wait are dropped, each with a call of `on_lost`; the log
-    reports their number later.
+    Lines that arrive while MAX_LINES are waiting are dropped, each with a call of `on_lost`; the
+    log reports their number later.
     """
 
     def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
@@ -54,7 +54,7 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the line of a record."""
+        """Queue the line for a record."""
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:
@@ -70,7 +70,7 @@ class BackgroundHandler(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            with contextlib.suppress(OSError, ValueError):  # the reader has closed it
+            with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream
                 self._stream.write(f"{line}\n")
                 lost, self._lost = self._lost, 0
                 if lost:
@@ -84,7 +84,7 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Send the logs of this package and of the servers that it uses to a stream, or to stderr.
+    """Send the logs of this package, and of the servers that it uses, to a stream, or to stderr.
 
     `level` is the name of the lowest level, as in `logging`.
     """
@@ -106,10 +106,10 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextLines(logging.Formatter):
-    """Lines of time, level, message and NAME=VALUE; no value can start a new line."""
+    """Formatter for lines of time, level, message and NAME=VALUE; no value can start a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback."""
+        """Return the line, followed by the traceback if there is one."""
         fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
         message = _escaped(record.getMessage())
         line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
@@ -117,7 +117,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Lines of one JSON object each."""
+    """Formatter for lines that are one JSON object each."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return an object of "time", "level", "logger", "message", the fields and "exception"."""

@@ -82,8 +82,8 @@ class Metrics:
     ) -> None:
         """Count an answered request.
 
-        The status is "ok" or the `code` of a ServingError; times start at the first byte of the
-        request. `model` may be any word that the client sent.
+        The status is "ok" or the `code` of a ServingError; times start when the request arrives.
+        `model` may be any word that the client sent.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
@@ -101,14 +101,14 @@ class Metrics:
         self._models.add(model)
 
     def loaded(self, model: str, version: int) -> None:
-        """Count a successful load, and record the version as the one that is served."""
+        """Count a successful load, and record the version as the one being served."""
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
         self._served[model] = version
 
     def unloaded(self, model: str, version: int) -> None:
-        """Remove the gauge of the served version if this version is the one served."""
+        """Remove the gauge of the served version if this version is the one being served."""
         if self._served.get(model) == version:
             del self._served[model]
             self._version.remove(model)

@@ -47,9 +47,9 @@ def close() -> None:
 def span(
     name: str, headers: Mapping[str, str] | None = None, **attributes: str | int | float
 ) -> Iterator[None]:
-    """Record a span around a block, as part of the trace of a `traceparent` header.
+    """Record a span around a block, as part of the trace in a `traceparent` header.
 
-    An error in the block marks the span as failed with only its type: no trace holds client data.
+    An error marks the span as failed, with only the error's type: traces contain no client data.
     """
     if _tracer is None:
         yield

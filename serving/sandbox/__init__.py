@@ -1,1 +1,1 @@
-"""Processes that confine the models' programs."""
+"""Processes that confine the programs of models."""

@@ -1,7 +1,7 @@
 """Confinement of a process that runs an untrusted model.
 
-It uses three mechanisms of the kernel, none of which a process can undo: resource limits, a list of
-allowed system calls (seccomp), and the folders that it may read (Landlock, if available).
+It uses three kernel mechanisms that a process cannot undo: resource limits, a list of allowed
+system calls (seccomp), and a list of paths that it may read (Landlock, if available).
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from serving.sandbox.thread_limit import ask_for_threads
 
 LIBRARY = "libseccomp.so.2"
 HELP = "serve bundles that you trust with `--no-sandbox`"
-MOST_OPEN_FILES = 320  # its connections, and files read while loading
+MOST_OPEN_FILES = 320  # connections, and files read while loading
 CALLS = """
     access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
     epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64
@@ -36,12 +36,12 @@ CALLS = """
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
 EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
 INT = 0xFFFFFFFF
-WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # the last: O_TMPFILE
-# Commands of fcntl: not F_SETOWN, F_SETSIG and O_ASYNC, by which the kernel would signal another
-# process for this one, and no leases and locks of files that others read.
+WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # last: O_TMPFILE
+# Allowed commands of fcntl: not F_SETOWN, F_SETSIG and O_ASYNC, with which the kernel signals
+# another process for this one, and no leases and locks of files that others read.
 FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
 CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
-# Landlock's rights by the first version of its interface that has them.
+# Number of Landlock's file rights, by the first version of its interface that has them.
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 NET_VERSION, SCOPE_VERSION = 4, 6
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
@@ -78,15 +78,15 @@ def confine(
 ) -> None:
     """Confine this process, which must have one thread, and all threads that it starts later.
 
-    It can then start no process, open nothing for writing, open no socket, and, if the kernel has
-    Landlock, read only beneath `readable`.
+    Afterwards it can start no process, open no file for writing, open no socket and, if the kernel
+    has Landlock, read only beneath `readable`.
 
     Args:
       readable: folders and files that the process may read; missing ones are ignored.
-      memory_bytes: limit of the process's private memory in bytes, including what it already has
-        and the stacks of threads.
-      asker: socket to the process that decides on every new thread (`thread_limit`); it is closed
-        here. None: threads are not limited.
+      memory_bytes: limit of the process's private memory in bytes, including the memory that it
+        already has and the stacks of threads.
+      asker: socket to the process that decides on every new thread (`thread_limit`), closed here;
+        None: threads are not limited.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -102,11 +102,11 @@ def confine(
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
-    """Allow reading only beneath given folders; do nothing if the kernel lacks Landlock."""
+    """Allow reading only beneath the given paths; do nothing if the kernel has no Landlock."""
     version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return
-    # A kernel refuses rights and fields that are newer than its version of Landlock.
+    # A kernel rejects rights and fields that are newer than its version of Landlock.
     files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
     handled = (ctypes.c_uint64 * 3)(
         files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)
@@ -137,7 +137,7 @@ def _restrict_calls() -> None:
         comparisons = (_Comparison * len(compared))(
             *(_Comparison(n, EQUAL_UNDER_MASK, mask, value) for n, mask, value in compared)
         )
-        if number >= 0:  # else this architecture has no such call
+        if number >= 0:  # otherwise this architecture has no such call
             error = seccomp.seccomp_rule_add_array(
                 context, ctypes.c_uint32(action), number, len(compared), comparisons
             )

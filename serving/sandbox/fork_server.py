@@ -1,6 +1,6 @@
 """A process that has imported TensorFlow, and forks a process for each model.
 
-The processes share the memory that none of them has written to since the fork: libraries, and the
+The processes share memory that none of them has written to since the fork: libraries, and the
 compiled engine for CPUs. The fork server does not run models, and has neither the server's memory
 nor its environment variables.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from serving.sandbox import thread_limit, worker
 
 MOST_BYTES = 2**16
-MOST_CONNECTIONS = 250  # to a process; the kernel passes at most 253 descriptors at once
+MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
 IMPORTS = ("tensorflow", "serving.bundles.loading")
 UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
 ENGINE = ("distill.model", "distill.cpu.engine")  # imported for students, if installed
@@ -35,10 +35,10 @@ def main(descriptor: int) -> None:
     for name in IMPORTS:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
-        # A confined process could neither cache compiled code nor share it.
+        # Compiled here because a confined process could neither cache compiled code nor share it.
         [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
     gc.collect()
-    gc.freeze()  # or collections in the forks would write to shared memory
+    gc.freeze()  # otherwise, garbage collection in the forks would write to shared memory
     while children.watch(control):
         data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
         if not data:
@@ -56,17 +56,17 @@ def main(descriptor: int) -> None:
 class _Children:
     """The processes of models, and the sockets and descriptors by which they ask for threads.
 
-    Each is known by the number of a descriptor: a socket on which a process sends its listener, or
-    the listener itself.
+    Each is identified by the number of a descriptor: a socket on which a process sends its
+    listener, or the listener itself.
     """
 
     def __init__(self) -> None:
-        self._most: dict[int, int] = {}  # threads, by process
+        self._most: dict[int, int] = {}  # largest number of threads, by process
         self._askers: dict[int, tuple[socket.socket, int]] = {}
         self._listeners: dict[int, int] = {}
 
     def watch(self, control: socket.socket) -> bool:
-        """Answer the processes until the server sends a request; return True."""
+        """Answer requests for threads until the server sends a request; return True."""
         while True:
             poll = select.poll()
             for descriptor in (control.fileno(), *self._askers, *self._listeners):
@@ -84,14 +84,14 @@ class _Children:
                     del self._listeners[descriptor]
 
     def _receive(self, descriptor: int) -> None:
-        """Take the listener that a process has sent, if it could make one."""
+        """Take the listener that a process has sent, if it could create one."""
         asker, pid = self._askers.pop(descriptor)
         with asker, contextlib.suppress(OSError):
             _, found, _, _ = socket.recv_fds(asker, MOST_BYTES, 1)
             self._listeners.update(dict.fromkeys(found, pid))
 
     def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
-        """Fork a process that has the sockets and answers the request; return its id."""
+        """Fork a process that gets the sockets and answers the request; return its id."""
         own, theirs = socket.socketpair()
         pid = os.fork()
         if pid:
@@ -104,7 +104,7 @@ class _Children:
         try:
             control.close()
             own.close()
-            for descriptor in (*self._askers, *self._listeners):  # those of other processes
+            for descriptor in (*self._askers, *self._listeners):  # descriptors of other processes
                 os.close(descriptor)
             ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -115,7 +115,7 @@ class _Children:
     def end(self, pid: int) -> int:
         """Kill a process and return its exit status; 0 for a process that was not started here.
 
-        Until then, the id is not given to a new process.
+        Until then, the operating system does not reuse the id.
         """
         if self._most.pop(pid, None) is None:
             return 0

@@ -16,14 +16,14 @@ import numpy as np
 from serving.bundles.signature import V2_DTYPES, Arrays
 
 Head = dict[str, Any]
-MOST_BYTES = 2**30  # size of all arrays of a message
+MOST_BYTES = 2**30  # total size of the arrays in a message
 MOST_HEAD_BYTES = 2**16
 LENGTH = struct.Struct("<I")
 DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
 
 
 class BadMessage(ValueError):  # noqa: N818 - named as the errors of requests
-    """An error for bytes that are not a message, or are too long."""
+    """Error for bytes that are not a message, or for a message that is too long."""
 
 
 def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | None = None) -> None:
@@ -42,7 +42,7 @@ def receive(
     """Return the head and the arrays of the next message.
 
     Raises:
-      BadMessage: the bytes are not a message.
+      BadMessage: the bytes are not a message, or the message is too long.
       EOFError: the connection has ended.
       OSError: the connection failed.
       TimeoutError: the whole message takes longer than `seconds`.
@@ -57,7 +57,7 @@ def receive(
         sizes = [_size(dtype, shape) for _, dtype, shape in described]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage("an invalid head") from error
-    # Before anything is allocated: a short head can ask for any number of bytes.
+    # Checked before memory is allocated, as a short head can ask for any number of bytes.
     if sum(sizes) > MOST_BYTES:
         raise BadMessage(f"arrays of {sum(sizes):,} bytes")
     arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}

@@ -1,4 +1,4 @@
-"""Starting and ending the models' processes through the fork server."""
+"""Starts and ends the models' processes through the fork server."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from typing import Any
 
 from serving.sandbox.fork_server import MOST_BYTES
 
-# Environment variables that a model's process gets: how fast and how TensorFlow and Numba compute,
-# and where libraries are. A name that begins alike may hold a secret.
+# Environment variables that a model's process gets: settings of TensorFlow and Numba, and paths of
+# libraries. They are listed in full because others with the same prefix may contain secrets.
 KEPT_VARIABLES = {
     *("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH"),
     *("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"),
@@ -25,11 +25,11 @@ KEPT_VARIABLES = {
     *("TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS"),
 }
 EXIT_SECONDS = 10.0
-END_SECONDS = 60.0  # for the fork server to report how a process ended
+END_SECONDS = 60.0  # time for the fork server to report how a process ended
 
 
 class ForkServer:
-    """Starts processes of models; it is itself started, and restarted, when one is requested."""
+    """Starts processes of models through a fork server, which is started when needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class ForkServer:
         """End a process soon, in another thread.
 
         It neither locks nor waits, so that a finalizer may call it: the garbage collector runs
-        those in any thread, even in one that holds the lock.
+        finalizers in any thread, even in one that holds the lock.
         """
         self._unreferenced.put(pid)
 
@@ -98,7 +98,7 @@ class ForkServer:
                 socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
                 if answer := self._control.recv(MOST_BYTES):
                     return json.loads(answer)
-            except TimeoutError:  # a late answer would be taken for the next one's
+            except TimeoutError:  # a late answer would be taken for the next answer
                 problem = f"did not answer within {seconds:g} seconds"
             except ConnectionError:
                 pass
@@ -109,7 +109,7 @@ class ForkServer:
     def _launch(self) -> None:
         self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {n: value for n, value in os.environ.items() if n in KEPT_VARIABLES}
-        # With more arenas than cores, glibc returns little of the memory that compilers freed.
+        # With more arenas than cores, glibc returns little of the memory that compilers have freed.
         kept.setdefault("MALLOC_ARENA_MAX", str(os.cpu_count() or 1))
         with child_end:
             words = [sys.executable, "-P", "-m", "serving.sandbox.fork_server"]

@@ -26,15 +26,15 @@ LOG = logging.getLogger(__name__)
 LOADER = "serving.bundles.loading:load"
 MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
 STREAM_END = "end"
-SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
+SPARE_CONNECTIONS = 2  # for features of recordings, in addition to calls and streams
 
 
 class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests
-    """An error in a model's process that the request did not cause."""
+    """Error in a model's process that the request did not cause."""
 
 
 class ModelEnded(Internal):
-    """A model's process that has ended, or was killed because it did not answer."""
+    """Error if a model's process has ended, or was killed because it did not answer."""
 
     def __init__(self) -> None:
         super().__init__("The model's process ended; it is being restarted.")
@@ -43,13 +43,13 @@ class ModelEnded(Internal):
 class SandboxedBundle:
     """A `Servable` that runs the bundle's program in its own process.
 
-    The process ends with the last reference to this object. It `is_alive` until it ends, or is
-    killed because it did not answer in time: a current request then raises ModelEnded, later ones
-    raise NotReady.
+    The process ends with the last reference to this object. It `is_alive` until it ends, or until
+    it is killed because it did not answer in time: the current request then raises ModelEnded,
+    later ones raise NotReady.
 
     Args:
       path: folder of the bundle, NAME/VERSION.
-      fork_server: starts the process.
+      fork_server: the `ForkServer` that starts the process.
       settings: limits of the process's memory, seconds and connections.
       arguments: keyword arguments of the loader.
       loader: MODULE:FUNCTION, imported in the process and called with the path and the arguments.
@@ -58,7 +58,7 @@ class SandboxedBundle:
       pid: id of the process.
 
     Raises:
-      UserError: the bundle is refused.
+      UserError: the bundle is rejected.
       ModelEnded: the process ended before the bundle was loaded.
       ModelFailed: loading failed for any other reason.
     """
@@ -76,7 +76,7 @@ class SandboxedBundle:
         memory_bytes = int(settings.sandbox_memory_gib * 2**30)
         request = {"path": str(path), "memory_bytes": memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
-        # One stays open as long as the process should live; each call or stream has one of its own.
+        # The first stays open as long as the process should live; each call or stream uses another.
         connections = 1 + settings.threads + settings.max_streams + SPARE_CONNECTIONS
         self.pid, sockets = fork_server.start(request, connections, settings.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
@@ -95,15 +95,15 @@ class SandboxedBundle:
 
     @property
     def is_alive(self) -> bool:
-        """True if its process is running."""
+        """True if the process is running."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        if not self._has_ended and poll.poll(0):  # readable without a request: the end
+        if not self._has_ended and poll.poll(0):  # readable without a request: it has ended
             self._ended("ended")
         return not self._has_ended
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if invalid."""
         return check(self.signatures[signature], inputs)
 
     def warm(self) -> None:
@@ -121,7 +121,7 @@ class SandboxedBundle:
             return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """Yield a sound in chunks float32 [1, samples], with options of `Bundle.stream`."""
+        """Yield a sound in chunks, float32 [1, samples], with options of `Bundle.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
             self._request(connection, {"do": "stream", "options": options}, arrays)
@@ -175,7 +175,7 @@ class SandboxedBundle:
         return head, arrays
 
     def _ended(self, reason: str) -> ModelEnded:
-        """End the process if it is running, log why, and return the error to raise."""
+        """End the process if it is running, log the reason, and return the error to raise."""
         with self._end_lock:
             if not self._has_ended:
                 self._has_ended = True

@@ -1,8 +1,8 @@
-"""A limit on the threads of a single confined process, which resource limits cannot set.
+"""A limit on the threads of a single confined process, which resource limits cannot impose.
 
-RLIMIT_NPROC counts all processes of a user, and does not apply to root. So before each new thread
-the kernel asks the process that started this one (seccomp's user notification, which needs Linux
-5.5 and libseccomp 2.5 or newer).
+RLIMIT_NPROC counts all processes of a user, and does not apply to root. Therefore the kernel asks
+the parent process before each new thread (seccomp's user notification, which needs Linux 5.5 and
+libseccomp 2.5 or newer).
 """
 
 import ctypes
@@ -17,21 +17,21 @@ ALLOW, NOTIFY = 0x7FFF0000, 0x7FC00000  # SCMP_ACT_ALLOW, SCMP_ACT_NOTIFY
 RECEIVE, RESPOND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND
 NOTIFICATION_BYTES = 80
 CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
-SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # next to one for each connection
+SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # in addition to one per connection
 
 
 def most_threads(connections: int) -> int:
     """Return the largest number of threads for a process with this number of connections.
 
-    TensorFlow has a few per processor, and a few more for each program that it compiles.
+    TensorFlow starts several threads per processor, and a few more for each compiled program.
     """
     return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
 
 
 def ask_for_threads(asker: socket.socket) -> None:
-    """Have the kernel ask at the other end of a socket before each thread of this process.
+    """Make the kernel ask at the other end of a socket before each new thread of this process.
 
-    Nothing changes if the kernel or the library does not support it. The socket is closed.
+    Nothing changes if the kernel or the library does not support this. The socket is closed.
     """
     with asker:
         listener = _listener()
@@ -41,9 +41,9 @@ def ask_for_threads(asker: socket.socket) -> None:
 
 
 def answer(listener: int, pid: int, most: int) -> None:
-    """Answer a request of the kernel: a process may start a thread if it has fewer than `most`.
+    """Answer a question of the kernel: a process may start a thread if it has fewer than `most`.
 
-    Threads that are requested at the same time are counted once they have started.
+    Threads that are requested at the same time are counted only once they have started.
     """
     question = bytearray(NOTIFICATION_BYTES)
     try:
@@ -52,12 +52,12 @@ def answer(listener: int, pid: int, most: int) -> None:
         is_allowed = len(os.listdir(f"/proc/{pid}/task")) < most
         number, flags = (0, CONTINUE) if is_allowed else (-errno.EAGAIN, 0)
         fcntl.ioctl(listener, RESPOND, bytearray(struct.pack("QqiI", identity, 0, number, flags)))
-    except OSError:  # the process that asked has ended
+    except OSError:  # the process has ended
         pass
 
 
 def _listener() -> int | None:
-    """Return a descriptor that becomes readable when this process wants a thread, or None."""
+    """Return a descriptor that is readable when this process wants to start a thread, or None."""
     try:
         seccomp = ctypes.CDLL(LIBRARY)
         notify_fd = seccomp.seccomp_notify_fd
@@ -70,6 +70,6 @@ def _listener() -> int | None:
     failed = failed or seccomp.seccomp_load(context)
     listener = -1 if failed else notify_fd(context)
     if listener >= 0:
-        listener = os.dup(listener)  # the library closes its own
+        listener = os.dup(listener)  # the library closes its own descriptor
     seccomp.seccomp_release(context)
     return listener if listener >= 0 else None

@@ -24,7 +24,7 @@ SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
 )
-MOST_TEXT = 1000  # characters of an error
+MOST_TEXT = 1000  # largest number of characters of an error
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
 
 
 def readable() -> list[Path]:
-    """Return the paths of the installation: Python, its packages, the system's libraries."""
+    """Return the paths of the installation: Python, its packages, and the system's libraries."""
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     paths = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
     for name in PACKAGES:
@@ -62,7 +62,7 @@ def readable() -> list[Path]:
 
 
 def described(error: Exception) -> Head:
-    """Return what is sent about an error: a word for its kind, and one line."""
+    """Return the message about an error: a word for its kind, and one line of text."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
         kind = error.code
@@ -102,7 +102,7 @@ class _Answers:
 
     def warm(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
         self._bundle.warm()
-        with contextlib.suppress(AttributeError):  # without glibc
+        with contextlib.suppress(AttributeError):  # no glibc
             ctypes.CDLL(None).malloc_trim(0)
         return {}, {}
 
@@ -121,7 +121,7 @@ class _Answers:
         return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
 
     def close(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        if (close := getattr(self._chunks, "close", None)) is not None:  # only a generator has one
+        if (close := getattr(self._chunks, "close", None)) is not None:  # generators have it
             close()
         self._chunks = iter(())
         return {}, {}

@@ -22,7 +22,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
 from wavenet.samplers.speculative import SpeculativeSampler
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 

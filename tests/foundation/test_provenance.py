@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,7 @@ def test_without_git_or_outside_of_a_repository_the_revision_is_unknown(tmp_path
     assert provenance.git_revision() == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance.git_revision() == "unknown"
+
+
+def test_the_checkout_is_the_folder_of_the_packages():
+    assert Path(__file__).resolve().parents[2] == provenance.CHECKOUT

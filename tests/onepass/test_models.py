@@ -18,7 +18,12 @@ from wavenet.data import audio
 def test_every_shipped_model_is_listed_with_its_card():
     listed = {model.name: model for model in onepass.list_models()}
     names = {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits", "shipped-emoji"}
-    names |= {"shipped-universal-teacher", "shipped-kathleen", "shipped-small"}
+    names |= {
+        "shipped-universal-teacher",
+        "shipped-speech-16k",
+        "shipped-kathleen",
+        "shipped-small",
+    }
     names |= {"shipped-digits-64", "shipped-digits-64-teacher", "shipped-upsample"}
     assert names <= set(listed)
     assert {model.makes for model in listed.values()} == {"sound", "images"}

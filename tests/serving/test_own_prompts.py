@@ -181,7 +181,7 @@ def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol)
             live = model("tokens").sample(9, 30, SEED, prefix=prefix)
             within = np.arange(30) < counts[:, np.newaxis]
             np.testing.assert_array_equal(whole, np.where(within, live, 0))
-            with pytest.raises(UserError, match="`prefix` must be given where `num_prefix`"):
+            with pytest.raises(UserError, match="`prefix` must be given if `num_prefix`"):
                 client.predict("tokens", without | {"num_prefix": [1]}, "prompted")
 
 

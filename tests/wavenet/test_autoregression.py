@@ -10,6 +10,7 @@ from vocoders import frames_of, vocoder_of
 
 import onepass
 from autoregressive.incremental import UnsupportedNetworkError
+from autoregressive.samplers import SAMPLERS
 from wavenet.density import Density
 from wavenet.samplers import Request, generate
 from wavenet.samplers.numba.sampler import loops_of
@@ -55,6 +56,19 @@ def test_the_derived_step_draws_the_sound_of_the_hand_written_one(kind):
     expected = drawn_by(network, "xla")
     assert len(np.unique(expected)) > 5
     np.testing.assert_array_equal(drawn(network, "cached"), expected)
+
+
+def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
+    network, heats = network_of("softmax, speakers", compute_dtype="float64"), [1.0, 0.3]
+    condition = sound_of(network)[2]
+
+    def sample(heat):
+        model = autoregressive(network)
+        return model.sample(BATCH, SAMPLES, SEED, condition, method="fixed-point", temperature=heat)
+
+    expected = [sample(heat)[row] for row, heat in enumerate(heats)]
+    monkeypatch.setitem(SAMPLERS, "fixed-point", None)  # by whole passes
+    np.testing.assert_array_equal(sample(heats), expected)
 
 
 @pytest.mark.parametrize("kind", VOCODERS)
@@ -117,7 +131,7 @@ def test_log_probabilities_are_those_of_the_density(kind):
 
 def test_a_network_with_a_context_stack_has_no_step_of_one_sample():
     model = autoregressive(network_of("mixture, context"))
-    with pytest.raises(UnsupportedNetworkError, match="context reads the sound in whole blocks"):
+    with pytest.raises(UnsupportedNetworkError, match="reads the sound in whole blocks"):
         model.sample(1, 16, 0, method="cached")
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import KINDS, SMALL, condition_of, levels_of, network_of
+from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, condition_of, levels_of, network_of
 
 from wavenet.config import WaveNetConfig
 from wavenet.density import Density
@@ -27,7 +27,7 @@ def gradient_at(network, at):
     return np.abs(tape.gradient(mixed, inputs).numpy())[0]
 
 
-@pytest.mark.parametrize("kind", FLOAT_KINDS)
+@pytest.mark.parametrize("kind", [*FLOAT_KINDS, WINDOWS])
 def test_output_ignores_present_and_future_samples(kind):
     assert (gradient_at(network_of(kind), AT)[AT:] == 0).all()
 
@@ -73,7 +73,7 @@ def test_every_layer_hears_the_condition(kind):
     assert all(np.abs(g).max() > 0 for g in tape.gradient(total, kernels))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, WINDOWS])
 def test_every_weight_gets_a_finite_gradient(kind):
     network = network_of(kind)
     levels = tf.constant(levels_of(network, 2, 80))
@@ -119,7 +119,7 @@ def test_initial_upsampling_interpolates_between_frame_centres():
     np.testing.assert_allclose(out, np.clip(centres, 0, 5), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["mixture", "mixture, context", "gaussian, frames"])
+@pytest.mark.parametrize("kind", ["mixture", "mixture, context", "gaussian, frames", WINDOWS])
 def test_log_prob_in_windows_equals_log_prob_of_the_whole(kind):
     network = network_of(kind)
     levels = levels_of(network, 1, 300)[0]
@@ -151,11 +151,30 @@ def test_bfloat16_stays_near_float32():
         ("residual_channels", 0, "`residual_channels` must be at least 1, got 0."),
         ("input_gain", 0.0, "`input_gain` must be positive, got 0.0."),
         ("levels", 1, "`levels` must be between 2 and"),
+        ("prediction_order", 4, "`prediction_windows` must be given together with"),
+        ("prediction_windows", (32,), "`prediction_windows` must be given together with"),
     ],
 )
 def test_impossible_networks_are_refused_by_name(field, value, rule):
     with pytest.raises(ValueError, match=rule):
         WaveNetConfig(**(SMALL | {field: value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("prediction_windows", (5,), "must be longer than `prediction_order`"),
+        ("prediction_block", 0, "`prediction_block` must be at least 1"),
+        ("front_width", 20, "`front_width` must be at most 19"),
+        ("input_gain", 2.0, "`input_gain` must be 1 with `prediction_windows`"),
+        ("linear_prediction", True, "`linear_prediction` must be False with"),
+        ("context_layers", 2, "`context_layers` must be 0 with"),
+        ("conditioner_units", 8, "`prediction_windows` must be"),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused_by_name(field, value, rule):
+    with pytest.raises(ValueError, match=rule):
+        WaveNetConfig(**(SMALL | ADAPTIVE | {field: value}))
 
 
 def test_missing_and_misshapen_conditions_are_refused():

@@ -6,7 +6,7 @@ import math
 import hostile_files
 import numpy as np
 import pytest
-from networks import network_of
+from networks import WINDOWS, network_of
 
 from compression import files
 from compression.conditionals import Coding, encode
@@ -15,7 +15,7 @@ from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 SPEAKERS = {"softmax, speakers": "two"}
 
@@ -43,7 +43,7 @@ def refused(call, *arguments, **options):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers"])
+@pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers", WINDOWS])
 def test_recordings_come_back_exactly_although_outputs_are_off(kind):
     model, draws = model_of(kind), np.random.default_rng(1)
     recordings = recordings_for(model)
@@ -57,6 +57,18 @@ def test_recordings_come_back_exactly_although_outputs_are_off(kind):
     ):
         np.testing.assert_array_equal(found, expected)
         assert found.dtype == expected.dtype
+
+
+def test_predictions_that_follow_the_sound_give_every_sample_back():
+    model, click = model_of(WINDOWS), np.where(np.arange(99) == 50, 9999, 0)
+    clipped = np.clip(60000 * np.sin(0.2 * np.arange(150)), -32768, 32767)
+    alternating, one = np.tile([32767, -32768], 60), [-5]
+    waves = [np.zeros(100), np.full(70, -32768), click, clipped, alternating, one]
+    recordings = [np.asarray(wave).astype(np.int16) for wave in waves]
+    for found, expected in zip(
+        model.decompress(model.compress(recordings)), recordings, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_stream_takes_the_bits_of_the_model():

@@ -30,7 +30,7 @@ from replicator.training import recipe as recipes
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import DataConfig
 
 COMMAND = ROOT / "onepass" / "__main__.py"

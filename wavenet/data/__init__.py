@@ -1,6 +1,6 @@
-"""Recordings: sound files, folders of them with their metadata, prepared corpora, random clips.
+"""Training data: sound files, folders with metadata, prepared corpora and random clips.
 
-Everything here is NumPy; `wavenet.data.pipeline` makes a tf.data pipeline of it.
+All of it uses only NumPy, except `wavenet.data.pipeline`, which creates tf.data pipelines.
 """
 
 from wavenet.data.batch_sampling import clip_source

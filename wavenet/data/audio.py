@@ -1,8 +1,8 @@
-"""Sound files, their levels, and the input of a lossless codec.
+"""Reading and writing of sound files, resampling, and levels in dB.
 
-A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] has the value `(2 s + 1) /
-65535`, so that level s + 32768 of 65536 is `2 level / 65535 - 1`: integer samples pass through a
-waveform, and through a likelihood over levels, without loss. Silence (s = 0) is 1/65535.
+A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] is represented by `(2 s + 1)
+/ 65535`. This equals `2 level / 65535 - 1` for the level s + 32768, so that 16-bit samples can be
+converted to waveforms and levels without loss. Silence (s = 0) is 1/65535.
 """
 
 import contextlib
@@ -20,29 +20,29 @@ from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-LOWEST_DB = -120.0  # dB, as which digital silence is reported
+LOWEST_DB = -120.0  # level that is reported for digital silence
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:
-    """Return int16 samples of a float waveform of any shape; values beyond [-1, 1] are clipped."""
+    """Convert a float waveform of any shape to int16 samples, clipping values beyond [-1, 1]."""
     samples = np.rint(np.asarray(waveform, np.float64) * 32767.5 - 0.5)
     return np.clip(samples, -32768, 32767).astype(np.int16)
 
 
 def from_int16(samples: np.ndarray) -> np.ndarray:
-    """Return the float32 waveform (2 s + 1) / 65535 of int16 samples; inverse of `to_int16`."""
+    """Convert int16 samples s to a float32 waveform (2 s + 1) / 65535; inverse of `to_int16`."""
     return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
 
 
 def read_sound(path: str | os.PathLike[str]) -> Sound:
-    """Read a file at its own sample rate, mixed to mono: the mean of its channels.
+    """Read a file at its stored sample rate and mix it to mono.
 
-    If the channels cancel each other, the loudest is taken (`Mixdown`).
+    The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`).
 
     Raises:
-      AudioError: the file is missing, empty, not sound, truncated (in formats that can tell), has
-        an impossible rate, or holds numbers that are not finite.
+      AudioError: If the file is missing, empty, not a sound file, truncated (in formats that allow
+        detection), has an implausible sample rate, or contains non-finite samples.
     """
     path = Path(path)
     blocks: list[np.ndarray] = []
@@ -53,7 +53,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
-    """Return float32 [samples * to_hz / from_hz], band-limited (soxr, very high quality)."""
+    """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz]."""
     if to_hz < 1:
         raise ValueError(f"`to_hz` must be at least 1, got {to_hz}.")
     if from_hz == to_hz:
@@ -62,10 +62,10 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read a sound file as a mono waveform, float32 [samples], resampled to a rate if one is given.
+    """Read a sound file as a mono waveform, float32 [samples], and optionally resample it.
 
     Raises:
-      AudioError: the file cannot be read, has no samples, or has samples that are not finite.
+      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
     """
     sound = read_sound(path)
     if sample_rate_hz is None:
@@ -96,13 +96,13 @@ def _pcm(waveform: np.ndarray) -> np.ndarray:
 
 
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
-    """Write 16-bit PCM, as `.wav` or `.flac` by the suffix; the file is complete or absent.
+    """Write a 16-bit WAV or FLAC file, depending on the suffix, atomically.
 
-    A floating-point waveform [samples] is clipped to [-1, 1]; int16 is stored exactly.
+    A floating-point waveform [samples] is clipped to [-1, 1]; int16 samples are stored exactly.
 
     Raises:
-      AudioError: the file cannot be written.
-      ValueError: the waveform is not [samples] of floats or int16.
+      AudioError: If the suffix is neither `.wav` nor `.flac`, or the file cannot be written.
+      ValueError: If the waveform is not one-dimensional, finite, and floating-point or int16.
     """
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
@@ -119,13 +119,13 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
 def writing(
     path: str | os.PathLike[str], sample_rate_hz: int
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends [samples] in [-1, 1] to a WAV file.
+    """Yield a function that appends samples in [-1, 1], [samples], to a WAV file.
 
-    The file appears when the block ends; a block that raises leaves none. Only the current piece is
-    kept in memory.
+    The file appears at the end of the `with` block, but not if the block raises an exception. Only
+    the current piece is kept in memory.
 
     Raises:
-      AudioError: the file cannot be written.
+      AudioError: If the file cannot be written.
     """
     try:
         with (
@@ -138,7 +138,7 @@ def writing(
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
-    """Return bits per sample of int16 [samples] in libsndfile's best FLAC, including the header."""
+    """Return the bits per sample of int16 [samples] in FLAC at libsndfile's best compression."""
     samples = np.asarray(samples)
     if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
         raise ValueError(f"`samples` must be int16 [samples], got {samples.dtype} {samples.shape}.")
@@ -146,25 +146,25 @@ def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def decibel(ratio: float) -> float:
-    """Return 20 log10(ratio) in dB, at least `LOWEST_DB`."""
+    """Convert an amplitude ratio to dB, 20 log10(ratio), but at least `LOWEST_DB`."""
     return max(LOWEST_DB, 20.0 * float(np.log10(max(ratio, 1e-30))))
 
 
 def peak_db(waveform: np.ndarray) -> float:
-    """Return the largest magnitude in dB re full scale."""
+    """Return the peak level in dB of full scale."""
     return decibel(float(np.max(np.abs(waveform))))
 
 
 def rms_db(waveform: np.ndarray) -> float:
-    """Return the root mean square in dB re full scale (a full-scale sine is -3.01 dB)."""
+    """Return the RMS level in dB of full scale (-3.01 dB for a full-scale sine)."""
     return decibel(float(np.sqrt(np.mean(np.square(waveform, dtype=np.float64)))))
 
 
 def clipped_share(waveform: np.ndarray) -> float:
-    """Return the share of the samples, in [0, 1], at full scale."""
+    """Return the share of samples that are at full scale, in [0, 1]."""
     return float(np.mean(np.abs(waveform) >= FULL_SCALE))
 
 
 def amplify(waveform: np.ndarray, gain_db: float) -> np.ndarray:
-    """Return the waveform times 10^(gain_db / 20), float32; nothing is clipped."""
+    """Multiply a waveform by 10^(gain_db / 20), without clipping; return float32."""
     return np.asarray(waveform, np.float32) * np.float32(10.0 ** (gain_db / 20.0))

@@ -1,7 +1,7 @@
-"""The clips of batch number n, a pure function of the seed and n: nothing has to be replayed.
+"""Random batches of clips; batch n is a pure function of the seed and n.
 
-The file uses only NumPy and imports nothing from this package, so that it can be copied to another
-machine, where `open_batches` draws exactly the batches drawn here.
+This module uses only NumPy and imports nothing from this package, so that it can be copied to
+another machine, where `open_batches` draws identical batches.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ NO_CHANNELS = np.zeros(0, np.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Random changes of a clip, drawn from the seed and the step.
+    """Random changes of a clip.
 
     Attributes:
-      gain_db: each clip, with its mel, is amplified by a gain of at most this many dB, up or down.
-      polarity: whether each clip is negated at random.
-      bands: channels of a frame that are mel bands.
-      silence: natural logarithm of these bands' floor; the bands are `above_silence`.
+      gain_db: maximum absolute value of a clip's random gain in dB; mel frames change accordingly.
+      polarity: whether to negate each clip with probability 1/2.
+      bands: number of mel bands, which are the first channels of a frame.
+      silence: natural logarithm of the bands' floor; frames contain results of `above_silence`.
     """
 
     gain_db: float
@@ -34,19 +34,19 @@ class Augmentation:
 
 @dataclasses.dataclass(frozen=True)
 class ClipSource:
-    """Recordings to draw clips from.
+    """Recordings from which clips are drawn.
 
     Attributes:
-      waveforms: int16 [samples] each.
-      frames: float32 [frames, channels] each, or none at all.
-      padding: float32 [channels], the frame beyond a recording's end.
-      speakers: int32 [recordings].
-      ends: int64 [recordings], cumulative number of clip starts.
-      hop_samples: distance between possible clip starts, in samples (1 without frames).
-      left_samples: number of true past samples in front of every clip, which the mask leaves out.
-      side_frames: number of further frames on either side of past and clip, for a conditioner that
-        reads neighbours.
-      augmentation: random changes of the clips; None for no changes.
+      waveforms: samples of each recording, int16 [samples].
+      frames: conditioning frames of each recording, float32 [frames, channels]; empty for none.
+      padding: the frame beyond the ends of a recording, float32 [channels].
+      speakers: speaker number of each recording, int32 [recordings].
+      ends: cumulative number of possible clip starts, int64 [recordings].
+      clip_samples: length of a clip in samples.
+      hop_samples: distance between possible clip starts in samples; 1 without frames.
+      left_samples: number of samples before each clip that are included but masked out.
+      side_frames: number of additional frames on either side, as context for a conditioner.
+      augmentation: random changes of the clips, or None.
     """
 
     waveforms: Sequence[np.ndarray]
@@ -73,10 +73,10 @@ def clip_source(
     side_frames: int = 0,
     augmentation: Augmentation | None = None,
 ) -> ClipSource:
-    """Return a `ClipSource` whose starts are the multiples of hop_samples, all equally likely.
+    """Return a `ClipSource` in which clips start at multiples of `hop_samples`, equally likely.
 
-    The arguments are its attributes. clip_samples and left_samples are multiples of hop_samples; a
-    waveform shorter than a clip has one start, its beginning.
+    The arguments are the attributes of `ClipSource`. `clip_samples` and `left_samples` must be
+    multiples of `hop_samples`. A recording shorter than a clip has one start, at its beginning.
     """
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
@@ -105,10 +105,10 @@ def clip_source(
 
 
 def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
-    """Return (recording, first sample) of each clip of batch `step`.
+    """Return (index of the recording, first sample) for each clip of batch `step`.
 
-    Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks the start numbered
-    floor(word * starts / 2^64) among those of all recordings in turn.
+    Word i of Philox-4x64 (Salmon et al. 2011) with the key (seed, step) selects clip start number
+    floor(word * starts / 2^64), where the starts of all recordings are numbered consecutively.
     """
     total = int(source.ends[-1])
     key = np.array([seed % 2**64, step], np.uint64)
@@ -124,7 +124,7 @@ def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> li
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
 
-    Silence comes before a recording's first sample, as it does when a sampler starts.
+    A recording is preceded by zeros, as in sampling.
     """
     left = source.left_samples
     first = max(0, start - left)
@@ -150,14 +150,14 @@ def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
 def _augmented(
     source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows: slice
 ) -> dict[str, np.ndarray]:
-    """Return the batch with random gains and polarities, drawn with a separate key."""
+    """Return the batch after random changes of gain and polarity, drawn with a separate key."""
     wanted = source.augmentation
     if wanted is None:
         return result
     key = np.array([(seed + 0x9E3779B97F4A7C15) % 2**64, step], np.uint64)
     words = np.random.Philox(key=key).random_raw(2 * rows.stop).reshape(-1, 2)[rows]
     gain_db = wanted.gain_db * (2.0 * (words[:, 0] / 2.0**64) - 1.0)
-    # No clip is amplified beyond full scale.
+    # Limit the gain so that no clip exceeds full scale.
     peaks = np.maximum(np.abs(result["waveform"]).max(1), 1e-4)
     gain = np.minimum(10.0 ** (gain_db / 20.0), 0.99 / peaks)
     sign = np.where(wanted.polarity & (words[:, 1] >> np.uint64(63) == 1), -1.0, 1.0)
@@ -181,12 +181,12 @@ def batch(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Return batch `step` of the endless sequence of a seed, or one of `num_shards` equal parts.
+    """Return batch `step` of a seed's endless sequence, or one of `num_shards` equal parts of it.
 
     Returns:
-      "waveform" and "mask" (1 inside the recording, 0 in the true past), float32 [rows,
-      left_samples + clip_samples]; "speaker", int32 [rows]; with frames, "frames", float32 [rows,
-      frames of those samples + 2 side_frames, channels].
+      "waveform" and "mask" (1 in the clip, 0 in padding and in the preceding samples), float32
+      [rows, left_samples + clip_samples]; "speaker", int32 [rows]; with frames also "frames",
+      float32 [rows, (left_samples + clip_samples) / hop_samples + 2 side_frames, channels].
     """
     if batch_size < 1 or batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
@@ -208,11 +208,12 @@ def batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, for a file of `corpus_export.export_npz`.
+    """Return a function from a step to its batch, for a file from `corpus_export.export_npz`.
 
     Args:
       folder: the folder of the file.
-      settings: "file", its name; "split", "clip_samples", "batch_size", "seed".
+      settings: the name of the "file", and "split", "clip_samples", "batch_size", "seed"; optional
+        are "left_samples", "side_frames" and "augmentation".
     """
     split = settings["split"]
     with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:

@@ -1,4 +1,4 @@
-"""Batches of clips of a corpus's train split, for TensorFlow and for a machine without it."""
+"""Training batches of clips, for TensorFlow and for machines without it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from wavenet.data.corpus import Corpus
 from wavenet.data.corpus_export import export_npz
 from wavenet.data.pipeline import ALONE, ClipContext, clips
 
-CLIPS = "clips.npz"  # the file of the clips in an exported folder
+CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipBatches:
-    """The batches of a run, each a function of only the seed and the step.
+    """The training batches of a corpus, each a pure function of the seed and the step.
 
     Attributes:
       corpus: the recordings.
-      clip_samples: length of a clip.
-      batch_size: number of clips in a batch.
-      seed: seed of the choice of clips.
+      clip_samples: length of a clip in samples.
+      batch_size: number of clips per batch.
+      seed: random seed of the choice of clips.
       features: the features in "frames".
-      around: past, neighbouring frames and augmentation of a clip.
-      encode: function from a waveform to its levels, which batches then have; None: no levels.
+      around: settings for the past, neighbouring frames and augmentation of a clip.
+      encode: function from waveforms to levels, which adds "levels" to a batch, or None.
     """
 
     corpus: Corpus
@@ -40,7 +40,7 @@ class ClipBatches:
     def __call__(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Return the batches from `start_step` on, or one of `num_shards` equal parts of each."""
+        """Return the batches starting at `start_step`, or one of `num_shards` parts of each."""
         return clips(
             self.corpus,
             "train",

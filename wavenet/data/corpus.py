@@ -1,4 +1,4 @@
-"""Recordings at one sample rate and level with their frames, ready for training."""
+"""Preparation of recordings for training: sample rate, level and conditioning frames."""
 
 import dataclasses
 import hashlib
@@ -29,14 +29,15 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.erro
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A recording, ready for training.
+    """A recording that was prepared for training.
 
     Attributes:
-      waveform: int16 [samples] at the corpus's rate and level.
-      mel: float32 [frames, bands], in the convention's logarithm; zero columns without a
-        convention.
-      f0_hz: float32 [frames], 0 where unvoiced; zero frames without a convention.
-      speaker: an index into the corpus's speakers.
+      name: path of the file relative to the scanned folder.
+      text: the transcript, or "".
+      speaker: index into the corpus's speakers.
+      waveform: int16 [samples], at the corpus's sample rate and after the gain.
+      mel: log-mel spectrogram, float32 [frames, bands]; empty without a convention.
+      f0_hz: float32 [frames], 0 if unvoiced; empty without a convention.
     """
 
     name: str
@@ -49,13 +50,18 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """All prepared recordings, in memory: about 3.3 bytes per sample with 80 bands, hop 256.
+    """The prepared recordings, in memory (about 3.3 bytes per sample with 80 bands and hop 256).
 
     Attributes:
-      splits: recordings by "train" and "dev".
-      speakers: names of the speakers; the first num_train_speakers are those of train.
-      gain_db: gain of every recording whose peak it keeps within full scale.
-      notes: lines for the user about the gain, such as which recordings get less of it.
+      sample_rate_hz: sample rate of the waveforms in Hz.
+      splits: the recordings of "train" and "dev".
+      speakers: speaker names; the first `num_train_speakers` of them are in train.
+      num_train_speakers: number of speakers in train.
+      gain_db: gain in dB that was applied to each recording, except that a lower gain was applied
+        where the peak would exceed full scale.
+      mel: convention of the mel frames, or None.
+      pitch: convention of the pitch frames, or None.
+      notes: lines of text for the user about the gain.
     """
 
     sample_rate_hz: int
@@ -69,18 +75,15 @@ class Corpus:
 
     @property
     def hop_samples(self) -> int:
-        """Samples per frame; 1 if there are no frames."""
+        """Hop length of the frames in samples; 1 if there are no frames."""
         convention = self.mel or self.pitch
         return convention.hop_samples if convention else 1
 
 
 def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return one gain for a whole corpus, in dB to two places, and notes about it.
+    """Return the gain of a corpus in dB, rounded to two digits, and notes about it.
 
-    The gain brings the median level of train to level_db. A recording whose peak it would bring
-    above full scale gets less (`prepare`), so that one loud recording does not decide for all.
-
-    The level is the RMS in dB re full scale; None keeps the stored level (gain 0).
+    The gain brings the median RMS of train to `level_db`, in dB of full scale; None: no gain.
     """
     if level_db is None:
         return 0.0, []
@@ -93,13 +96,13 @@ def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, l
 
 
 def _own_gain_db(recording: Recording, gain_db: float) -> float:
-    """Return a recording's gain, in dB to two places: the corpus's, or less if it is loud."""
+    """Return a recording's gain in dB: the corpus's, or less to keep the peak below full scale."""
     most_db = below_full_scale_db(recording.measured.peak_db)
     return gain_db if gain_db <= most_db else math.floor(100.0 * most_db) / 100.0
 
 
 def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
-    """Return a line that names the recordings that get less than the gain, if there are any."""
+    """Return a line of text that names the recordings with a lower gain, if there are any."""
     loud = [shown(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
     if not loud:
         return []
@@ -114,7 +117,7 @@ def _speakers(report: ScanReport) -> tuple[tuple[str, ...], int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Recipe:
-    """Everything that a recording's prepared arrays depend on, besides its sound."""
+    """All settings that a recording's prepared arrays depend on."""
 
     sample_rate_hz: int
     gain_db: float
@@ -123,13 +126,13 @@ class _Recipe:
     speed: float = 1.0
 
     def of(self, recording: Recording) -> "_Recipe":
-        """Return the recipe with the recording's own gain."""
+        """Return the recipe with the gain of a recording."""
         return dataclasses.replace(self, gain_db=_own_gain_db(recording, self.gain_db))
 
     def cache_name(self, recording: Recording) -> str:
         fields = dataclasses.asdict(self)
         if self.speed == 1.0:
-            del fields["speed"]  # as before there were speeds
+            del fields["speed"]  # keeps the names of caches from before this setting existed
         values = [VERSION, recording.measured.digest, fields]
         text = json.dumps(values, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest() + ".npz"
@@ -155,7 +158,7 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
 
 
 def _cached(path: Path) -> dict[str, np.ndarray] | None:
-    """Return the content of a file, or None if it is missing or damaged (npz has checksums)."""
+    """Return the content of a cache file, or None if it is missing, unreadable or damaged."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in ("waveform", "mel", "f0_hz")}
@@ -164,10 +167,10 @@ def _cached(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file, complete or not at all.
+    """Write an npz file atomically.
 
     Raises:
-      DataError: the file cannot be written.
+      DataError: If the file cannot be written.
     """
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -215,7 +218,7 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
 def _wanted(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
-    """Return every recording with its recipe; those of train again for each further speed."""
+    """Return every recording with its recipe, and training recordings again for each speed."""
     others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
     wanted = [(r, recipe.of(r)) for r in report.recordings]
     return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
@@ -231,24 +234,24 @@ def prepare(
     speeds: Sequence[float] = (),
     cache_folder: str | os.PathLike[str] | None = None,
 ) -> Corpus:
-    """Return the recordings of a scan at report.sample_rate_hz, with frames, as a `Corpus`.
+    """Read the recordings of a scan, resample and amplify them, and compute their frames.
 
     Args:
       report: the recordings to use, from `scan`.
-      mel: convention of the mel frames; None computes none. Shares rate and hop with `pitch`.
-      pitch: convention of the pitch frames; None computes none.
-      level_db: RMS to which the median recording of train is brought, in dB of full scale; None:
-        recordings keep their stored level.
-      gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
-        bring above full scale gets less.
-      speeds: factors of speed; for each, every recording of train is added again with this speed,
-        which changes pitch and pace together.
-      cache_folder: folder for computed arrays, by sound, conventions and gain; a damaged file is
-        computed again. None: nothing is kept.
+      mel: convention of the mel frames; None: no mel frames.
+      pitch: convention of the pitch frames; None: no pitch frames. If both conventions are given,
+        they must have the same sample rate and hop length.
+      level_db: RMS in dB of full scale to which the median training recording is amplified; None:
+        no gain.
+      gain_db: a fixed gain in dB, which overrides `level_db`. In either case a recording gets a
+        lower gain if its peak would exceed full scale.
+      speeds: speed factors; for each, every training recording is added once more at this speed,
+        which changes pitch and tempo together.
+      cache_folder: folder in which computed arrays are cached; None: no cache.
 
     Raises:
-      DataError: the cache cannot be written, for example because the disk is full.
-      AudioError: the file of a recording has disappeared.
+      DataError: If the cache cannot be written, for example because the disk is full.
+      AudioError: If the file of a recording has disappeared.
     """
     notes: list[str] = []
     if gain_db is None:
@@ -286,7 +289,7 @@ def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
     """Return the recordings of a split.
 
     Raises:
-      ValueError: the split is unknown or empty.
+      ValueError: If the split is unknown or empty.
     """
     if not corpus.splits.get(split):
         full = [name for name, members in corpus.splits.items() if members]
@@ -295,7 +298,7 @@ def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
 
 
 def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndarray:
-    """Return one feature [frames, channels]; without a recording, one frame of digital silence."""
+    """Return a feature [frames, channels] of a recording; None: one frame of digital silence."""
     if feature == "mel" and corpus.mel:
         silent = np.full((1, corpus.mel.bands), corpus.mel.silence, np.float32)
         return above_silence(prepared.mel if prepared else silent, corpus.mel)
@@ -307,15 +310,15 @@ def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndar
 
 
 def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np.ndarray:
-    """Return "mel" and "f0" next to each other in the order given, float32 [frames, channels].
+    """Return a recording's features concatenated in the given order, float32 [frames, channels].
 
-    The bands are `above_silence`, F0 the two columns of `log_f0_features`; both are 0 in silence.
+    "mel" is the result of `above_silence`, "f0" the two columns of `log_f0_features`.
     """
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 
 
 def silent_frame(corpus: Corpus, features: Sequence[str]) -> np.ndarray:
-    """Return the frame of digital silence, float32 [channels], for positions beyond a recording."""
+    """Return a frame of digital silence, which pads recordings, float32 [channels]."""
     columns = [_columns(corpus, feature, None)[0] for feature in features]
     return np.concatenate(columns).astype(np.float32)
 
@@ -323,11 +326,11 @@ def silent_frame(corpus: Corpus, features: Sequence[str]) -> np.ndarray:
 def full_recordings(
     corpus: Corpus, split: str, features: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yield every recording of a split in full, by name.
+    """Yield every recording of a split in full, as a dict.
 
     Yields:
-      "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker", an
-      int; with features, "frames", float32 [frames, channels].
+      "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker", int;
+      and, with features, "frames", float32 [frames, channels].
     """
     for prepared in recordings_of(corpus, split):
         item: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Export of a corpus as one npz file, for a trainer without TensorFlow."""
+"""Export of a corpus to an npz file, for training without TensorFlow."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from wavenet.data.corpus import Corpus, frames_of, silent_frame, write_arrays
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrays concatenated, and the start of each, int64 [arrays + 1]."""
+    """Return the concatenated arrays, and the offset of each array, int64 [arrays + 1]."""
     lengths = [len(array) for array in arrays]
     return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -32,16 +32,16 @@ def _description(corpus: Corpus, features: Sequence[str]) -> str:
 
 
 def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[str] = ()) -> None:
-    """Write the corpus as one npz file for a trainer without TensorFlow.
+    """Write a corpus to one npz file, from which `batch_sampling.open_batches` draws batches.
 
-    For each split that has recordings: `SPLIT_waveform` int16 [all samples] and `SPLIT_offsets`
-    int64 [recordings + 1], recording i being waveform[offsets[i]:offsets[i + 1]]; `SPLIT_speaker`
-    int32 [recordings]; `SPLIT_names`; with features, `SPLIT_frames` float32 [all frames, channels]
-    and `SPLIT_frame_offsets`. Besides, `silent_frame` float32 [channels] and `description`, JSON.
-    `batch_sampling.clip_source` over these arrays gives the batches of `pipeline.clips`.
+    Each split with recordings has `SPLIT_waveform` int16 [all samples] and `SPLIT_offsets` int64
+    [recordings + 1], where recording i is waveform[offsets[i]:offsets[i + 1]]; `SPLIT_speaker`
+    int32 [recordings]; `SPLIT_names`; and, with features, `SPLIT_frames` float32 [all frames,
+    channels] and `SPLIT_frame_offsets`. The file also contains `description`, in JSON, and, with
+    features, `silent_frame` float32 [channels].
 
     Raises:
-      DataError: the file cannot be written.
+      DataError: If the file cannot be written.
     """
     arrays = {"description": np.array(_description(corpus, features))}
     if features:

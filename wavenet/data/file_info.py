@@ -1,4 +1,4 @@
-"""Length, rate, level and digest of a sound file, cached between runs."""
+"""Length, sample rate, level and digest of sound files, cached between runs."""
 
 import dataclasses
 import hashlib
@@ -16,18 +16,19 @@ VERSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """Properties of a decoded file; equal sounds have equal digests.
+    """Properties of a decoded sound file.
 
     Attributes:
-      samples: number of samples per channel, at the stored rate.
-      peak_db: largest magnitude of the mono mix, in dB of full scale.
-      rms_db: root mean square of the mono mix, in dB of full scale.
-      clipped_share: share of all samples, of all channels, at full scale, in [0, 1].
-      cancelled: whether the channels cancel each other, so that the loudest of them is used instead
-        of the mix.
-      missing_samples: number of samples per channel that the header promises but the file does not
-        hold.
-      unread_bytes: number of bytes after the sound that its header does not account for.
+      sample_rate_hz: stored sample rate in Hz.
+      channels: number of channels.
+      samples: number of samples per channel, at the stored sample rate.
+      peak_db: peak level of the mono mix, in dB of full scale.
+      rms_db: RMS level of the mono mix, in dB of full scale.
+      clipped_share: share of samples, over all channels, at full scale, in [0, 1].
+      digest: hash of sample rate and mono samples, equal for equal sounds.
+      cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
+      missing_samples: number of samples per channel that are announced by the header but missing.
+      unread_bytes: number of bytes after the sound that the header does not account for.
     """
 
     sample_rate_hz: int
@@ -43,15 +44,15 @@ class FileInfo:
 
     @property
     def seconds(self) -> float:
-        """The length in seconds."""
+        """Duration in seconds."""
         return self.samples / self.sample_rate_hz
 
 
 def read_info(path: Path) -> FileInfo:
-    """Return the properties of one file.
+    """Decode a sound file and return its properties.
 
     Raises:
-      AudioError: the file cannot be read, has no samples, or has samples that are not finite.
+      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
     """
     sound = audio.read_sound(path)
     digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
@@ -71,7 +72,7 @@ def read_info(path: Path) -> FileInfo:
 
 
 def cache_key(path: Path) -> str:
-    """Return the cache key of a file: its path, size and modification time."""
+    """Return a hash of a file's path, size and modification time; "" if the file is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -80,8 +81,8 @@ def cache_key(path: Path) -> str:
     return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def load(cache_folder: Path | None) -> dict[str, FileInfo]:
-    """Return the cached properties by key; {} if the cache is missing or damaged."""
+def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
+    """Return the cached properties by cache key; {} if the cache is missing or damaged."""
     if cache_folder is None:
         return {}
     try:
@@ -91,11 +92,11 @@ def load(cache_folder: Path | None) -> dict[str, FileInfo]:
         return {}
 
 
-def save(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
-    """Write the cache.
+def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
+    """Write properties by cache key to the cache, if there is a cache folder.
 
     Raises:
-      OSError: the folder cannot be written.
+      OSError: If the folder cannot be written.
     """
     if cache_folder is None:
         return

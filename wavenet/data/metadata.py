@@ -1,4 +1,4 @@
-"""Tables of texts, speakers and splits of recordings."""
+"""Tables that list the texts, speakers and splits of recordings."""
 
 import csv
 import dataclasses
@@ -8,16 +8,12 @@ from pathlib import Path, PurePosixPath
 from foundation.folders import shown, some
 
 SPLITS = ("train", "dev")
-LJ_SPEECH = "metadata.csv"  # of LJ Speech and of data sets in its format
+LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its format
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of one recording in a table.
-
-    Attributes:
-      split: "train" or "dev", from the table's name, or "".
-    """
+    """A recording's row in a table; `split` is "train" or "dev" by the table's name, or ""."""
 
     table: str
     file: str
@@ -28,7 +24,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """All rows of a folder's tables, including split tables, and notes about unreadable ones."""
+    """The rows of a folder's tables, the splits with a table, and notes about unusable tables."""
 
     rows: tuple[Row, ...]
     splits: frozenset[str]
@@ -50,7 +46,7 @@ def _rows(path: Path) -> list[Row] | None:
 
 
 def _lj_speech_rows(path: Path) -> list[Row] | None:
-    """Return the rows of lines `file|text` or `file|text|normalised text`; None without any."""
+    """Read lines `file|text` or `file|text|normalised text`; return None for any other format."""
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.strip()]
     if not cells or any(len(each) < 2 for each in cells):
@@ -63,12 +59,12 @@ def _lj_speech_rows(path: Path) -> list[Row] | None:
 
 
 def read_tables(folder: Path) -> Tables:
-    """Read every `*.tsv` in the folder that has a `file` column, and LJ Speech's table.
+    """Read every `*.tsv` with a column `file` in a folder, and `metadata.csv` as in LJ Speech.
 
-    The first line of a `*.tsv` is the header; `text` and `speaker` columns are optional, others are
-    ignored. `train.tsv` and `dev.tsv` also give the split. `metadata.csv` has no header: lines
-    `file|text|normalised text`, of which the last field is taken. An unreadable table becomes a
-    note.
+    The first line of a `*.tsv` is the header; the columns `text` and `speaker` are optional, and
+    other columns are ignored. `train.tsv` and `dev.tsv` also define the split. `metadata.csv` has
+    no header; of its lines `file|text|normalised text` the last field is used. Tables that cannot
+    be read are ignored with a note.
     """
     rows: list[Row] = []
     splits, notes = set(), []
@@ -90,11 +86,11 @@ def read_tables(folder: Path) -> Tables:
 
 
 def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
-    """Return the row of each recording by name, rows without a recording, and notes.
+    """Return each recording's row by name, the rows without a recording, and notes.
 
-    Several rows of one recording complement each other. If they contradict each other, the last one
-    counts, with a note. Names are relative to the folder. Rows of `train.tsv` may omit the folder
-    `train/` of their files, likewise for `dev.tsv`; those of `metadata.csv` omit folder and suffix.
+    Multiple rows of a recording are merged; where they contradict each other, the last row wins,
+    with a note. Names are relative to the folder. `train.tsv` may omit the folder `train/` in its
+    rows, and `dev.tsv` the folder `dev/`; `metadata.csv` omits folder and suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []
@@ -120,7 +116,7 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
 
 
 def _contradicts(earlier: Row | None, row: Row) -> bool:
-    """Return whether two rows of a recording name different texts or speakers."""
+    """Return whether two rows of a recording have different texts or speakers."""
     pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
     return any(one and other and one != other for one, other in pairs)
 
@@ -128,7 +124,7 @@ def _contradicts(earlier: Row | None, row: Row) -> bool:
 def _keep(matched: dict[str, Row], name: str, row: Row) -> None:
     earlier: Mapping[str, str] = dataclasses.asdict(matched[name]) if name in matched else {}
     text, speaker = row.text or earlier.get("text", ""), row.speaker or earlier.get("speaker", "")
-    # A file in both tables is for evaluation: it must not be trained on.
+    # A file in both splits is assigned to dev, so that dev recordings are not trained on.
     either = (row.split, earlier.get("split", ""))
     split = "dev" if "dev" in either else row.split or either[1]
     matched[name] = dataclasses.replace(row, text=text, speaker=speaker, split=split)

@@ -1,4 +1,4 @@
-"""Clips of a corpus as an endless, restartable tf.data pipeline."""
+"""An endless, restartable tf.data pipeline of clips from a corpus."""
 
 import dataclasses
 import functools
@@ -18,7 +18,10 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ClipContext:
-    """The past, the neighbouring frames and the augmentation with which clips are drawn."""
+    """Settings for the past, the neighbouring frames and the augmentation of clips.
+
+    The fields have the same meaning as in `ClipSource` and `Augmentation`.
+    """
 
     left_samples: int = 0
     side_frames: int = 0
@@ -26,7 +29,7 @@ class ClipContext:
     polarity: bool = False
 
     def augmentation(self, corpus: Corpus, features: Sequence[str]) -> Augmentation | None:
-        """Return the `Augmentation` for a `ClipSource`; None if nothing is changed."""
+        """Return the `Augmentation` of a corpus's clips, or None if it changes nothing."""
         if not (self.gain_db or self.polarity):
             return None
         if corpus.mel is None or "mel" not in features:
@@ -46,7 +49,7 @@ def source_of(
     features: Sequence[str] = ("mel",),
     clip_context: ClipContext = ALONE,
 ) -> ClipSource:
-    """Return the `ClipSource` of a split; with features, clips start on whole frames."""
+    """Return the `ClipSource` of a split; with features, clips start at frame boundaries."""
     around: dict[str, Any] = {
         "left_samples": clip_context.left_samples,
         "side_frames": clip_context.side_frames,
@@ -81,18 +84,16 @@ def clips(
     num_shards: int = 1,
     clip_context: ClipContext = ALONE,
 ) -> tf.data.Dataset:
-    """Return an endless dataset of batches of clips, every clip of the split equally likely.
+    """Return an endless dataset of batches of clips, in which all clips are equally likely.
 
-    Batch n depends only on the corpus, the arguments and n: a dataset started at `start_step`
-    exactly continues one started at 0, at no cost. Features are "mel" and "f0", next to each other
-    in "frames"; `encode`, a function from waveform to levels, adds "levels"; a shard is an equal
-    part of each batch's rows.
+    Batch n depends only on the corpus, the arguments and n, so that a dataset can start at any
+    `start_step` without replaying. A shard contains an equal part of each batch's rows.
 
     Yields:
-      "waveform" float32 [batch, left_samples + clip_samples]; "mask", of the same shape, 1 inside
-      the recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames"
-      float32 [batch, frames of those samples + 2 side_frames, channels], the silent frame in
-      padding; with encode, "levels" int32, of the waveform's shape.
+      A dict with "waveform", float32 [batch, left_samples + clip_samples]; "mask", with the same
+      shape, 1 in the clip and 0 in padding and in the preceding samples; "speaker", int32 [batch];
+      with features ("mel", "f0") also "frames", float32 [batch, frames + 2 side_frames, channels],
+      padded with silent frames; with `encode` also "levels", int32 with the waveform's shape.
     """
     source = source_of(corpus, split, clip_samples, features, clip_context)
     made = functools.partial(

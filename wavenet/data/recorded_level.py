@@ -1,7 +1,7 @@
-"""The level of a recording: changed to the model's for the frames, and restored in the sound.
+"""Conversion between the level of a recording and the level of a model's training data.
 
-A model is trained on recordings at one level, and its sounds have that level too; divided by the
-recording's gain, they are as loud as the recording.
+A recording is brought to the model's level to compute frames. Sounds that the model generates from
+them have the model's level, and are brought back to the recording's level.
 """
 
 from collections.abc import Mapping
@@ -12,56 +12,54 @@ import numpy as np
 from wavenet.data.audio import amplify, peak_db, rms_db
 from wavenet.features.frames_in_pieces import FramesInPieces
 
-HEADROOM_DB = 0.3  # of a peak below full scale: what resampling may add to it
-NEAR_DB = 6.0  # about how far the recordings of one training set lie from their median
-SILENCE_DB = -80.0  # RMS below which there is no voice to be brought to a level
-KNEE = 0.95  # of full scale, above which peaks are compressed
+HEADROOM_DB = 0.3  # margin below full scale, since resampling can raise peaks
+NEAR_DB = 6.0  # typical distance of a training recording's level from the median
+SILENCE_DB = -80.0  # recordings with a lower RMS are treated as silent
+KNEE = 0.95  # amplitude above which peaks are compressed
 
 
 class RecordedFrames(np.ndarray):
-    """Frames of a recording, float32 [frames, channels], with its gain, `gain_db`.
+    """Frames of a recording, float32 [frames, channels], with the applied gain `gain_db`.
 
-    Frames that were drawn with the detail of recordings also belong to this class, with a gain of
-    0: a student refines the sounds of both by default. A sound that a model generates from them has
-    the recording's level. `np.asarray` turns them into plain frames, whose sound has the model's
-    level.
+    Sounds generated from these frames have the recording's level; sounds generated from plain
+    arrays (`np.asarray`) have the model's level. Frames that a model draws with the detail of
+    recordings also have this type, with a gain of 0; students refine sounds from either by default.
     """
 
     gain_db = 0.0
 
     def __array_finalize__(self, origin: Any) -> None:
-        """Keep the gain in a slice."""
+        """Copy the gain to slices and views."""
         self.gain_db = getattr(origin, "gain_db", 0.0)
 
 
 def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
-    """Return the frames of a recording that was amplified by `gain_db`."""
+    """Return frames as `RecordedFrames` of a recording that was amplified by `gain_db`."""
     made = np.asarray(frames, np.float32).view(RecordedFrames)
     made.gain_db = float(gain_db)
     return made
 
 
 def is_recorded(condition: Any) -> bool:
-    """Return whether frames come from a recording, or were drawn with the detail of one."""
+    """Return whether frames come from a recording, or were drawn with the detail of recordings."""
     return isinstance(condition, RecordedFrames | FramesInPieces)
 
 
 def gain_of(condition: Any) -> float:
-    """Return the gain of the recording that frames come from, in dB; 0 for plain frames."""
+    """Return the gain in dB that was applied to the frames' recording; 0 for plain frames."""
     return getattr(condition, "gain_db", 0.0)
 
 
 def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) -> float:
-    """Return the gain that brings a recording to a model's level, in dB.
+    """Return the gain in dB that brings a recording to a model's level.
 
-    It is the gain of the training recordings if the recording is about as loud as they are; else
-    the gain that brings its RMS within `NEAR_DB` of theirs. No peak is amplified above full scale.
+    It is the gain of the training recordings, adjusted if necessary so that the RMS is within
+    `NEAR_DB` of theirs and the peak is not amplified above full scale.
 
     Args:
-      waveform: float [samples], as stored.
-      gain_db: gain of the recordings that the model was trained on, in dB.
-      level_db: RMS of the recordings that the model was trained on, in dB of full scale, after the
-        gain; None if it is unknown.
+      waveform: float [samples], at its stored level.
+      gain_db: gain that was applied to the training recordings, in dB.
+      level_db: RMS of the training recordings after the gain, in dB of full scale; None if unknown.
     """
     return gain_of_levels_db(rms_db(waveform), peak_db(waveform), gain_db, level_db)
 
@@ -69,7 +67,7 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
 def gain_of_levels_db(
     stored_db: float, peak: float, gain_db: float, level_db: float | None
 ) -> float:
-    """Return the gain of `level_gain_db` for a recording with this RMS and this peak, in dB."""
+    """Return `level_gain_db` for a recording with RMS `stored_db` and peak `peak`, in dB."""
     if level_db is not None and stored_db > SILENCE_DB:
         near = (level_db - NEAR_DB - stored_db, level_db + NEAR_DB - stored_db)
         gain_db = float(np.clip(gain_db, *near))
@@ -77,21 +75,21 @@ def gain_of_levels_db(
 
 
 def below_full_scale_db(peak: float) -> float:
-    """Return the largest gain in dB that keeps a peak below full scale; at least 0."""
+    """Return the largest gain in dB that keeps a peak (in dB) below full scale, at least 0."""
     return max(0.0, -HEADROOM_DB - peak)
 
 
 def level_of(spec: Mapping[str, Any]) -> float | None:
-    """Return a model.json's `level_db` for `level_gain_db`: as measured, or else as intended."""
+    """Return the measured `level_db` in a model.json, or else the configured one, or None."""
     data = spec.get("config", {}).get("data") or {}
     return spec.get("level_db", data.get("level_db"))
 
 
 def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
-    """Return a model's sound at the level of a recording that was amplified by `gain_db`.
+    """Undo the gain `gain_db` of a recording in a model's sound.
 
-    Peaks beyond full scale are compressed to stay below it, sample by sample, so that a sound does
-    not depend on its chunks.
+    Peaks are compressed to stay below full scale. This is done sample by sample, so that the result
+    does not depend on the chunk length.
     """
     if not gain_db:
         return sound
@@ -100,7 +98,7 @@ def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
 
 
 def bent(waveform: np.ndarray) -> np.ndarray:
-    """Return the waveform with all above `KNEE` smoothly compressed to stay below full scale."""
+    """Compress amplitudes above `KNEE` smoothly, so that they stay below full scale."""
     size = np.abs(waveform)
     above = KNEE + (1.0 - KNEE) * np.tanh((size - KNEE) / (1.0 - KNEE))
     return np.where(size > KNEE, np.sign(waveform) * above, waveform).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A recording of any length at one rate, read from its file repeatedly and never held whole."""
+"""A recording of any length, read block by block and never completely in memory."""
 
 import functools
 from collections.abc import Iterator
@@ -11,27 +11,24 @@ from wavenet.data.audio import decibel
 from wavenet.data.sound_file import AudioError
 from wavenet.data.sound_properties import mono_blocks, properties
 
-SUMMED = 1 << 18  # samples, whose squares are added at once
+SUMMED = 1 << 18  # maximum number of samples whose squares are added at once
 
 
 class RecordingInPieces:
-    """A sound file, resampled to `rate_hz` and mixed to mono as `audio.read` does.
+    """A sound file that is read in blocks, mixed to mono and resampled as in `audio.read`.
 
     Attributes:
-      file: properties of the sound as it is stored.
-      samples: number of samples after resampling, at `rate_hz`.
-      peak_db: largest magnitude of the resampled sound, in dB of full scale.
+      rate_hz: sample rate after resampling in Hz.
+      file: properties of the stored sound.
+      samples: number of samples after resampling.
+      peak_db: peak level after resampling, in dB of full scale.
     """
 
     def __init__(self, path: Path, rate_hz: int) -> None:
-        """Measure the file.
-
-        Args:
-          path: the sound file.
-          rate_hz: sample rate of the waveform.
+        """Read the file once to measure it.
 
         Raises:
-          AudioError: the file cannot be read, or is too short to compute frames from.
+          AudioError: If the file cannot be read, or is too short to compute frames from.
         """
         self._path, self.rate_hz = path, rate_hz
         self.file = properties(path)
@@ -43,7 +40,7 @@ class RecordingInPieces:
         self.peak_db = decibel(peak)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the waveform in blocks, float32 [samples], which `audio.read` returns as one."""
+        """Yield the waveform that `audio.read` returns, in blocks, float32 [samples]."""
         blocks = mono_blocks(self._path, self.file)
         if self.file.sample_rate_hz == self.rate_hz:
             yield from blocks
@@ -56,7 +53,7 @@ class RecordingInPieces:
         yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
 
     def beginning(self, samples: int) -> np.ndarray:
-        """Return the first samples, float32, all if there are fewer."""
+        """Return up to `samples` samples from the beginning, float32."""
         taken: list[np.ndarray] = []
         for block in self.blocks():
             taken.append(block)
@@ -66,29 +63,29 @@ class RecordingInPieces:
 
     @functools.cached_property
     def rms_db(self) -> float:
-        """The root mean square in dB re full scale, bit for bit that of the whole waveform."""
+        """RMS level in dB of full scale, bit for bit equal to `audio.rms_db` of the waveform."""
         squares = _Squares(self.blocks())
         total = squares.sum_of(self.samples)
         return decibel(float(np.sqrt(total / self.samples)))
 
 
 def check_length(path: Path, samples: int) -> None:
-    """Raise AudioError unless there are enough samples to compute frames from."""
+    """Raise an AudioError if there are too few samples to compute frames from."""
     if samples < 2:
         raise AudioError(path, f"holds too little sound: {samples} samples at the model's rate")
 
 
 class _Squares:
-    """Sums of the squares of samples that come in blocks."""
+    """A computation of sums of squares over samples that arrive in blocks."""
 
     def __init__(self, blocks: Iterator[np.ndarray]) -> None:
         self._blocks, self._held = blocks, np.zeros(0, np.float32)
 
     def sum_of(self, samples: int) -> np.float64:
-        """Return the sum over the next samples.
+        """Return the sum of squares of the next `samples` samples.
 
-        Like NumPy, it adds in pairs: the first half, rounded down to a multiple of eight, and the
-        rest, each summed in the same way.
+        Like NumPy, it uses pairwise summation: the first half, rounded down to a multiple of eight,
+        and the rest are summed separately, each in the same way.
         """
         if samples > SUMMED:
             half = samples // 2

@@ -1,4 +1,4 @@
-"""The usable recordings of a folder, those left out, and why."""
+"""Search of a folder for usable recordings, with a report of files that are left out and why."""
 
 import collections
 import dataclasses
@@ -19,24 +19,23 @@ from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
 
 
 class DataError(UserError):
-    """A folder that cannot be trained on; the message is one line that gives the reason."""
+    """An error in a folder of recordings, with a one-line message."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanRules:
-    """Rules for usable recordings, and for their split if the folder has none.
+    """Rules for usable recordings, and for the split if the folder has none.
 
     Attributes:
-      min_seconds: length of the shortest usable recording.
-      silent_peak_db: a recording whose peak is not above this, in dB of full scale, is left out as
-        silent.
-      max_clipped_share: a recording counts as clipped if a larger share of its samples, in [0, 1],
-        is at full scale.
+      min_seconds: minimum length of a recording in seconds.
+      silent_peak_db: recordings with a peak below this, in dB of full scale, are left out.
+      max_clipped_share: recordings with a larger share of samples at full scale, in [0, 1], are
+        clipped.
       keep_clipped: whether to use clipped recordings anyway.
-      dev_share: share of the files that become dev, in [0, 1), chosen by a hash of the name; 0
+      dev_share: share of the files that are assigned to dev, in [0, 1), by a hash of the name; 0
         leaves dev empty.
-      speaker_folders: whether the folder around a recording names its speaker if no table does, and
-        recordings without a speaker are left out if others have one.
+      speaker_folders: whether the folder of a recording names the speaker if no table does;
+        recordings without a speaker are then left out, unless no recording has one.
     """
 
     min_seconds: float = 0.3
@@ -55,11 +54,15 @@ class ScanRules:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A usable file.
+    """A usable recording.
 
     Attributes:
-      name: the file's path relative to the folder, with forward slashes.
+      name: path relative to the scanned folder, with forward slashes.
+      path: path of the file.
       split: "train" or "dev".
+      speaker: name of the speaker, or "".
+      text: the transcript, or "".
+      measured: properties of the decoded file.
     """
 
     name: str
@@ -72,7 +75,7 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """An unused file, with the reason in a word or two (`kind`) and in detail."""
+    """A file that is not used, with a short reason (`kind`) and a detailed one."""
 
     name: str
     kind: str
@@ -81,13 +84,15 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True)
 class ScanReport:
-    """The contents of a folder.
+    """The result of scanning a folder.
 
     Attributes:
-      recordings: the usable recordings, dev first, by name.
-      left_out: the files that are not used, with the reason for each.
-      clipped: names of the clipped recordings that are used anyway.
-      notes: further remarks on the folder, one line each.
+      folder: the scanned folder.
+      sample_rate_hz: sample rate at which the recordings will be used, in Hz.
+      recordings: the usable recordings, dev first, sorted by name.
+      left_out: the files that are not used, with reasons.
+      clipped: names of clipped recordings that are used anyway.
+      notes: other remarks, one line of text each.
     """
 
     folder: Path
@@ -98,12 +103,12 @@ class ScanReport:
     notes: tuple[str, ...]
 
     def of(self, split: str) -> tuple[Recording, ...]:
-        """Return the recordings of a split, by name."""
+        """Return the recordings of a split, sorted by name."""
         return tuple(r for r in self.recordings if r.split == split)
 
     @property
     def dev_digest(self) -> str:
-        """A digest of the sounds of dev, independent of the folder's location."""
+        """A hash of the sounds in dev, independent of the folder's location."""
         digests = sorted(recording.measured.digest for recording in self.of("dev"))
         return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
 
@@ -157,7 +162,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
-    known = file_info.load(cache_folder)
+    known = file_info.load_infos(cache_folder)
 
     def measured(path: Path) -> FileInfo | AudioError:
         try:
@@ -173,7 +178,7 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     }
     if good.keys() - known.keys():
         try:
-            file_info.save(cache_folder, known | good)
+            file_info.save_infos(cache_folder, known | good)
         except OSError as error:
             raise DataError(
                 f"{shown(cache_folder)}: cannot be written ({error.strerror})."
@@ -277,7 +282,7 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     unread = [r.name for r in recordings if r.measured.unread_bytes]
     if unread:
         notes.append(
-            f"read up to the end that the header says, not to that of the file: {_some(unread)}"
+            f"read up to the end given in the header, not the end of the file: {_some(unread)}"
         )
     known = {r.speaker for r in recordings if r.split == "train"}
     new = sorted({r.speaker for r in recordings} - known)
@@ -290,7 +295,7 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     if minutes["dev"] > minutes["train"]:
         notes.append(
             f"dev is longer than train ({minutes['dev']:.1f} min, {minutes['train']:.1f} min): "
-            "most of what there is is not trained on"
+            "most recordings are not used for training"
         )
     return notes
 
@@ -301,7 +306,7 @@ def _usable(
     rules: ScanRules,
     cache_folder: str | os.PathLike[str] | None,
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
-    """Return the properties of files that are usable by themselves, and the other files."""
+    """Return the properties of files that meet the rules, by name, and the files that do not."""
     cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
     results = _measure_all([folder / name for name in names], cache)
@@ -321,7 +326,7 @@ def _recordings(
     rows: dict[str, Row],
     rules: ScanRules,
 ) -> tuple[tuple[Recording, ...], list[LeftOut]]:
-    """Return the recordings of files that are usable by themselves, dev first, and the rest."""
+    """Return the recordings of the `measured` files, dev first, and the files to leave out."""
     splits = _splits(folder, list(measured), tables, rows, rules)
     lost = [LeftOut(name, "in no split", "") for name in measured if name not in splits]
     recordings = []
@@ -337,7 +342,7 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """Return the recordings and those left out: without a speaker, although others have one."""
+    """Return the recordings to keep, and those without a speaker if others have one."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []
@@ -353,21 +358,21 @@ def scan(
     *,
     cache_folder: str | os.PathLike[str] | None = None,
 ) -> ScanReport:
-    """Return the usable recordings of a folder with split, speaker and text, and all others.
+    """Search a folder for usable recordings, and determine their split, speaker and text.
 
-    Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are; else
-    a hash of each relative name decides. Tables (`*.tsv` with a column `file`, LJ Speech's
-    `metadata.csv`) give texts and speakers. The same sound is used only once; if train and dev
-    share it, in dev.
+    The split is defined by sub-folders `train/` and `dev/`, or else by `train.tsv` and `dev.tsv`,
+    or else by a hash of each relative name. Tables (`*.tsv` with a column `file`, or LJ Speech's
+    `metadata.csv`) provide texts and speakers. Duplicate sounds are used once, in dev if one of
+    them is in dev.
 
     Args:
-      folder: folder to search, to any depth; hidden files are skipped.
-      sample_rate_hz: rate at which the recordings will be used.
-      rules: the limits of a usable recording, and the share of dev.
-      cache_folder: folder that keeps the files' properties between runs; None: they are not kept.
+      folder: folder to search recursively; hidden files are skipped.
+      sample_rate_hz: sample rate at which the recordings will be used, in Hz.
+      rules: rules for usable recordings and for the split.
+      cache_folder: folder in which the files' properties are cached; None: no cache.
 
     Raises:
-      DataError: the folder does not exist, or has no usable recordings for train or dev.
+      DataError: If the folder does not exist, or has no usable recordings for train or dev.
     """
     folder = Path(folder)
     names, notes = _find(folder)

@@ -1,4 +1,4 @@
-"""Decoding of a sound file, block by block to its end, regardless of what its headers say."""
+"""Decoding of sound files block by block to the end, even if their headers are wrong."""
 
 import errno
 import os
@@ -15,18 +15,18 @@ from foundation.folders import shown
 from wavenet.data.streams import Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18
-RATES_HZ = (1_000, 1_000_000)  # of recordings; a damaged header may have any number
+RATES_HZ = (1_000, 1_000_000)  # plausible sample rates; a damaged header may have any number
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
-UNKNOWN_SAMPLES = 1 << 60  # and more, likewise
-DECODER_SAMPLES = 4096  # by which a lossy format's header may be wrong
+UNKNOWN_BYTES = 0x7FFFF000  # lengths from here on mean that a stream's length is unknown
+UNKNOWN_SAMPLES = 1 << 60  # the same for a number of samples
+DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
 
 
 class AudioError(UserError):
-    """A sound file that cannot be read or written; the message is one line that names the file.
+    """An error in reading or writing a sound file, with a one-line message that names the file.
 
     Attributes:
-      reason: the cause, without the name.
+      reason: the cause, without the name of the file.
     """
 
     def __init__(self, path: object, reason: str) -> None:
@@ -35,7 +35,7 @@ class AudioError(UserError):
 
 
 class _Forward(soundfile.SoundFile):
-    """A sound file that is only read forward."""
+    """A `soundfile.SoundFile` that is only read forward."""
 
     def seekable(self) -> bool:
         """Return False, so that the decoder does not seek after every block."""
@@ -43,16 +43,14 @@ class _Forward(soundfile.SoundFile):
 
 
 class SoundFile:
-    """A sound file to be read from its beginning to its end.
-
-    Several consecutive streams in one file are one sound.
+    """A reader of sound files; consecutive streams in a file are read as one sound.
 
     Attributes:
-      sample_rate_hz: the stored sample rate; known after the first block.
-      channels: the stored number of channels; known after the first block.
-      missing_samples: number of samples per channel that a header promises but the file does not
-        hold; known after the last block.
-      unread_bytes: number of bytes after the sound that its header does not account for.
+      sample_rate_hz: stored sample rate in Hz; set by the first block.
+      channels: stored number of channels; set by the first block.
+      missing_samples: number of samples per channel that are announced by a header but missing; set
+        after the last block.
+      unread_bytes: number of bytes after the sound that the header does not account for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,11 +58,13 @@ class SoundFile:
         self.sample_rate_hz = self.channels = self.missing_samples = self.unread_bytes = 0
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the samples, float32 [up to `BLOCK_SAMPLES`, channels]; s is (2 s + 1) / 65535.
+        """Yield blocks of samples, float32 [up to `BLOCK_SAMPLES`, channels].
+
+        A 16-bit sample s is represented by (2 s + 1) / 65535.
 
         Raises:
-          AudioError: the file is missing, empty, not sound, truncated (in formats that can tell),
-            changes its rate or channels, or has an impossible rate.
+          AudioError: If the file is missing, empty, not a sound file, truncated (in formats that
+            allow detection), or changes or has an implausible format.
         """
         _check_file(self._path)
         try:
@@ -73,7 +73,7 @@ class SoundFile:
                 found = found_in(source)
                 self.unread_bytes = found.unread_bytes
                 for stored in self._stored(source, found):
-                    # libsndfile gives s / 32768. Callers handle infinities.
+                    # libsndfile returns s / 32768. Callers handle infinities.
                     with np.errstate(over="ignore", invalid="ignore"):
                         shifted = stored * np.float32(65536.0) + np.float32(1.0)
                         yield shifted / np.float32(65535.0)
@@ -132,7 +132,7 @@ def _check_file(path: Path) -> None:
 
 
 def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return the number of samples per channel that a header promises beyond the `there` read."""
+    """Return how many samples per channel a header announces beyond the `there` that were read."""
     said = PROMISED.search(file.extra_info)
     if said is None:
         missing = file.frames - there
@@ -144,7 +144,7 @@ def missing_samples(file: soundfile.SoundFile, there: int) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the cause of a file's error, in one line without a full stop."""
+    """Return the cause of an error as one line of text without a full stop."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(getattr(error, "error_string", "") or error)

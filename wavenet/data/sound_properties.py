@@ -1,4 +1,4 @@
-"""Properties of a sound file, and the mix of its channels, both block by block."""
+"""Properties and mono mix of sound files, computed block by block."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -8,22 +8,22 @@ import numpy as np
 
 from wavenet.data.sound_file import AudioError, SoundFile
 
-FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
-CANCELLED = 0.1  # of the power that the mean of unrelated channels would have
+FULL_SCALE = 1.0 - 2.5 / 65535  # reached by the two outermost 16-bit values on either side
+CANCELLED = 0.1  # threshold relative to the power of the mean of uncorrelated channels
 
 
 class Mixdown:
-    """The mean of the channels, block by block, and whether they cancel each other in it.
+    """A mono mix, computed block by block, that detects channels that cancel each other.
 
-    Channels cancel if one is another one negated: their mean is silent although neither is.
+    If one channel is the negative of another, their mean is silent although neither channel is.
     """
 
     def __init__(self, channels: int) -> None:
         self._powers, self._mixed = np.zeros(channels), 0.0
 
     def add(self, block: np.ndarray) -> np.ndarray:
-        """Add a block [samples, channels], and return its mean, float32 [samples]."""
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
+        """Add a block [samples, channels] and return its channel mean, float32 [samples]."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects infinities
             mean = block.mean(axis=1, dtype=np.float32)
             self._powers += np.square(block, dtype=np.float64).sum(0)
             self._mixed += float(np.square(mean, dtype=np.float64).sum())
@@ -36,7 +36,7 @@ class Mixdown:
 
     @property
     def cancels(self) -> bool:
-        """True if the mean has lost nearly all of the channels' power."""
+        """Whether the mean has lost nearly all of the channels' power."""
         return bool(self._mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 
@@ -46,14 +46,13 @@ class SoundProperties:
 
     Attributes:
       samples: number of samples per channel.
-      sample_rate_hz: the stored sample rate.
-      channels: the stored number of channels.
-      clipped_share: share of all samples, of all channels, at full scale.
-      cancelled: whether the channels cancel each other, so that the sound is only the loudest one.
+      sample_rate_hz: stored sample rate in Hz.
+      channels: stored number of channels.
+      clipped_share: share of samples, over all channels, at full scale, in [0, 1].
+      cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
       loudest: index of the loudest channel.
-      missing_samples: number of samples that the header promises but the file does not hold.
-      unread_bytes: number of bytes after the length of sound that the header gives, which are not
-        read.
+      missing_samples: number of samples per channel that are announced by the header but missing.
+      unread_bytes: number of unread bytes after the end of the sound according to the header.
     """
 
     samples: int
@@ -66,7 +65,7 @@ class SoundProperties:
     unread_bytes: int
 
     def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return remarks for a listener about the file, resampled to `to_hz`, one fact each."""
+        """Return remarks for the user about a file that is resampled to `to_hz`, one fact each."""
         notes = []
         if self.cancelled:
             notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
@@ -76,8 +75,8 @@ class SoundProperties:
             notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
         if self.unread_bytes:
             notes.append(
-                f"is read up to the end that its header says, {self.unread_bytes:,} bytes before "
-                "that of the file"
+                f"is read up to the end given in its header, {self.unread_bytes:,} bytes "
+                "before the end of the file"
             )
         if to_hz not in (None, self.sample_rate_hz):
             notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
@@ -86,25 +85,20 @@ class SoundProperties:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sound(SoundProperties):
-    """A decoded file.
-
-    Attributes:
-      waveform: float32 [samples], mono.
-    """
+    """A decoded file, with its mono `waveform`, float32 [samples]."""
 
     waveform: np.ndarray
 
 
 def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -> SoundProperties:
-    """Return the properties of a file, which is read once.
+    """Read a file once and return its properties.
 
     Args:
       path: the sound file.
-      take: called with the mean of the channels of every block, float32 [samples].
+      take: function that is called with the mean of the channels of each block, float32 [samples].
 
     Raises:
-      AudioError: the file cannot be read (`SoundFile`), has no samples, or has samples that are not
-        finite.
+      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
     """
     read = SoundFile(path)
     mixed, at_full_scale, total = None, 0, 0
@@ -132,10 +126,10 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
 
 
 def mono_blocks(path: Path, found: SoundProperties) -> Iterator[np.ndarray]:
-    """Yield the sound of a file with these properties in mono blocks, float32 [samples].
+    """Yield the mono mix of a file with known properties in blocks, float32 [samples].
 
     Raises:
-      AudioError: the file can no longer be read, or has changed in the meantime.
+      AudioError: If the file can no longer be read, or has changed in the meantime.
     """
     read, there = SoundFile(path), 0
     mixed = Mixdown(found.channels)

@@ -1,6 +1,6 @@
-"""Features of a waveform and their inversion: mel spectrograms, F0, Griffin-Lim.
+"""Features of waveforms and their inversion: mel spectrograms, F0, Griffin-Lim.
 
-The names below are imported on first use: configurations need only the conventions, without SciPy.
+Names are imported on first use, so that configurations can use the conventions without SciPy.
 """
 
 from typing import TYPE_CHECKING

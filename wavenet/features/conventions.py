@@ -1,4 +1,4 @@
-"""The conventions that determine every number in a frame; read without NumPy by configurations."""
+"""Conventions that define the conditioning frames; importable without NumPy."""
 
 import dataclasses
 from typing import Any
@@ -21,28 +21,28 @@ METHODS = ("dio", "harvest")
 
 @dataclasses.dataclass(frozen=True)
 class MelConvention:
-    """The definition of a mel frame.
+    """The definition of a log-mel spectrogram.
 
-    Frame f is the Hann-windowed magnitude spectrum around sample f * hop + hop / 2, the middle of
-    the hop_samples samples that it describes; there are ceil(samples / hop) frames. Band b is a
-    triangle over the spectrum's bins between mel points b, b + 1, b + 2 of bands + 2 equally spaced
-    ones. A value is log(max(band, floor)). With "reflect", 22,050 Hz, hop 256, window and FFT 1024,
-    80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
+    Frame f is the Hann-windowed magnitude spectrum centred on sample f * hop + hop / 2, the middle
+    of its hop; there are ceil(samples / hop) frames. Given bands + 2 equally spaced points on the
+    mel scale, band b is a triangular filter over points b, b + 1 and b + 2. A value is
+    log(max(band, floor)). With 22,050 Hz, hop 256, window and FFT size 1024, 80 bands, 0 to
+    8,000 Hz and padding "reflect", these are the features of public HiFi-GAN vocoders.
 
     Attributes:
-      sample_rate_hz: sample rate of the sound.
-      hop_samples: distance between two frames, in samples.
-      window_samples: length of the Hann window, in samples.
-      fft_size: length of the Fourier transform, in samples.
-      bands: number of bands.
-      low_hz: the lower end of the lowest triangle.
-      high_hz: the upper end of the highest triangle; None: half the sample rate.
-      floor: least band magnitude; a full-scale sine reaches about window_samples / 4 times the
-        filter's weight.
-      log: logarithm of a value, "natural" or "log10".
+      sample_rate_hz: sample rate in Hz.
+      hop_samples: hop length in samples.
+      window_samples: length of the Hann window in samples.
+      fft_size: length of the Fourier transform in samples.
+      bands: number of mel bands.
+      low_hz: lower edge of the lowest filter in Hz.
+      high_hz: upper edge of the highest filter in Hz; None: half the sample rate.
+      floor: lower bound of a band's magnitude, before the logarithm; a full-scale sine reaches
+        about window_samples / 4 times the filter's weight.
+      log: the logarithm, "natural" or "log10".
       scale: the mel scale, "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
-      normalisation: "area" for triangles of area one in Hz, or "peak" for height one.
-      padding: samples beyond the ends of the sound, "zeros" or "reflect".
+      normalisation: "area" for filters with area one in Hz, or "peak" for height one.
+      padding: padding beyond the ends of the sound, "zeros" or "reflect".
     """
 
     sample_rate_hz: int = 24000
@@ -76,26 +76,26 @@ class MelConvention:
 
     @property
     def top_hz(self) -> float:
-        """The upper end of the highest band in Hz."""
+        """The upper edge of the highest filter in Hz."""
         return self.sample_rate_hz / 2 if self.high_hz is None else self.high_hz
 
     @property
     def silence(self) -> float:
         """The value of every band in digital silence: the logarithm of the floor."""
-        import numpy as np  # to the last bit what the frames of silence are
+        import numpy as np  # the same bits as in frames of silence
 
         return float((np.log if self.log == "natural" else np.log10)(np.array(self.floor)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every number and rule of the convention, for a JSON file."""
+        """Return all settings, including fixed ones, for a JSON file."""
         return {**dataclasses.asdict(self), "high_hz": self.top_hz, **FIXED}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MelConvention":
-        """Return the convention that `to_dict` wrote.
+        """Return the convention from a result of `to_dict`.
 
         Raises:
-          ValueError: this version does not compute the convention.
+          UserError: If this version does not support a setting.
         """
         fields = {field.name for field in dataclasses.fields(cls)}
         for name in values:
@@ -111,18 +111,18 @@ class MelConvention:
 class PitchConvention:
     """The definition of a pitch frame: [log2(f0 / reference_hz), voiced as 0 or 1].
 
-    Frame f is centred on sample f * hop + hop / 2. The first channel is interpolated through
-    unvoiced frames and constant before the first and after the last voiced one; it is 0 in a
-    recording without a voiced frame. It needs no statistics of the corpus.
+    Frame f is centred on sample f * hop + hop / 2. The first channel is interpolated linearly over
+    unvoiced frames and constant before the first and after the last voiced frame; it is 0 if no
+    frame is voiced. No corpus statistics are needed.
 
     Attributes:
-      sample_rate_hz: sample rate of the sound.
-      hop_samples: distance between two frames, in samples.
-      low_hz: lowest F0 searched.
-      high_hz: highest F0 searched.
-      method: "dio" (with StoneMask, 120 times real time) or "harvest" (more reliable, 6 times real
-        time).
-      reference_hz: the F0 whose value is 0.
+      sample_rate_hz: sample rate in Hz.
+      hop_samples: hop length in samples.
+      low_hz: lower bound of F0 in Hz.
+      high_hz: upper bound of F0 in Hz.
+      method: "dio" (with StoneMask, 120 times faster than real time) or "harvest" (more reliable, 6
+        times faster than real time).
+      reference_hz: the F0 in Hz for which the first channel is 0.
     """
 
     sample_rate_hz: int = 24000
@@ -147,7 +147,7 @@ class PitchConvention:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every number of the convention, for a JSON file and `PitchConvention(**d)`."""
+        """Return all settings for a JSON file; `PitchConvention(**settings)` is the inverse."""
         return dataclasses.asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of mel frames that distinguish a model's convention from others."""
+"""Statistics of mel frames, with which frames of a different convention are detected."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ import numpy as np
 
 from wavenet.features.conventions import MelConvention
 
-LEAST_FRAMES = 20  # whose mean is meaningful
-MARGIN = 0.25  # beyond the range; what 29 dB more are where the floor is 1e-5
-FAR = 2.0  # deviations above the training mean, which even a loud recording's mean does not reach
-LOUD, NARROW = 1.2, 0.65  # deviations above it, and spread in deviations: another logarithm
+LEAST_FRAMES = 20  # minimum number of frames for a meaningful mean
+MARGIN = 0.25  # tolerance above the range in training; 29 dB for a floor of 1e-5
+FAR = 2.0  # deviations above the training mean that even loud recordings do not reach
+LOUD, NARROW = 1.2, 0.65  # a mean above and a spread below these reveal a different logarithm
 ROUNDING = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameStatistics:
-    """Statistics of the mel frames, `above_silence`, that a model was trained on, over all bands.
+    """Statistics over all bands of the mel frames that a model was trained on (`above_silence`).
 
     Attributes:
-      high: the greatest value; the least is 0, for silence.
+      high: maximum value; the minimum is 0, in silence.
       mean: mean of all values.
       deviation: standard deviation of all values.
     """
@@ -32,7 +32,7 @@ class FrameStatistics:
 
     @classmethod
     def of(cls, recordings: Iterable[np.ndarray]) -> "FrameStatistics":
-        """Return the statistics, to four places, of the frames [frames, bands] of recordings."""
+        """Return the statistics of recordings' frames [frames, bands], rounded to four digits."""
         high, sums = 0.0, np.zeros(3)
         for frames in recordings:
             values = np.asarray(frames, np.float64)
@@ -43,12 +43,12 @@ class FrameStatistics:
         return cls(*(round(float(value), 4) for value in (high, mean, deviation)))
 
     def to_dict(self) -> dict[str, float]:
-        """Return the entry of model.json."""
+        """Return the statistics as an entry of model.json."""
         return dataclasses.asdict(self)
 
 
 def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
-    """Return the statistics that a model.json holds; None for one without them, as before 0.3."""
+    """Return the statistics in a model.json; None if it has none, as before version 0.3."""
     try:
         found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -57,10 +57,10 @@ def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
 
 
 def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
-    """Return why frames [frames, bands], `above_silence`, do not fit a model's convention, or None.
+    """Return why frames [frames, bands] do not fit a model's convention, or None if they fit.
 
-    A recording may be silent, quiet or loud, but its logarithm is never below the floor; frames
-    with a different logarithm, or none, are too high for how little they vary.
+    Recordings may have any level, but their values are never below the floor. Frames with a
+    different logarithm, or none, have a high mean and a low standard deviation.
     """
     low, high = float(frames.min()), float(frames.max())
     if low < -ROUNDING or high > trained.high + MARGIN:
@@ -78,7 +78,7 @@ def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> 
 
 
 def describe(mel: MelConvention) -> str:
-    """Return a convention in a few words."""
+    """Return a short description of a convention."""
     return (
         f"{mel.log} logarithms of magnitudes, at least {mel.floor:g}, {mel.bands} bands of scale "
         f"{mel.scale}, normalised by {mel.normalisation}, {mel.sample_rate_hz} Hz"

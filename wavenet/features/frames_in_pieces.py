@@ -1,22 +1,22 @@
-"""Frames that are computed while they are read, so that hours of them take little memory."""
+"""Frames that are computed while they are read, so that hours of sound take little memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-KEPT_FRAMES = 4096  # before the newest ones that were read, since refinement reads a little later
+KEPT_FRAMES = 4096  # frames to keep before the latest slice, since refinement reads with a delay
 
 
 class FramesInPieces:
-    """Frames [frames, channels] that are read in order, of which only the newest are kept.
+    """Frames [frames, channels] that are computed while they are read by slicing.
 
-    A slice of them is an array. Reading a frame earlier than those that are kept computes them
-    again from the beginning.
+    Only the latest frames are kept in memory. Reading an earlier frame starts the computation again
+    from the beginning.
 
     Attributes:
-      shape: number of frames and of channels.
-      gain_db: gain that the recording got before its frames were computed, in dB.
+      shape: number of frames and number of channels.
+      gain_db: gain in dB that was applied to the recording before computing the frames.
     """
 
     ndim = 2
@@ -24,7 +24,7 @@ class FramesInPieces:
     def __init__(
         self, shape: tuple[int, int], pieces: Callable[[], Iterator[np.ndarray]], gain_db: float
     ) -> None:
-        """Make the frames from a function that yields them from the first to the last."""
+        """Initialise the frames with a function that yields them in pieces, in order."""
         self.shape, self.gain_db = shape, gain_db
         self._pieces = pieces
         self._begin()
@@ -34,7 +34,7 @@ class FramesInPieces:
         return self.shape[0]
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return the frames of a slice, float32."""
+        """Return the frames in a slice, float32 [frames, channels]."""
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"`part` must be a slice of step 1, got {part}.")
@@ -45,7 +45,7 @@ class FramesInPieces:
         return self._held[start - self._first : max(start, stop) - self._first]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """Return all frames as one array, which takes memory for all of them."""
+        """Return all frames as one array in memory."""
         return np.asarray(np.concatenate(list(self._pieces())), dtype)
 
     def _begin(self) -> None:
@@ -53,7 +53,7 @@ class FramesInPieces:
         self._held, self._first = np.zeros((0, self.shape[1]), np.float32), 0
 
     def _read(self, start: int) -> None:
-        """Add the next piece, and drop what lies far before `start`."""
+        """Append the next piece, and drop frames more than `KEPT_FRAMES` before `start`."""
         surplus = max(0, min(start - KEPT_FRAMES - self._first, len(self._held)))
         self._held = np.concatenate([self._held[surplus:], next(self._coming)])
         self._first += surplus
@@ -68,23 +68,19 @@ class MappedFrames:
         self._frames, self._function = frames, function
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return the function's result for the frames of a slice."""
+        """Return the function's result for the frames in a slice."""
         return self._function(self._frames[part])
 
 
 class RepeatedFrames:
-    """The same frames for every row of a batch, [batch, frames, channels].
-
-    Attributes:
-      shape: rows, frames and channels.
-    """
+    """The same frames for every row of a batch, with shape [batch, frames, channels]."""
 
     def __init__(self, frames: FramesInPieces, rows: int) -> None:
         self.shape = (rows, *frames.shape)
         self._frames = frames
 
     def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
-        """Return a slice of the frames for the rows of a slice, float32."""
+        """Return the frames in a slice of rows and a slice of frames, float32."""
         rows, part = place
         repeated = np.repeat(self._frames[part][None], self.shape[0], 0)
         return repeated[rows]

@@ -1,4 +1,4 @@
-"""Mel spectrograms according to a `MelConvention`."""
+"""Log-mel spectrograms as defined by a `MelConvention`."""
 
 import functools
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 
 def num_frames(samples: int, hop_samples: int) -> int:
-    """Return the number of frames of `samples` samples: ceil(samples / hop_samples)."""
+    """Return the number of frames for a number of samples, ceil(samples / hop_samples)."""
     return -(-samples // hop_samples)
 
 
 def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
-    """Return the mel of a frequency: Slaney's scale (Auditory Toolbox, 1998) or HTK's formula."""
+    """Convert Hz to mel: "slaney" is the Auditory Toolbox's scale (1998), "htk" is HTK's scale."""
     f = np.asarray(frequency_hz, np.float64)
     if scale == "htk":
         return 2595.0 * np.log10(1.0 + f / 700.0)
@@ -31,7 +31,7 @@ def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
 
 
 def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
-    """Return the frequency in Hz; inverse of `hz_to_mel`."""
+    """Convert mel to Hz, the inverse of `hz_to_mel`."""
     m = np.asarray(mel, np.float64)
     if scale == "htk":
         return 700.0 * (10.0 ** (m / 2595.0) - 1.0)
@@ -41,7 +41,7 @@ def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def hann_window(window_samples: int) -> np.ndarray:
-    """Return the periodic Hann window, float64 [window_samples], read-only."""
+    """Return a periodic Hann window as a read-only array, float64 [window_samples]."""
     window = np.sin(np.pi * np.arange(window_samples) / window_samples) ** 2
     window.setflags(write=False)
     return window
@@ -49,10 +49,10 @@ def hann_window(window_samples: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def mel_filters(convention: MelConvention) -> np.ndarray:
-    """Return the triangles, float32 [fft_size / 2 + 1, bands], read-only.
+    """Return the triangular filters as a read-only array, float32 [fft_size / 2 + 1, bands].
 
     Raises:
-      ValueError: a band lies between two bins of the FFT and would always be empty.
+      UserError: If a filter lies between two FFT bins, so that its band would always be empty.
     """
     low_mel, high_mel = hz_to_mel(
         np.array([convention.low_hz, convention.top_hz]), convention.scale
@@ -75,7 +75,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
 
 
 def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
-    """Return triangles of height one over each three neighbouring points, [bins, bands]."""
+    """Return triangular filters with height one over three consecutive points, [bins, bands]."""
     low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
     return np.maximum(0.0, np.minimum(rising, falling))
@@ -84,7 +84,7 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
 def _padded(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the blocks, `samples` samples in all, with the padding before and after them."""
+    """Yield the blocks with padding before and after; they have `samples` samples in total."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
     frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples
@@ -96,7 +96,7 @@ def _padded(
         return
     if samples < 2:
         raise UserError(f"`waveform` needs 2 samples to reflect, got {samples}.")
-    near = max(left, right) + 1  # samples of an end that are reflected, with the one they are at
+    near = max(left, right) + 1  # samples at each end that the reflection reads
     if samples < 2 * near:
         yield np.pad(np.concatenate(list(blocks)), (left, right), mode="reflect")
         return
@@ -111,11 +111,11 @@ def _padded(
 
 
 def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return log-mel frames, float32 [frames, bands], frames = ceil(samples / hop_samples).
+    """Return the log-mel spectrogram of a waveform, float32 [ceil(samples / hop_samples), bands].
 
     Args:
-      waveform: float [samples] in [-1, 1] at convention.sample_rate_hz, at least one sample.
-      convention: the definition of a frame.
+      waveform: float [samples] in [-1, 1] at `convention.sample_rate_hz`, at least one sample.
+      convention: the definition of the spectrogram.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
@@ -129,9 +129,9 @@ def mel_pieces(
     """Yield the frames of `mel_spectrogram` in pieces, float32 [up to `FRAMES_AT_ONCE`, bands].
 
     Args:
-      blocks: the waveform, float32 [any number of samples] each; only a few are kept.
-      samples: number of samples in all blocks together, at least one.
-      convention: the definition of a frame.
+      blocks: consecutive pieces of the waveform, float32 [any number of samples] each.
+      samples: total number of samples in the blocks, at least one.
+      convention: the definition of the spectrogram.
     """
     hop, left = convention.hop_samples, num_frames(samples, convention.hop_samples)
     held = np.zeros(0, np.float32)
@@ -145,17 +145,17 @@ def mel_pieces(
 
 
 def _needed(frames: int, convention: MelConvention) -> int:
-    """Return the number of samples that the next piece reads if `frames` frames are left."""
+    """Return the number of samples that the next piece reads if `frames` frames remain."""
     return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the frames of windowed segments [frames, window_samples], float32 [frames, bands].
+    """Return the log-mel frames of segments [frames, window_samples], float32 [frames, bands].
 
-    They are computed in float64 and rounded once. The bands are summed by SciPy's sparse product,
-    whose order is fixed; the order of BLAS depends on the processor and the number of threads.
+    They are computed in float64 and rounded once. SciPy's sparse product sums the bands in a fixed
+    order; with BLAS the order would depend on the processor and the number of threads.
     """
-    import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
+    import scipy.fft  # imported here since it takes a third of a second
 
     spectrum = scipy.fft.rfft(
         segments * hann_window(convention.window_samples), n=convention.fft_size, axis=-1
@@ -166,20 +166,20 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _sparse_filters(convention: MelConvention) -> Any:
-    """Return the triangles as a sparse matrix [bands, bins] of float64: two bands per bin."""
+    """Return the filters as a sparse matrix, float64 [bands, bins]; a bin is in two bands."""
     import scipy.sparse
 
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
 
 
 def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the mel of values `above_silence`, float32 of the same shape."""
+    """Convert a result of `above_silence` back to log-mel values, float32."""
     return ((1.0 - above) * convention.silence).astype(np.float32)
 
 
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
     """Return 1 - mel / silence, float32: 0 in digital silence and 1 at a band magnitude of one.
 
-    Networks read this, so that the zeros of their padding are silence.
+    Networks read these values, for which zero padding represents silence.
     """
     return (1.0 - mel / convention.silence).astype(np.float32)

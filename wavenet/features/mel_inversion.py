@@ -1,4 +1,4 @@
-"""The classical vocoder: a sound from only mel frames (Griffin and Lim 1984)."""
+"""Synthesis of a sound from mel frames by the Griffin-Lim algorithm (1984)."""
 
 import numpy as np
 import scipy.fft
@@ -9,7 +9,7 @@ from wavenet.features.mel import MelConvention, hann_window, mel_filters, num_fr
 MOMENTUM = 0.99
 MAGNITUDE_UPDATES = 100
 REFIT_UPDATES = 3
-TINY = 1e-12  # of a magnitude; keeps 0 / 0 at 0
+TINY = 1e-12  # lower bound of divisors, so that 0 / 0 is 0
 
 
 def griffin_lim(
@@ -20,11 +20,11 @@ def griffin_lim(
     seed: int = 0,
     refit: bool = False,
 ) -> np.ndarray:
-    """Return a sound float32 [num_samples] whose mel frames are close to those given; not clipped.
+    """Return a sound with approximately the given mel frames, float32 [num_samples], not clipped.
 
-    The magnitudes come from `magnitudes_of_mel`, the phases start uniformly random. An iteration
-    takes the nearest spectrogram of a sound (Griffin and Lim), extrapolates by `MOMENTUM` times the
-    last step, and restores the magnitudes:
+    The magnitudes come from `magnitudes_of_mel`; the initial phases are uniformly random. An
+    iteration projects onto consistent spectrograms (Griffin and Lim), extrapolates by `MOMENTUM`
+    times the last step, and restores the magnitudes:
 
         c_n = STFT(ISTFT(s_n)),   t_n = c_n + 0.99 (c_n - c_{n-1}),   s_{n+1} = |s| t_n / |t_n|
 
@@ -32,18 +32,18 @@ def griffin_lim(
     TASSP 32(2), 1984; Perraudin, Balazs, Sondergaard, "A fast Griffin-Lim algorithm", WASPAA 2013.
 
     Args:
-      mel_frames: [frames, bands], as returned by `mel_spectrogram`; a value at the convention's
-        floor is silence. All frames are in memory at once, 250 MB per minute of sound at 16 kHz.
-      convention: the definition of the frames. Its padding applies beyond the ends.
-      num_samples: length of the sound, in ((frames - 1) hop, frames hop].
+      mel_frames: [frames, bands] from `mel_spectrogram`; values at the convention's floor are
+        silence. The memory needed is 250 MB per minute of sound at 16 kHz.
+      convention: the definition of the frames.
+      num_samples: length of the sound in samples, in ((frames - 1) hop, frames hop].
       iterations: number of iterations; 0 leaves the phases random.
-      seed: seed of the random phases that the iterations start from.
-      refit: use for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
-        updates, so that only the mel is fixed and not its estimated magnitudes. This is no longer
-        Griffin-Lim, but clearly better.
+      seed: random seed of the initial phases.
+      refit: in each iteration, replace |s| by |t_n| after a few updates that fit it to the mel
+        frames, instead of keeping the estimated magnitudes. This is no longer Griffin-Lim, but
+        clearly better.
 
     Raises:
-      ValueError: the frames have the wrong shape or are not finite, or a number is out of range.
+      ValueError: If the frames have the wrong shape or are not finite, or a number is out of range.
     """
     frames = _checked(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
@@ -64,14 +64,15 @@ def griffin_lim(
 
 
 def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return magnitudes float64 [frames, fft_size / 2 + 1] whose bands are nearest the mel's.
+    """Estimate magnitudes, float64 [frames, fft_size / 2 + 1], that match the mel frames.
 
-    Nearest in the Itakura-Saito divergence, the sum of b / c - ln(b / c) - 1 over wanted bands b
-    and reached bands c, which like a log-mel depends on ratios; from a flat spectrum, 100 updates
+    They reduce the Itakura-Saito divergence, the sum of b / c - ln(b / c) - 1 over the target bands
+    b and their approximations c, by 100 multiplicative updates that start from a flat spectrum,
 
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
-    none of which increases it (Fevotte, Idier, Neural Computation 23(9), 2011, section 4).
+    none of which increases the divergence (Fevotte, Idier, Neural Computation 23(9), 2011,
+    section 4). Like log-mel differences, it depends only on ratios.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
@@ -96,7 +97,7 @@ def _checked(mel_frames: np.ndarray, convention: MelConvention, num_samples: int
 
 
 def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the band magnitudes whose logarithms the frames are, 0 at the floor."""
+    """Return the band magnitudes of log-mel frames, 0 at the floor."""
     bands = np.exp(frames) if convention.log == "natural" else 10.0**frames
     return np.where(bands <= convention.floor * (1.0 + 1e-5), 0.0, bands)
 
@@ -104,8 +105,8 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """Return the magnitudes after multiplicative updates that bring them nearer to `bands`."""
-    M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
+    """Return the magnitudes after multiplicative updates that fit them to `bands`."""
+    M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands per bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):
         c = np.maximum(a @ M, TINY)
@@ -118,7 +119,7 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 
 
 class _Grid:
-    """The transforms between a sound of `num_samples` and its spectrum, by a mel convention."""
+    """The STFT of a mel convention and its inverse, for sounds of `num_samples` samples."""
 
     def __init__(self, convention: MelConvention, num_samples: int) -> None:
         self.convention, self.num_samples = convention, num_samples
@@ -128,7 +129,7 @@ class _Grid:
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
-        """Return the spectrum of a sound, complex64 [frames, bins]."""
+        """Return the STFT of a sound, complex64 [frames, bins]."""
         hop, window = self.convention.hop_samples, self.convention.window_samples
         length = (self.frames - 1) * hop + window
         around = (self.first, max(0, length - self.first - len(sound)))
@@ -138,19 +139,19 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the sound whose spectrum is nearest, float32 [num_samples] (equation 6)."""
+        """Return the sound whose STFT is nearest, float32 [num_samples] (equation 6)."""
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
 
     def _added(self, segments: np.ndarray) -> np.ndarray:
-        """Return the overlap-added segments, a hop apart, cut to the sound, [num_samples]."""
+        """Overlap-add the segments and cut the result to the sound, [num_samples]."""
         sums = overlap_added(segments, self.convention.hop_samples)
         return sums[self.first : self.first + self.num_samples]
 
 
 def overlap_added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Return the overlap-added segments [frames, window], a hop apart, float32, in whole hops."""
+    """Overlap-add segments [frames, window] at distance `hop`, float32 [whole number of hops]."""
     frames, window = segments.shape
     blocks = -(-window // hop)
     padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))

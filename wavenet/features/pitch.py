@@ -9,7 +9,7 @@ from wavenet.optional_packages import require
 
 def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
     require("pyworld", "quality", "The fundamental frequency")
-    import pyworld  # Loads slowly, and only pitch needs it.
+    import pyworld  # optional, and slow to import
 
     rate_hz = convention.sample_rate_hz
     settings = dict(
@@ -26,21 +26,21 @@ def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
 def fundamental_frequency(
     waveform: np.ndarray, convention: PitchConvention
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return F0 in Hz, float32 [frames], 0 if unvoiced, and whether it is voiced, bool [frames].
+    """Return F0 in Hz, float32 [frames], 0 if unvoiced, and voicing, bool [frames].
 
-    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. The
-    methods are those of WORLD (Morise et al., IEICE 2016; through pyworld).
+    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. F0 is
+    estimated by WORLD (Morise et al., IEICE 2016) through pyworld.
 
     Raises:
-      UserError: pyworld, which the extra `quality` installs, is missing.
+      UserError: If pyworld, which the extra `quality` installs, is missing.
     """
     hop_samples = convention.hop_samples
     x = np.asarray(waveform, np.float64)
     if x.ndim != 1 or not x.size:
         raise ValueError(f"`waveform` must have the shape [samples], got {x.shape}.")
     frames = num_frames(x.size, hop_samples)
-    # WORLD's frame i lies on sample i * hop, so half a hop is dropped; its estimators also need
-    # a few frames to work on.
+    # WORLD centres frame i on sample i * hop, so half a hop is dropped; it also needs a minimum
+    # length.
     wanted = max(frames * hop_samples, convention.sample_rate_hz // 10)
     x = np.pad(x[hop_samples // 2 :], (0, max(0, wanted - x.size + hop_samples)))
     f0_hz = _estimate(np.ascontiguousarray(x), convention)[:frames].astype(np.float32)
@@ -50,7 +50,7 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """Return log2(f0 / reference_hz) [frames], interpolated, and voiced, float32 [frames, 2]."""
+    """Return log2(f0 / reference_hz), interpolated, and voicing (0 or 1), float32 [frames, 2]."""
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)
     if where.size:

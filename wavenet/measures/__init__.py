@@ -1,4 +1,4 @@
-"""Measures of a vocoder's speech: closeness to a recording, and naturalness."""
+"""Measures of synthetic speech: similarity to a recording, and naturalness."""
 
 from wavenet.measures.opinion import dnsmos_p808, opinions, plcmos
 from wavenet.measures.perceptual import pesq, stoi

@@ -1,8 +1,8 @@
-"""Opinion scores predicted by networks that were trained on listeners: DNSMOS P.808 and PLCMOS.
+"""Mean opinion scores predicted by networks trained on listeners' ratings: DNSMOS and PLCMOS.
 
-Both rate only the sound, without a reference. Their weights are in the package `speechmos` and run
-in `onnxruntime`; the extra `listening` installs both. The inputs of DNSMOS are computed here; the
-package's own code, which gives the same, would need librosa.
+Both rate a sound without a reference. The package `speechmos` contains the networks, and
+`onnxruntime` runs them; the extra `listening` installs both. The input features of DNSMOS are
+computed here, because the equivalent code in `speechmos` requires librosa.
 """
 
 import functools
@@ -23,16 +23,16 @@ RATE_HZ = 16_000
 SHORTEST_SECONDS = 0.25
 DNSMOS_SAMPLES = 144_160  # 9.01 seconds
 DNSMOS_WINDOW, DNSMOS_HOP, DNSMOS_BANDS = 321, 160, 120
-DNSMOS_DB = 80.0  # dB below the loudest band that the network still sees
-RATERS = 15  # simulated listeners, as many as the package averages over
+DNSMOS_DB = 80.0  # dynamic range of the features in dB, below the loudest band
+RATERS = 15  # number of simulated raters, as in the package
 
 
 def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
     """Return the overall quality that DNSMOS predicts for a P.808 listening test, 1 to 5 (best).
 
-    It rates 9.01 seconds at a time, once per second; a shorter sound is doubled until it is that
-    long, and every sound is clipped to [-1, 1]. The result is nan for sounds shorter than a quarter
-    of a second.
+    The score is the mean over windows of 9.01 seconds with a hop of one second. A shorter sound is
+    repeated, and every sound is clipped to [-1, 1]. The result is nan for sounds shorter than a
+    quarter of a second.
 
     Source: Reddy, Gopal, Cutler, "DNSMOS", arXiv 2010.15258, in the package `speechmos`.
     """
@@ -41,7 +41,7 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
         return math.nan
     while len(x) < DNSMOS_SAMPLES:
         x = np.concatenate([x, x])
-    whole_seconds = len(x) // RATE_HZ * RATE_HZ  # as the package counts, which may miss a place
+    whole_seconds = len(x) // RATE_HZ * RATE_HZ  # as in the package, though it may skip a window
     starts = range(0, max(1, whole_seconds - DNSMOS_SAMPLES + 1), RATE_HZ)
     network = _dnsmos_network()
     scores = [
@@ -52,13 +52,13 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def opinions(sound: np.ndarray, sample_rate_hz: int) -> dict[str, float]:
-    """Return `dnsmos_p808` and `plcmos` of a sound by name; {} if their package is missing."""
+    """Return `dnsmos_p808` and `plcmos` of a sound by name; {} if a package is missing."""
     taken = {"dnsmos_p808": dnsmos_p808, "plcmos": plcmos}
     return {name: take(sound, sample_rate_hz) for name, take in taken.items() if available(name)}
 
 
 def _dnsmos_features(x: np.ndarray) -> np.ndarray:
-    """Return mel powers in dB below the loudest, scaled to [-1, 1], float32 [1, 901, 120]."""
+    """Return mel power in dB relative to the maximum, scaled to [-1, 1], float32 [1, 901, 120]."""
     padded = np.pad(x[:-DNSMOS_HOP], DNSMOS_WINDOW // 2)
     segments = np.lib.stride_tricks.sliding_window_view(padded, DNSMOS_WINDOW)[::DNSMOS_HOP]
     hann = scipy.signal.get_window("hann", DNSMOS_WINDOW).astype(np.float32)
@@ -70,7 +70,7 @@ def _dnsmos_features(x: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _dnsmos_filters() -> np.ndarray:
-    """Return Slaney's triangles [bins, bands]; the lowest lie between two bins and are empty."""
+    """Return Slaney's mel filters [bins, bands]; the lowest contain no bin and are empty."""
     highest = hz_to_mel(np.array(RATE_HZ / 2.0))
     points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
     bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)
@@ -78,11 +78,11 @@ def _dnsmos_filters() -> np.ndarray:
 
 
 def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
-    """Return the quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
+    """Return the quality that PLCMOS (version 2) predicts, 1 to 5 (best).
 
-    It was trained on speech with lost and concealed packets. The sound is clipped to [-1, 1]. The
-    result is the mean over 15 simulated raters, Gaussian vectors that are the same for every sound;
-    it is nan for sounds shorter than a quarter of a second.
+    PLCMOS was trained on speech with concealed packet loss. The sound is clipped to [-1, 1]. The
+    score is the mean over 15 simulated raters, Gaussian vectors that are the same for every sound.
+    It is nan for sounds shorter than a quarter of a second.
 
     Source: Diener, Purin, Sootla, Saabas, Aichner, Cutler, "PLCMOS", arXiv 2305.15127, in the
     package `speechmos`.
@@ -104,7 +104,7 @@ def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
 def _dnsmos_network() -> Any:
     require("onnxruntime", "listening", "DNSMOS")
     require("speechmos", "listening", "DNSMOS")
-    import onnxruntime  # Only these measures need it.
+    import onnxruntime  # optional
 
     path = importlib.resources.files("speechmos") / "dnsmos_models/model_v8.onnx"
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -120,7 +120,7 @@ def _plcmos_network() -> Any:
 
 
 def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
-    """Return the sound as both networks read it; None if it is too short."""
+    """Return the sound at 16 kHz, clipped to [-1, 1]; None if it is too short."""
     sound = checked("sound", sound)
     if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
         return None

@@ -1,4 +1,4 @@
-"""Measures that model a listener: PESQ for quality, STOI for intelligibility."""
+"""Perceptual measures: PESQ for quality, STOI for intelligibility."""
 
 import math
 import warnings
@@ -10,8 +10,8 @@ from wavenet.measures.waveforms import is_silent, paired
 from wavenet.optional_packages import require
 
 PESQ_RATE_HZ = 16_000
-PESQ_LOWEST = 1.0  # MOS-LQO; equation 1 of ITU-T P.862.2 tends to 0.999
-# An utterance takes at least 0.2 seconds, and the package writes past its array of 50 of them.
+PESQ_LOWEST = 1.0  # lowest MOS-LQO; the limit of equation 1 of ITU-T P.862.2 is 0.999
+# The package overruns an array of 50 utterances, each of which takes at least 0.2 seconds.
 PESQ_MOST_SAMPLES = 10 * PESQ_RATE_HZ
 STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at 10 kHz
 
@@ -19,10 +19,10 @@ STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at
 def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     """Return wideband PESQ at 16 kHz, a predicted mean opinion score (MOS-LQO), 1.0 to 4.64.
 
-    The level does not matter: PESQ normalises both. Sounds longer than ten seconds are cut into
-    equal pieces no longer than that, and the mean over the valid pieces is returned. The result is
-    `PESQ_LOWEST` for a silent sound, or one in which none of the recording's speech is found; it is
-    nan for less than a quarter of a second, or a recording without speech.
+    PESQ normalises the level of both sounds. Sounds longer than ten seconds are cut into equal
+    pieces of at most ten seconds, and the mean over valid pieces is returned. The result is
+    `PESQ_LOWEST` if the sound is silent or PESQ finds no speech in it; it is nan for sounds shorter
+    than a quarter of a second, or if the recording contains no speech.
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
     """
@@ -35,17 +35,17 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
-    """Return short-time objective intelligibility, in about [0, 1]; 1 is best.
+    """Return short-time objective intelligibility, approximately in [0, 1]; 1 is best.
 
-    The level does not matter, but silence scores 0. The result is nan for less than 0.41 seconds,
-    or for a recording with less than that above its silence (40 dB below its loudest frame): the
-    measure correlates stretches of 0.38 seconds.
+    The result does not depend on the level, but is 0 for a silent sound. It is nan if less than
+    0.41 seconds remain after removing frames 40 dB below the recording's loudest frame, since STOI
+    correlates segments of 0.38 seconds.
 
     Source: Taal, Hendriks, Heusdens, Jensen, "An algorithm for intelligibility prediction of
     time-frequency weighted noisy speech", IEEE TASLP 19(7), 2011, in the package `pystoi`.
     """
     require("pystoi", "quality", "STOI")
-    import pystoi  # Loads slowly, and only this measure needs it.
+    import pystoi  # optional, and slow to import
 
     sound, recorded = paired(sound, recorded)
     if len(sound) < STOI_SHORTEST_SECONDS * sample_rate_hz or is_silent(recorded):
@@ -60,7 +60,7 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return MOS-LQO of at most ten seconds at 16 kHz; nan if PESQ is undefined."""
+    """Return the MOS-LQO of at most ten seconds at 16 kHz; nan if PESQ is undefined."""
     if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
         return math.nan
     score = math.nan if is_silent(sound) else _p862(sound, recorded)
@@ -70,11 +70,11 @@ def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
 
 
 def _p862(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return the package's score; nan if it does not find an utterance in both."""
+    """Return the package's score; nan unless it finds an utterance in each of the sounds."""
     require("pesq", "quality", "PESQ")
-    import pesq as package  # Only this measure needs it.
+    import pesq as package  # optional
 
     try:
         return float(package.pesq(PESQ_RATE_HZ, recorded, sound, "wb"))
-    except (package.NoUtterancesError, ValueError):  # ValueError: its own score was nan.
+    except (package.NoUtterancesError, ValueError):  # ValueError: the package's score is nan
         return math.nan

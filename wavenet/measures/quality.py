@@ -1,4 +1,4 @@
-"""All measures of a vocoder's speech compared with the recording it was made from."""
+"""All measures of a synthetic sound, compared with the recording that it imitates."""
 
 from collections.abc import Callable
 
@@ -22,16 +22,17 @@ from wavenet.optional_packages import available
 def measure(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, mel: MelConvention
 ) -> dict[str, float]:
-    """Return every measure by name, over the samples that both have; nan if undefined.
+    """Return all measures {name: value}, nan if undefined; the longer sound is cut.
 
-    The keys, in this order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
+    The keys, in order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
     f0_within_50_cents, f0_error_cents, voicing_error, residual_kurtosis, level_difference_db,
-    dnsmos_p808, plcmos; each is a function of this package. Measures whose package is not installed
-    are left out (`optional_packages.left_out`). F0 is that of WORLD's DIO with StoneMask on the
-    mel's hop, 60 to 600 Hz.
+    dnsmos_p808, plcmos; each is a function in this package. Measures whose package is not installed
+    are left out (`optional_packages.left_out`). F0 is estimated by WORLD's DIO with StoneMask, at
+    the mel's hop length, from 60 to 600 Hz.
 
     Raises:
-      ValueError: a waveform has the wrong shape or is not finite, or the mel's sample rate differs.
+      ValueError: If a waveform has the wrong shape or is not finite, or the mel's sample rate
+        differs.
     """
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")
@@ -51,7 +52,7 @@ def measure(
 def _of_the_voice(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> dict[str, Callable[[], float]]:
-    """Return the measures that need F0, which is estimated only once."""
+    """Return the measures that need F0, as functions; F0 is estimated only once."""
     if not available("f0_error_cents"):
         return {}
     pitch = PitchConvention(sample_rate_hz, hop_samples)

@@ -1,4 +1,4 @@
-"""The peakedness of the residual of linear prediction: a voice's pulses are distinct or smeared."""
+"""Kurtosis of the linear prediction residual: whether glottal pulses are distinct or smeared."""
 
 import math
 
@@ -11,9 +11,9 @@ from wavenet.measures.waveforms import checked
 
 RATE_HZ = 16_000
 ORDER = 16
-WINDOW_SAMPLES = 640  # 40 ms, four periods and more of most voices
-WHITE_NOISE = 1e-9  # of the power: keeps the equations solvable, colours nothing
-LEAST_POWER = 1e-12  # mean square of a window, below a tenth of a 16-bit step; silence is left out
+WINDOW_SAMPLES = 640  # 40 ms, at least four periods of most voices
+WHITE_NOISE = 1e-9  # noise power relative to the signal's; keeps the equations solvable
+LEAST_POWER = 1e-12  # windows with a lower mean square are silent and left out
 
 
 def residual_kurtosis(
@@ -21,22 +21,23 @@ def residual_kurtosis(
 ) -> float:
     """Return the median kurtosis of the order-16 linear prediction residual over voiced frames.
 
-    For every voiced frame: 40 ms of the sound at 16 kHz around the frame's middle, under a Hann
-    window, give the coefficients a_1 .. a_16 by the autocorrelation method; over the same 40 ms
+    For every voiced frame, the coefficients a_1 .. a_16 are estimated by the autocorrelation method
+    from a Hann window of 40 ms around the frame's centre, at 16 kHz. Over the same 40 ms, without a
+    window,
 
         e_t = x_t - sum_k a_k x_(t-k),    kurtosis = mean (e - m)^4 / (mean (e - m)^2)^2
 
-    with m the mean of e, no window, and the true samples before the 40 ms as their past. Gaussian
-    noise has 3; a voice has more, since it excites its vocal tract once per period; random phases
-    smear the pulses and bring it towards 3; a buzz, whose harmonics are all in phase, has too much.
-    The result is nan without a voiced frame whose whole window lies within the sound.
+    where m is the mean of e. The kurtosis of Gaussian noise is 3. Speech has a higher kurtosis,
+    since the vocal tract is excited once per period. Random phases smear the pulses and bring the
+    kurtosis closer to 3; a buzz, with all harmonics in phase, has too high a kurtosis. The result
+    is nan if no voiced frame has its complete window within the sound.
 
     Args:
       sound: float [samples].
       f0_hz: F0 of the recording, [frames], 0 if unvoiced, so that all sounds are measured on the
         same frames; frame f is centred on sample f * hop_samples + hop_samples / 2.
-      sample_rate_hz: sample rate of the sound.
-      hop_samples: distance between two frames of `f0_hz`, in samples of the sound.
+      sample_rate_hz: sample rate of the sound in Hz.
+      hop_samples: hop length of `f0_hz`, in samples of the sound.
     """
     x = audio.resample(checked("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)

@@ -1,4 +1,4 @@
-"""Distances between the spectra and the levels of two waveforms."""
+"""Distances between the spectra, and between the levels, of two waveforms."""
 
 import math
 
@@ -11,8 +11,8 @@ from wavenet.measures.waveforms import paired
 
 DB_PER_NAT = 20.0 / math.log(10.0)
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))  # FFT, hop, window in samples
-MAGNITUDE_FLOOR = 1e-7**0.5  # of a bin of the windowed spectrum; below it lies silence
-LOUDEST = 2.0  # times the recording's norm, beyond which a sound is normalised by itself
+MAGNITUDE_FLOOR = 1e-7**0.5  # lower bound of STFT magnitudes
+LOUDEST = 2.0  # ratio of norms above which the sound's norm replaces the recording's
 
 
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
@@ -29,26 +29,26 @@ def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvent
 def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> float:
     """Return the mean STFT distance over three resolutions; 0 is best.
 
-    For each resolution it is the spectral convergence plus the error of log-magnitudes, with X the
-    magnitudes of the recording and Y those of the sound, [frames, bins]:
+    For each resolution it is the spectral convergence plus the error of log magnitudes, where X are
+    the magnitudes of the recording and Y the magnitudes of the sound, [frames, bins]:
 
         || X - Y ||_F / max(|| X ||_F, || Y ||_F / 2)  +  mean | ln X - ln Y |
 
-    The paper divides only by || X ||. Here a sound more than 6 dB above its recording is normalised
-    by itself, which keeps the first term below 3: a silent recording would otherwise outweigh
-    dozens of others in a mean.
+    The paper divides by || X || instead of the maximum. The maximum, which matters if the sound is
+    more than 6 dB louder than the recording, bounds the first term by 3; otherwise a silent
+    recording would dominate a mean over recordings.
 
     Source: Yamamoto, Song, Kim, "Parallel WaveGAN", arXiv 1910.11480, equations 4 to 6 and table 1:
     FFTs of 1,024, 2,048 and 512 samples, hops of 120, 240 and 50, Hann windows of 600, 1,200 and
-    240. These are meant for 24 kHz; the sample counts are the same at every rate, so results at
-    different rates are not comparable. Magnitudes are at least 1e-3.5; zeros lie beyond both ends.
+    240. The paper's sizes are for 24 kHz; they are used for every sample rate, so results at
+    different rates are not comparable. Magnitudes are at least 10^-3.5; both ends are zero-padded.
     """
     sound, recorded = paired(sound, recorded)
     return float(np.mean([_stft_distance(sound, recorded, *sizes) for sizes in RESOLUTIONS]))
 
 
 def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return the RMS level of the sound minus that of the recording, in dB; 0 is best."""
+    """Return the RMS level of the sound minus the level of the recording, in dB; 0 is best."""
     sound, recorded = paired(sound, recorded)
     return audio.rms_db(sound) - audio.rms_db(recorded)
 
@@ -63,7 +63,7 @@ def _stft_distance(
 
 
 def _magnitudes(waveform: np.ndarray, fft_size: int, hop: int, window: int) -> np.ndarray:
-    """Return float32 [frames, bins], frame f around sample f * hop."""
+    """Return STFT magnitudes, float32 [frames, bins]; frame f is centred on sample f * hop."""
     padded = np.pad(waveform, window // 2)
     segments = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
     hann = np.sin(np.pi * np.arange(window, dtype=np.float32) / window) ** 2

@@ -1,17 +1,17 @@
-"""Checks of the waveforms that measures compare."""
+"""Checks of the waveforms that are measured."""
 
 import numpy as np
 
 from wavenet.data import audio
 
-SILENCE_DB = -90.0  # dB re full scale, a peak below one 16-bit step
+SILENCE_DB = -90.0  # peak level in dB of full scale, about one 16-bit step
 
 
 def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as float32 [samples], cut to the length of the shorter one.
+    """Return both waveforms as float32 [samples], cut to the length of the shorter one.
 
     Raises:
-      ValueError: a waveform is not [samples], or is not finite.
+      ValueError: If a waveform is empty, not one-dimensional or not finite.
     """
     sound, recorded = checked("sound", sound), checked("recorded", recorded)
     length = min(len(sound), len(recorded))
@@ -22,7 +22,7 @@ def checked(name: str, waveform: np.ndarray) -> np.ndarray:
     """Return the waveform as float32 [samples].
 
     Raises:
-      ValueError: the waveform is not [samples], or a sample is not finite.
+      ValueError: If the waveform is empty, not one-dimensional or not finite.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:

@@ -1,4 +1,4 @@
-"""Passes of a network of sound over blocks, for samplers that settle blocks of guesses."""
+"""Passes of an audio network over blocks, for samplers that verify blocks of proposed samples."""
 
 from typing import Any, NamedTuple
 
@@ -12,40 +12,43 @@ from wavenet.sound_network import Network
 
 @register(Network, object, method="fixed-point")
 def by_passes(network: Network, distribution: Any) -> FixedPointSampler | None:
-    """Return the sampler by passes over blocks; None: a context stack reads whole blocks."""
-    is_whole = bool(network.config.context_layers)
+    """Return the sampler by passes over blocks; None: the network reads whole blocks itself."""
+    is_whole = network.config.reads_blocks
     return None if is_whole else FixedPointSampler(BlockPass(network), distribution)
 
 
 class PassState(NamedTuple):
-    """All that a block depends on besides its own inputs and condition; it ends with a bunch."""
+    """The past that a block depends on, up to the end of a bunch."""
 
     inputs: tf.Tensor
-    """The newest `network.inputs`, [batch, history]."""
+    """The latest `network.inputs`, [batch, history]."""
     condition: tf.Tensor
-    """The condition of these, [batch, history, channels]; no channel where there is none."""
+    """The condition of these samples, [batch, history, channels]; 0 channels if unconditional."""
     pasts: list[tf.Tensor]
-    """The last inputs of every layer, [batch, its `past_steps`, residual_channels]."""
+    """The latest inputs of every layer, [batch, `past_steps`, residual_channels] each."""
 
 
 class BlockPass:
-    """One pass over a block, with a network's current weights.
+    """One pass over a block of samples with a network's current weights.
 
     Args:
-      network: a network without a context stack, whose condition comes from whole blocks of sound.
+      network: a network that reads no whole blocks of past sound.
     """
 
     def __init__(self, network: Network) -> None:
         config = network.config
-        if config.context_layers:
-            raise ValueError("`network` must have no context stack for passes over blocks.")
+        if config.reads_blocks:
+            raise ValueError(
+                "`network` must have no context stack and no `prediction_windows` for passes over "
+                "blocks."
+            )
         self.network, self.bunch = network, config.bunch_samples
         past = config.history_samples + config.prediction_order
         self.history = -(-past // self.bunch) * self.bunch
 
     def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> PassState:
         """Return the state before the first sample: silence."""
-        del length, condition  # on which it does not depend
+        del length, condition  # the state does not depend on them
         config, network = self.network.config, self.network
         inputs = tf.zeros([batch, self.history], network.front_dtype)
         if config.reads_levels:
@@ -61,12 +64,9 @@ class BlockPass:
     def __call__(
         self, state: PassState, levels: tf.Tensor, condition: tf.Tensor | None
     ) -> tuple[tf.Tensor, PassState]:
-        """Return the parameters of a block [batch, time, parameters], and the input of `after`.
+        """Return the parameters of a block [batch, time, parameters], and what `after` needs.
 
-        Args:
-          state: what came before the block.
-          levels: int32 [batch, time], whole bunches.
-          condition: [batch, time, channels], or None.
+        `levels` are int32 [batch, time], whole bunches; `condition` is [batch, time, channels].
         """
         inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
         inputs = tf.concat([state.inputs, inputs], 1)
@@ -82,13 +82,13 @@ class BlockPass:
     def after(
         self, read: PassState, levels: tf.Tensor, samples: tf.Tensor | None = None
     ) -> PassState:
-        """Return the state after the first samples of a block.
+        """Return the state after the first `samples` samples of a block.
 
         Args:
-          read: what the pass over the block returned for this.
-          levels: int32 [batch, time]; of these samples only the last, or those of its bunch, may
-            differ from the pass.
-          samples: number of samples, int32 [batch], whole bunches; None: the whole block.
+          read: the second result of the pass over the block.
+          levels: int32 [batch, time]; among the first `samples`, only those in the last bunch may
+            differ from the levels of the pass.
+          samples: int32 [batch], whole bunches; None: the whole block.
         """
         if samples is None:
             samples = tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1])

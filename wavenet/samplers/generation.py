@@ -1,7 +1,7 @@
-"""Sound from a WaveNet: whole or in chunks, by any of the samplers, which agree.
+"""Generation of sound from a WaveNet, in chunks or at once, by any sampler.
 
-Seed and row determine a sound: whatever the batch, the chunks or the sampler, the noise of sample t
-is the same, so that the waveform is too.
+The noise of sample t depends only on seed and row, so that the same sound results from any batch,
+chunk length and sampler.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from foundation.errors import UserError
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 CHUNK_SAMPLES = 1024
 
@@ -36,17 +36,16 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     count: PassCount | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield the same levels in chunks int32 [batch, up to chunk_samples], as they are made.
+    """Yield the levels of `generate` in chunks, int32 [batch, up to chunk_samples].
 
     Args:
       network: the network, used with its current weights.
       request: the sounds to generate.
-      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there, in
-        passes over many samples; "auto" and "cached" take numba, or xla where there is an
-        accelerator, or no Numba loop for the network and its distribution. Any other sampler of
-        `autoregressive.samplers`, such as "naive", makes the whole sound before the first chunk.
-      chunk_samples: length of a chunk, in samples; with a context stack, its block is taken
-        instead.
+      backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there
+        in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
+        accelerator or no Numba implementation for network and distribution. Any other sampler of
+        `autoregressive.samplers`, such as "naive", yields the whole sound as one chunk.
+      chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
       count: records the passes of "fixed-point".
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
@@ -69,11 +68,11 @@ def stream(
 
 
 def sampler_of(network: Network, backend: str) -> Any:
-    """Return the sampler in chunks of a backend, or None for one that makes sounds as a whole.
+    """Return a backend's chunked sampler, or None if it can only generate whole sounds.
 
     Raises:
-      UserError: there is no such backend.
-      ValueError: no Numba loop is written for the network, which has to be sampled by it.
+      UserError: If the backend is unknown.
+      ValueError: If the backend is "numba" and has no implementation of the network.
     """
     known = methods_of(network, network.likelihood)
     if backend not in known:
@@ -85,7 +84,7 @@ def sampler_of(network: Network, backend: str) -> Any:
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
-    """Return the whole condition, float32 [batch, time, channels], or None."""
+    """Return the condition of prime and sounds, float32 [batch, time, channels], or None."""
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
     if condition is not None and condition.shape[1] < total:
@@ -94,12 +93,12 @@ def condition_of(network: Network, request: Request) -> np.ndarray | None:
 
 
 def primed_samples(request: Request) -> int:
-    """Return the number of samples of the prime."""
+    """Return the number of samples in the prime, 0 without one."""
     return 0 if request.prime is None else request.prime.shape[1]
 
 
 def _whole(network: Network, request: Request, method: str) -> np.ndarray:
-    """Return the levels of whole sounds, by a sampler of every model."""
+    """Return the levels of whole sounds, drawn by a sampler that works for any model."""
     start, rows, total = primed_samples(request), request.rows, request.num_samples
     noise, prompt = network.likelihood.noise(request.seed, rows, 0, start + total), None
     condition = condition_of(network, request)

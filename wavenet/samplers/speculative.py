@@ -1,4 +1,4 @@
-"""Sound by a draft's proposals, block after block, on `autoregressive.samplers.speculative`."""
+"""Speculative sampling of sound in blocks, with `autoregressive.samplers.speculative`."""
 
 import math
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ from likelihoods import noise
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 BLOCK_SAMPLES = 64
 
 
 class SpeculativeSampler:
-    """Samples a network with a draft's proposals, by the current weights of both.
+    """A sampler that verifies blocks proposed by a draft, with the current weights of both.
 
     Args:
       network: a network without a context stack.
-      draft: a `Draft` with `conditions(request, length)`, its own condition of every block, and
-        `block_samples`.
-      acceptance: "coupling" draws the sound of the other samplers, "rejection" another one of the
-        same distribution, in fewer passes.
-      block_samples: samples of a proposal, rounded up to what network and draft take as one.
+      draft: a `Draft` that also has `block_samples` and `conditions(request, length)`, which yields
+        the draft's condition for every block.
+      acceptance: "coupling" draws the same sound as the other samplers; "rejection" draws a
+        different sound from the same distribution in fewer passes.
+      block_samples: samples per proposal, rounded up to whole blocks of network and draft.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class SpeculativeSampler:
         self._block = tf.function(self.block, jit_compile=True, autograph=False)
 
     def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
-        """Yield levels int32 [batch, up to block_samples], one block after another.
+        """Yield the levels of one block after another, int32 [batch, up to block_samples].
 
         Args:
-          request: the sounds, without a prime; by rejection at temperature 1.
+          request: the sounds to generate, without a prime; rejection requires temperature 1.
           count: records the passes.
 
         Raises:
-          UserError: the request has a prime, or another temperature.
+          UserError: If the request has a prime, or a temperature other than 1 for rejection.
         """
         by_rejection = self._acceptance == "rejection"
         if request.prime is not None:
@@ -80,7 +80,7 @@ class SpeculativeSampler:
             yield done.symbols.numpy()[:, : request.num_samples - start]
 
     def block(self, block: Block, states: Any) -> Settled:
-        """Return a block once all of it is settled, a pure function."""
+        """Draw a complete block by as many passes as needed; a pure function."""
         batch = tf.nest.flatten(states)[0].shape[0]
         none = tf.zeros([batch, self.block_samples], tf.int32), tf.zeros([batch], tf.int32)
         rule, likelihood = RULES[self._acceptance], self._network.likelihood

@@ -1,7 +1,7 @@
-"""Networks of sound as networks of symbols, sampled by the parts of `autoregressive`.
+"""Adapter of audio networks to `autoregressive`, which samples networks of symbols.
 
-A `WaveNet` is a causal network like any other, and its cached step is derived from its graph. None
-is derived from a vocoder, whose layers run once per bunch of samples, or from a context stack.
+The cached step of a `WaveNet` is derived from its graph, as for any causal network. This is not
+possible for a vocoder, whose layers run once per bunch of samples, or with a context stack.
 """
 
 import functools
@@ -17,10 +17,10 @@ from wavenet.sound_network import Network
 
 
 def autoregressive(network: Network) -> Autoregressive:
-    """Return a network of sound as a model of samples in [-1, 1], float32 [batch, time].
+    """Return an audio network as a model of samples in [-1, 1], float32 [batch, time].
 
-    Its condition is that of `network.condition`, [batch, time, channels]. A network has one such
-    model, which lasts as long as it does.
+    The condition is a result of `network.condition`, [batch, time, channels]. The model is created
+    once per network and cached there.
     """
 
     def make() -> Autoregressive:
@@ -30,47 +30,48 @@ def autoregressive(network: Network) -> Autoregressive:
 
 
 class SoundSymbols:
-    """A network of sound over levels int32 [batch, time]; it shifts them by one itself.
+    """An audio network as a causal network over levels, int32 [batch, time].
 
     Attributes:
-      block: samples that are drawn as one.
-      longest: samples of the longest chunk; None: any.
-      reach: samples before one that it depends on; None: all.
+      block: number of samples that are drawn together.
+      longest: maximum number of samples per chunk; None: unlimited.
+      reach: number of past samples that a sample depends on; None: all of them.
     """
 
     def __init__(self, network: Network) -> None:
         config = network.config
-        self.network, self.block = network, config.block_samples
+        self.network = network
+        self.block = 1 if config.prediction_windows else config.block_samples
         self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
         channels = config.gate_inputs - config.context_channels * bool(config.context_layers)
         dtype = network.front_dtype if config.conditioner_units else network.dtype
         self.condition = tf.TensorSpec([None, None, channels], dtype) if channels else None
         self.longest = config.block_samples if config.context_layers else None
-        self.reach = None if config.context_layers else config.receptive_field
+        self.reach = None if config.reads_blocks else config.receptive_field
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; of sample t from the levels before t."""
+        """Return each sample's parameters given the levels before it, [batch, time, parameters]."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters of all samples from the network's inputs before each of them."""
+        """Return each sample's parameters, from unshifted network inputs as returned by `read`."""
         return self.network(inputs, self.given(condition))
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
-        """The network's passes over blocks of samples; None: a context stack reads whole blocks."""
-        return None if self.network.config.context_layers else BlockPass(self.network)
+        """The network's passes over blocks of samples; None: it reads whole blocks."""
+        return None if self.network.config.reads_blocks else BlockPass(self.network)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, time]."""
+        """Return the positions 0, 1, ... of the symbols, int32 [1, time]."""
         return tf.range(tf.shape(symbols)[1])[tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of levels [batch, time]."""
+        """Return the network's inputs for levels [batch, time]."""
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
     def given(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
-        """Return the condition as the network takes it; ValueError where one is missing."""
+        """Return the condition in the network's type; a ValueError if it is missing."""
         del like
         if self.condition is None:
             return None
@@ -80,19 +81,20 @@ class SoundSymbols:
 
     @property
     def has_step(self) -> bool:
-        """True if a step of one sample can be derived."""
+        """Whether a step of one sample can be derived."""
         config: Any = self.network.config
-        return not (config.context_layers or config.conditioner_units)
+        return not (config.reads_blocks or config.conditioner_units)
 
     @functools.cached_property
     def stepped(self) -> Any:
-        """The network as a causal one with `initial_state` and `step`, derived on first use.
+        """The incremental network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          UnsupportedNetworkError: the network reads or makes whole blocks of sound.
+          UnsupportedNetworkError: If the network is a vocoder or has a context stack.
         """
         if not self.has_step:
-            kind = "context reads the sound" if self.longest else "a vocoder makes the sound"
+            reads = self.network.config.reads_blocks
+            kind = "the network reads the sound" if reads else "a vocoder makes the sound"
             raise UnsupportedNetworkError(f"{kind} in whole blocks; no step can be derived from it")
         network: Any = self.network
         with tf.init_scope():
@@ -106,7 +108,7 @@ class SoundSymbols:
         return {"input": silence, "network": make(batch)}
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
-        """Return the step of a chunk: from time, remainder and state to parameters and state."""
+        """Return a function from (time, remainder, state) to parameters and the next state."""
         given = self.given(condition)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -120,7 +122,8 @@ class SoundSymbols:
     ) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n samples in one pass, and the network's state after them.
 
-        The inputs are those before each sample, [batch, n, ...]; the state is of the network alone.
+        `inputs` are the inputs before each sample, [batch, n]; `state` is the entry "network" of
+        the whole state.
         """
         given = self.given(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))

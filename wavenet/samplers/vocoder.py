@@ -1,9 +1,9 @@
-"""Cached generation of a vocoder as one XLA program per chunk: a step of the layers per bunch.
+"""Cached sampling of a vocoder as one XLA program per chunk, with one layer step per bunch.
 
-The layers' queues are those of `xla.Rings`, one entry per bunch. The past samples and residuals
-that layers and head read directly are in buffers as long as history and bunch together: wave,
-residuals and samples over their level, float [rows, batch] each; rows before `end` are the past,
-the newest row last.
+The layers' queues are stored as in `xla.Rings`, with one entry per bunch. Three more buffers, float
+[rows, batch] each, store the past that layers and head read directly: samples, residuals, and
+samples divided by the level. Each has room for the history and one bunch. Rows before `end` are
+the past, oldest first.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from wavenet.vocoder import AHEAD, VocoderWaveNet
 
 
 class BunchStep(LayerStep):
-    """The computation of samples given those before them, over the condition `made` of a chunk."""
+    """The computation of one bunch, under the condition `made` of a chunk."""
 
     network: VocoderWaveNet
 
@@ -39,11 +39,15 @@ class BunchStep(LayerStep):
         queues: tf.Tensor,
         gates: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what the layers give to the head [batch, B * units], and the queues after it.
+        """Run the layers; return their contribution to the head [batch, B * units], and the queues.
 
-        The bunch is the one of this number since the start, whose first sample is at `time`; the
-        past in the buffers ends at `end`. The queues hold the layers' past inputs, [slots, batch,
-        residual]; the gates are the condition's part in every gate, [batch, layers, 2 gate].
+        Args:
+          number: index of the bunch since the start of the sound.
+          time: index of the bunch's first sample in the chunk.
+          end: row of the buffers after the newest sample.
+          buffers: past samples, residuals and scaled samples, [rows, batch] each.
+          queues: past inputs of the layers, [slots, batch, residual].
+          gates: the bunch's `gate_offsets`, [batch, layers, 2 gate].
         """
         _, residual, scaled = buffers
         hidden = self.network.front(
@@ -63,8 +67,8 @@ class BunchStep(LayerStep):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the parameters of one sample [batch, parameters], and its prediction [batch].
 
-        `end` is the row of the buffers after the newest, `given` the layers' input to the head,
-        [batch, units].
+        `end` is the row of the buffers after the newest sample; `given` is the layers' contribution
+        to the head, [batch, units].
         """
         network = self.network
         wave, residual, scaled = buffers
@@ -80,7 +84,7 @@ class BunchStep(LayerStep):
     def entries(
         self, time: int | tf.Tensor, value: tf.Tensor, predicted: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the rows [batch] that a sample of this value adds to the buffers."""
+        """Return the entry [batch] of a sample with this value in each buffer."""
         return value, (value - predicted) * self.gain[:, time], value * self.shrink[:, time]
 
     def _predicted(self, wave: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor) -> tf.Tensor:
@@ -97,7 +101,7 @@ class BunchStep(LayerStep):
         if not taps:
             return None
         period = self.network.whole_period(self.made.period[:, time])
-        # The newest tap is AHEAD samples after the point one period ago, still in the past.
+        # The newest tap is AHEAD samples after the sample one period ago, still in the past.
         first = end - period + AHEAD + 1 - taps
         rows = first[:, None] + tf.range(taps)
         columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))
@@ -105,14 +109,14 @@ class BunchStep(LayerStep):
 
 
 def last(values: tf.Tensor, end: int | tf.Tensor, width: int) -> tf.Tensor:
-    """Return the `width` values before a row, oldest first, [batch, width]."""
+    """Return the `width` values before the row `end`, oldest first, [batch, width]."""
     return tf.transpose(tf.slice(values, [end - width, 0], [width, -1]))
 
 
 def written_at(
     buffers: Sequence[tf.Tensor], row: int | tf.Tensor, entries: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, ...]:
-    """Return the buffers with an entry [batch] in this row of each."""
+    """Return the buffers after writing an entry [batch] to a row of each."""
     return tuple(
         tf.tensor_scatter_nd_update(x, [[row]], entry[None])
         for x, entry in zip(buffers, entries, strict=True)
@@ -120,16 +124,16 @@ def written_at(
 
 
 class VocoderState(NamedTuple):
-    """All that the next bunch depends on besides noise and condition."""
+    """The state between two bunches."""
 
     position: tf.Tensor
-    """int32 [], samples so far, a multiple of the bunch."""
+    """Number of samples so far, a multiple of the bunch size, int32 []."""
     wave: tf.Tensor
-    """The last samples, float [history, batch]."""
+    """The latest samples, float [history, batch]."""
     residual: tf.Tensor
-    """The last residuals, float [history, batch]."""
+    """The latest residuals, float [history, batch]."""
     scaled: tf.Tensor
-    """The last samples over their level, float [history, batch]."""
+    """The latest samples divided by the level, float [history, batch]."""
     queues: tf.Tensor
     """Past inputs of all layers, [slots, batch, residual_channels]."""
 
@@ -137,7 +141,7 @@ class VocoderState(NamedTuple):
 @register(VocoderWaveNet, object, method="cached")
 @register(VocoderWaveNet, object, method="xla")
 class VocoderSampler(ChunkSampler):
-    """The cached sampler of a vocoder."""
+    """The cached sampler of a `VocoderWaveNet`."""
 
     def __init__(self, network: VocoderWaveNet, distribution: Any = None) -> None:
         super().__init__(network)
@@ -145,7 +149,7 @@ class VocoderSampler(ChunkSampler):
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and zeroed queues."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
@@ -154,7 +158,7 @@ class VocoderSampler(ChunkSampler):
     def chunk(
         self, state: VocoderState, condition: tf.Tensor, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, VocoderState]:
-        """Return levels, parameters and the next state: a loop over bunches of samples."""
+        """Draw a chunk bunch by bunch; return levels, parameters and the next state."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:

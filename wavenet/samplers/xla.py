@@ -1,9 +1,9 @@
-"""Cached generation as one XLA program per chunk: one queue per layer, O(layers) work per sample.
+"""Cached sampling as one XLA program per chunk: one queue per layer, O(layers) work per sample.
 
-Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer of dilation d
-and width k keeps its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All queues
-are in one ring buffer, so that a step gathers every past tap at once and scatters once, and the
-skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
+Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer with dilation
+d and width k stores its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All
+queues are in one buffer, so that a step needs only one gather and one scatter, and the skips of all
+layers are one matrix product: on a CPU the cost under XLA is per operation rather than per FLOP.
 """
 
 from typing import Any, NamedTuple
@@ -20,16 +20,16 @@ from wavenet.sound_network import Network
 
 
 class SamplerState(NamedTuple):
-    """All that the next sample depends on besides noise and condition."""
+    """The state between two samples."""
 
     position: tf.Tensor
     """int32 [], samples so far."""
-    past: tf.Tensor
-    """The last front_width inputs, float32 [batch, front_width], or int32 [batch, 1] levels."""
+    past: Any
+    """What a step reads of the past itself, from `WaveNet.first_past`."""
     queues: tf.Tensor
     """Past inputs of all layers, [slots, batch, residual_channels]."""
     blocks: tf.Tensor
-    """All past blocks of sound that the context stack reads, [batch, blocks, block_samples]."""
+    """Past blocks of samples that the context stack reads, [batch, blocks, block_samples]."""
 
 
 MEASURED = "24 layers of 128 channels, over the derived step by XLA"
@@ -44,14 +44,11 @@ class XlaSampler(ChunkSampler):
         self.rings = Rings(network.config)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and zeroed queues."""
         config = self.network.config
-        past = tf.zeros([batch, config.front_width])
-        if config.reads_levels:
-            past = tf.fill([batch, 1], config.levels)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], self.network.dtype)
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
-        return SamplerState(tf.constant(0), past, queues, blocks)
+        return SamplerState(tf.constant(0), self.network.first_past(batch), queues, blocks)
 
     def chunk(
         self,
@@ -60,7 +57,7 @@ class XlaSampler(ChunkSampler):
         noise: tf.Tensor,
         temperature: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, SamplerState]:
-        """Return levels, parameters and the next state: a loop over single samples."""
+        """Draw a chunk sample by sample; return levels, parameters and the next state."""
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -74,12 +71,12 @@ class XlaSampler(ChunkSampler):
 
         def body(
             t: tf.Tensor,
-            past: tf.Tensor,
+            past: Any,
             queues: tf.Tensor,
             levels: tf.TensorArray,
             parameters: tf.TensorArray,
         ) -> tuple[Any, ...]:
-            now, queues = step(state.position + t, past, queues, gates[t])
+            now, past, queues = step(state.position + t, past, queues, gates[t])
             level = self.network.likelihood.sample(now, noise[t], temperature)
             return (
                 t + 1,
@@ -104,14 +101,11 @@ class XlaSampler(ChunkSampler):
         self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
     ) -> SamplerState:
         """Return the state after levels int32 [batch, time], by one pass of the network."""
-        config, inputs = self.network.config, self.network.inputs(levels)
+        inputs = self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
-        past = levels[:, -1:]
-        if not config.reads_levels:
-            past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width :]
-        return SamplerState(
-            tf.shape(levels)[1], past, self.rings.fill(hiddens), self._blocks(state.blocks, levels)
-        )
+        queues, past = self.rings.fill(hiddens), self.network.past_of(inputs)
+        blocks = self._blocks(state.blocks, levels)
+        return SamplerState(tf.shape(levels)[1], past, queues, blocks)
 
     def _condition(
         self, state: SamplerState, condition: tf.Tensor | None, time: int
@@ -140,7 +134,7 @@ class XlaSampler(ChunkSampler):
 
 
 class Rings:
-    """The location of each layer's queue in the one ring buffer."""
+    """The location of each layer's ring buffer in the buffer that all layers share."""
 
     def __init__(self, config: WaveNetConfig) -> None:
         self.taps = config.filter_width - 1
@@ -150,18 +144,18 @@ class Rings:
         self.slots = int(self.lengths.sum())
 
     def reads(self, position: tf.Tensor) -> tf.Tensor:
-        """Return the slots of the past taps, oldest first, int32 [layers, taps]."""
+        """Return the slots of each layer's past taps, oldest first, int32 [layers, taps]."""
         back = self.dilations[:, None] * np.arange(self.taps, 0, -1, dtype=np.int32)
-        # Adding the length keeps the remainder of a position before the start non-negative.
+        # Adding the length keeps the dividend non-negative near the start.
         ring = (position + self.lengths[:, None] - back) % self.lengths[:, None]
         return self.starts[:, None] + ring
 
     def writes(self, position: tf.Tensor) -> tf.Tensor:
-        """Return the slots of the present inputs, int32 [layers]."""
+        """Return the slots to which the layers' current inputs are written, int32 [layers]."""
         return self.starts + position % self.lengths
 
     def fill(self, hiddens: list[tf.Tensor]) -> tf.Tensor:
-        """Return the buffer [slots, batch, channels] after inputs [batch, time, channels]."""
+        """Return the buffer [slots, batch, channels] after layer inputs [batch, time, channels]."""
         return tf.concat(
             [
                 self._ring(hidden, int(length))
@@ -172,15 +166,15 @@ class Rings:
 
     @staticmethod
     def _ring(hidden: tf.Tensor, length: int) -> tf.Tensor:
-        """Return the last `length` steps, the one of time t in slot t mod length."""
+        """Return the last `length` time steps, with time step t in slot t mod length."""
         time = tf.shape(hidden)[1]
         recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
-        # Roll so that the step of time t is where `writes` would have put it.
+        # Roll so that time step t is in the slot that `writes` assigns to it.
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
 
 
 class LayerStep:
-    """The layers of one step on a batch, with the weights laid out for few, larger products."""
+    """One step of the residual layers, with weights concatenated for few, large matrix products."""
 
     def __init__(self, network: Network, rings: Rings) -> None:
         self.network, self.rings, self.layers = network, rings, network.stack.layers
@@ -196,11 +190,11 @@ class LayerStep:
         self.skip_kernel = skips * network.stack.skip_scale
 
     def gate_offsets(self, condition: tf.Tensor | None, batch: int, time: int) -> tf.Tensor:
-        """Return the part of condition and biases in every gate, [time, batch, layers, 2 gate]."""
+        """Return the projected condition plus bias of each gate, [time, batch, layers, 2 gate]."""
         bias = tf.stack([layer.gate_bias for layer in self.layers])
         if condition is None:
             return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
-        # The condition of all steps and layers is known before the loop: one product makes it.
+        # The condition is known before the loop, so one product covers all time steps and layers.
         kernel = tf.stack([layer.condition_kernel for layer in self.layers])
         kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [condition.shape[-1], -1])
         offsets = tf.matmul(tf.transpose(condition, [1, 0, 2]), tf.cast(kernel, condition.dtype))
@@ -210,9 +204,10 @@ class LayerStep:
     def skips(
         self, position: tf.Tensor, hidden: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
+        """Return the scaled sum of skips [batch, skip] of one step, and the updated queues.
 
-        `hidden` is the first layer's input, [batch, residual]; the gates are those of the step.
+        `hidden` is the first layer's input, [batch, residual]; `gates` are the step's
+        `gate_offsets`, [batch, layers, 2 gate].
         """
         taps = tf.gather(queues, self.rings.reads(position))
         hiddens, units = [], []
@@ -222,7 +217,7 @@ class LayerStep:
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
-        # The oldest tap is in the slot that is written: all taps are read before.
+        # The slot to write contains the oldest tap, so all taps are read first.
         queues = tf.tensor_scatter_nd_update(
             queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
         )
@@ -230,33 +225,19 @@ class LayerStep:
 
 
 class Step(LayerStep):
-    """One time step of a `WaveNet` on a batch."""
+    """One time step of a `WaveNet` on a batch of sounds."""
 
     network: WaveNet
 
     def __call__(
-        self, position: tf.Tensor, past: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the parameters of this step, float32 [batch, parameters], and the queues."""
-        hidden, prediction = self._front(past)
+        self, position: tf.Tensor, past: Any, queues: tf.Tensor, gates: tf.Tensor
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """Return the parameters of this step, float32 [batch, parameters], past and queues."""
+        hidden, prediction, past = self.network.front_step(past, position)
         skips, queues = self.skips(position, hidden, queues, gates)
-        return self.network.head(skips, prediction), queues
+        return self.network.head(skips, prediction), past, queues
 
-    def shift(self, past: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    def shift(self, past: Any, level: tf.Tensor) -> Any:
         """Append `level`, int32 [batch], to the past inputs."""
-        if self.network.config.reads_levels:
-            return level[:, None]
-        return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)
-
-    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        network = self.network
-        if network.config.reads_levels:
-            rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
-            return tf.cast(tf.gather(rows, past[:, 0]) + network.front_bias, network.dtype), None
-        past = tf.cast(past, network.front_dtype)
-        hidden = tf.matmul(past, tf.cast(network.front_kernel, past.dtype))
-        hidden = tf.cast(hidden + tf.cast(network.front_bias, past.dtype), network.dtype)
-        if network.prediction_kernel is None:
-            return hidden, None
-        kernel = tf.cast(network.prediction_kernel[:, None], past.dtype)
-        return hidden, tf.matmul(past, kernel)
+        read = self.network.config.reads_levels
+        return self.network.appended(past, (level if read else self.network.wave(level))[:, None])

@@ -1,4 +1,4 @@
-"""Cost of a layout per device: memory and bytes sent as compiled, time as simulated."""
+"""The cost of a layout per device: memory and sent bytes as compiled, time as simulated."""
 
 import collections
 import dataclasses
@@ -8,8 +8,8 @@ from .partition import Estimate
 from .program import Operation, combined, read_program
 from .simulation import Network, simulate
 
-# Floating-point operations and bytes of memory per second of a device; bandwidth in Gbit/s and
-# latency in seconds between two. The numbers are round so that the choice does not vary by machine.
+# Floating-point operations and memory bytes per second of a device; bandwidth in Gbit/s and latency
+# in seconds between devices. Round numbers, so that the choice does not vary by machine.
 RATES = {
     "cpu": (5e10, 1e10, 10.0, 5e-5),
     "gpu": (1e14, 1e12, 800.0, 1e-5),
@@ -19,7 +19,7 @@ RATES = {
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A device, its memory (None: unlimited) and the network between two of them."""
+    """A device, its memory (None: unlimited), and the network between devices."""
 
     flops_per_second: float
     bytes_per_second: float
@@ -28,9 +28,9 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """Return a device of a platform, cpu, gpu or tpu; others get the speeds of a GPU.
+        """Return a device of a platform: cpu, gpu or tpu; other platforms get the speeds of a GPU.
 
-        `link_gbps` is the bandwidth between two devices in Gbit/s; None: the platform's.
+        `link_gbps` is the bandwidth between devices in Gbit/s; None: the platform's default.
         """
         flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
         network = Network(latency, (link_gbps or link) / 8e-9)
@@ -39,7 +39,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Time of a step, memory and bytes sent per device, and the collectives in order."""
+    """Time of a step, memory and sent bytes per device, and the collectives in order."""
 
     seconds: float
     memory_bytes: float
@@ -67,7 +67,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Factors from an estimate's computation time and temporaries to those of the compiled step."""
+    """Ratios of the compiled step's computation time and temporaries to an estimate's."""
 
     seconds: float = 1.0
     temporaries: float = 1.0
@@ -86,7 +86,7 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 
 
 def compiled_bytes(compiled: Any) -> int:
-    """Return the memory of a device: arguments, results that do not alias them, temporaries."""
+    """Return the memory of a device in bytes: arguments, new results and temporaries."""
     found = compiled.memory_analysis()
     made = found.output_size_in_bytes - found.alias_size_in_bytes
     return found.argument_size_in_bytes + made + found.temp_size_in_bytes
@@ -103,7 +103,7 @@ def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
 
 
 def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
-    """Return the factors between an estimate and the compiled step."""
+    """Return the ratios of the compiled step's time and memory to an estimate's."""
     computed = [
         seconds
         for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
@@ -136,12 +136,12 @@ def _simulated(program: list[Operation], machine: Machine, memory_bytes: float) 
 
 
 def _in_rounds(program: list[Operation]) -> list[Operation]:
-    """Return the program with independent collectives next to each other, under one name.
+    """Return the program with independent collectives moved together and given one name.
 
     XLA combines them the same way: collectives that follow the same number of earlier collectives
     are exchanged together.
     """
-    rounds: list[int] = []  # of each operation: collectives that must end before it, in a chain
+    rounds: list[int] = []  # for each operation, the length of the chain of collectives before it
     for each in program:
         after = (rounds[i] + program[i].is_collective for i in each.inputs)
         rounds.append(max(after, default=0))

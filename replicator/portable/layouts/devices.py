@@ -1,4 +1,4 @@
-"""The devices of a mesh, the shard of every array on each of them, and the choice of a layout."""
+"""Distribute a step's arrays over a mesh of devices, and choose the layout."""
 
 import argparse
 import functools
@@ -20,7 +20,7 @@ AUTO, FILE = "auto", "layout.json"
 
 
 class Devices:
-    """The devices that train, with the sharding of each argument of the step.
+    """The devices that train, and the sharding of each argument of the step.
 
     The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
     every statistic and every random number equals that of a single device.
@@ -43,14 +43,14 @@ class Devices:
         return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
 
     def shard(self, batch: dict[str, np.ndarray]) -> dict:
-        """Return the inputs of the step, distributed, from a batch or its `own_rows`."""
+        """Distribute the inputs of the step, given a batch or its `own_rows`."""
         return _placed({name: batch[name] for name in self._batch}, self._batch)
 
     def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
         """Return `make`, which maps a step to its batch, restricted to the rows this process needs.
 
-        It returns all rows if it has no arguments `shard_index` and `num_shards`, or if the rows
-        needed are not a shard.
+        The result returns all rows if `make` has no arguments `shard_index` and `num_shards`, or if
+        the rows needed are not one shard.
         """
         index, count = self._shard()
         if count == 1 or "num_shards" not in inspect.signature(make).parameters:
@@ -58,7 +58,7 @@ class Devices:
         return functools.partial(make, shard_index=index, num_shards=count)
 
     def _shard(self) -> tuple[int, int]:
-        """Return index and count of the equal part of every batch that this process needs."""
+        """Return the index of the batch part that this process needs, and the number of parts."""
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
@@ -69,7 +69,7 @@ class Devices:
         return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
 
     def jit(self, advance: Callable) -> Any:
-        """Return a function of (state, alive, frozen, batch) to (state, alive, metrics)."""
+        """Compile a function from (state, alive, frozen, batch) to (state, alive, metrics)."""
         state = {name: self._captured[name].sharding for name in self._slots}
         shardings = state, self.everywhere, self.everywhere
         return jax.jit(advance, donate_argnums=(0, 1), out_shardings=shardings)
@@ -82,7 +82,7 @@ class Devices:
         return state, alive, frozen, self._batch
 
     def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
-        """Return the compiled function of `jit`; `options` are those of XLA, by name."""
+        """Return the result of `jit`, compiled ahead of time with XLA `options` by name."""
         return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Devices:
 
 
 def _placed(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, jax.Array]:
-    """Distribute arrays over the devices; a process may give only its own rows of a sharded one."""
+    """Distribute arrays over devices; a process may pass only its rows of a sharded array."""
     put = jax.make_array_from_process_local_data
     return {n: put(shapes[n].sharding, array, shapes[n].shape) for n, array in arrays.items()}
 
@@ -127,9 +127,9 @@ def chosen(
 ) -> tuple[Devices, Any]:
     """Return the devices of a layout, and the step as `Devices.jit` compiles it for them.
 
-    The options devices, mesh, layout, memory and link are those of run.py. A layout that is found
-    by the search, for which `text` returns the program, is written to the exported folder.
-    Impossible devices, meshes and layouts raise LayoutError.
+    The options are those of run.py: devices, mesh, layout, memory and link. `text` returns the
+    program for a search; the layout that it finds is written to the exported folder. Impossible
+    devices, meshes and layouts raise LayoutError.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:
@@ -176,7 +176,7 @@ def chosen(
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """Return a layout that divides the rows of every batch over devices.
 
-    `wanted` is their number; None: as many as divide the rows.
+    `wanted` is the number of devices; None: as many as divide the rows.
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
@@ -198,7 +198,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """Return the sizes of `4x2` or `4,2`, rows x model; for None, the most rows that fit."""
+    """Parse the mesh `4x2` or `4,2` (rows x model); None: as many rows as fit."""
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)

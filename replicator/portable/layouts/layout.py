@@ -1,11 +1,11 @@
-"""Layout files: the mesh axis along which each dimension of each tensor is cut, to be edited.
+"""Layout files, which users may edit: the mesh axes along which each dimension is cut.
 
     {"program": "0b9d...", "mesh": {"rows": 2, "model": 2},
      "batch": {"x": ["rows", null]},
      "state": {"weights/up": [null, "model"], "weights/down": ["model", null]}}
 
-Each list has an entry per dimension: an axis, several as "rows+model", or null for one that is
-whole on every device. A tensor that is not named is whole.
+Each list has an entry per dimension: an axis, several axes as "rows+model", or null if the
+dimension is whole on every device. Tensors that are not named are whole on every device.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import Any
 
 ROWS, MODEL = "rows", "model"
 GIB = 2**30
-Cut = tuple[tuple[str, ...], ...]  # per dimension, the axes along which it is cut
+Cut = tuple[tuple[str, ...], ...]  # for each dimension, the axes along which it is cut
 
 
 class LayoutError(Exception):
@@ -72,7 +72,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The sizes of a mesh's axes, and a cut for every argument of a step, in call order."""
+    """The sizes of a mesh's axes, and a cut for every argument of a step in call order."""
 
     mesh: dict[str, int]
     cuts: tuple[Cut, ...]
@@ -83,7 +83,7 @@ class Layout:
         return math.prod(self.mesh.values())
 
     def split(self, step: Step) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
-        """Return the cuts of the batch and those of the captured tensors."""
+        """Return the cuts of the batch, and the cuts of the captured tensors."""
         return self.cuts[: len(step.batch)], self.cuts[len(step.batch) :]
 
     def write(self, path: Path, step: Step, cost: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ def parts(axes: tuple[str, ...], mesh: dict[str, int]) -> int:
 
 
 def is_possible(shape: tuple[int, ...], cut: Cut, mesh: dict[str, int]) -> bool:
-    """Return whether the axes divide the dimensions and none is used twice."""
+    """Return whether the axes divide the dimensions and no axis is used twice."""
     used = [axis for axes in cut for axis in axes]
     return len(used) == len(set(used)) and all(
         size % parts(axes, mesh) == 0 for size, axes in zip(shape, cut, strict=True)

@@ -1,7 +1,7 @@
-"""Partitioning of a step by Shardy, XLA's own partitioner, in milliseconds, without compiling it.
+"""Partition a step with Shardy, XLA's partitioner, in milliseconds, without compiling it.
 
-The consequences of a decision for other tensors (automap's propagation) and the exchanges between
-devices come from the passes that XLA runs; `estimated` reads the operations of their result.
+The passes that XLA runs determine the consequences of a decision for other tensors (automap's
+propagation) and the exchanges between devices; `estimated` reads the operations of their result.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _COLLECTIVES = {
     "sdy.all_to_all": "all-to-all",
     "sdy.collective_permute": "collective-permute",
 }
-# Once fused, these allocate no array.
+# These allocate no array once fused.
 _FREE = {
     *("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota", "stablehlo.reshape"),
     *("stablehlo.convert", "sdy.all_slice", "func.return", "sdy.sharding_constraint"),
@@ -42,11 +42,11 @@ _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":
 class Estimate:
     """A partitioned step: the operations of one device, and their work.
 
-    A collective is named by the axes along which it joins devices.
+    The name of a collective is the axes along which it joins devices.
 
     Attributes:
       program: operations in order.
-      flops: number of floating-point operations in each of them.
+      flops: number of floating-point operations in each operation.
       arguments_bytes: size of the step's arguments on one device.
       temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
         place.
@@ -59,7 +59,7 @@ class Estimate:
 
 
 class Partitioner:
-    """Propagation and estimation of cuts of a step's arguments, over a mesh's axes by name."""
+    """Propagates and estimates cuts of a step's arguments over the named axes of a mesh."""
 
     def __init__(self, step: Step, text: str, mesh: dict[str, int]):
         self._step, self._mesh = step, mesh
@@ -70,11 +70,11 @@ class Partitioner:
         self._seen: dict[Any, str] = {}
         indices = {f"slot/{tensor.name}": i for i, tensor in enumerate(step.arguments)
                   if tensor.name in step.slots}  # fmt: skip
-        # For each result, the argument whose next value it is.
+        # For each result, the index of the argument whose next value it is.
         self._next = [indices.get(tensor.name) for tensor in step.outputs]
 
     def propagated(self, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-        """Return the cuts, completed by the cuts of other arguments that follow from them."""
+        """Return the cuts, completed with cuts of other arguments that follow from them."""
         with self._context, ir.Location.unknown():
             passed = self._passed(cuts, False, _PROPAGATE)
             found = [_sharding(attributes) for attributes in _main(passed).arg_attrs]
@@ -86,7 +86,7 @@ class Partitioner:
         )
 
     def estimated(self, cuts: tuple[Cut, ...]) -> Estimate:
-        """Return operations and memory of a device for exactly these cuts."""
+        """Return a device's operations and memory for exactly these cuts."""
         with self._context, ir.Location.unknown():
             passed = self._passed(cuts, True, f"{_PROPAGATE},{_EXCHANGE}")
             return _Reader(_main(passed), self._mesh).estimate()
@@ -98,9 +98,9 @@ class Partitioner:
             return _uses(argument, depth, self._seen)
 
     def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
-        """Return the partitioned module, which owns what is read from it.
+        """Return the partitioned module, which must outlive what is read from it.
 
-        `closed` forbids the passes to cut more dimensions.
+        `closed` forbids the passes to cut further dimensions.
         """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
@@ -124,7 +124,7 @@ class _Reader:
     def __init__(self, main: Any, mesh: dict[str, int]):
         self._main, self._mesh = main, mesh
         self._cuts: dict[Any, str] = {}  # sharding of each value
-        self._made: dict[Any, int] = {}  # index of the operation that makes each value
+        self._made: dict[Any, int] = {}  # index of the operation that computes each value
         self._program: list[Operation] = []
         self._flops: list[float] = []
 
@@ -143,7 +143,7 @@ class _Reader:
         shardings = _each(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else []
         if not shardings and "out_sharding" in attributes:
             shardings = [str(attributes["out_sharding"])]
-        # Without shardings every result is whole; `zip` ends with the results.
+        # Without shardings, every result is whole; `zip` stops after the last result.
         for result, sharding in zip(operation.results, shardings or [""] * 99, strict=False):
             self._cuts[result] = sharding
         waits = {self._made[v] for v in operation.operands if v in self._made}
@@ -170,7 +170,7 @@ class _Reader:
         return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
     def _size(self, text: str) -> int:
-        """Return the product of all axes, or parts of axes, in shardings; each counts once."""
+        """Return the product of all axes, or parts of axes, in shardings; each is counted once."""
         named = {
             (axis, int(before or 1), int(parts or self._mesh[axis]))
             for axis, before, parts in _AXES.findall(text)
@@ -186,7 +186,7 @@ class _Reader:
         return _elements(value) * _width(value) // self._size(self._cuts.get(value, ""))
 
     def _work(self, operation: Any) -> float:
-        """Return the floating-point operations of one device."""
+        """Return the number of floating-point operations on one device."""
         if operation.name not in ("stablehlo.dot_general", "stablehlo.convolution"):
             return 0.0
         left, right = operation.operands
@@ -202,7 +202,7 @@ class _Reader:
         return 2.0 * _elements(out) * summed / parts
 
     def _peak(self, operations: list[Any]) -> int:
-        """Return the peak of the bytes of values that are still to be read."""
+        """Return the peak size in bytes of live values, which are still to be read."""
         last = {value: i for i, each in enumerate(operations) for value in each.operands}
         ends: dict[int, int] = {}
         held = peak = 0
@@ -237,7 +237,7 @@ def _attributes(cut: Cut, closed: bool) -> Any:
 
 
 def _sharding(attributes: Any) -> Any:
-    has_one = "sdy.sharding" in attributes  # these attributes have no `get`
+    has_one = "sdy.sharding" in attributes  # these attributes lack `get`
     return attributes["sdy.sharding"] if has_one else None
 
 

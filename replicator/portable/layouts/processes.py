@@ -1,7 +1,7 @@
-"""Several processes that train together: connection, agreement and shutdown.
+"""Connect, coordinate and shut down several processes that train together.
 
-`jax.distributed` connects them, at the given addresses or those of Slurm, Open MPI and others. If
-one is lost or never starts, JAX's native code prints a trace and aborts; here it is one line.
+`jax.distributed` connects them, at the given addresses or at those from Slurm, Open MPI and others.
+If a process is lost or never starts, JAX's native code would print a trace; here it is one line.
 """
 
 import argparse
@@ -37,7 +37,7 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 def together(options: argparse.Namespace) -> Iterator[None]:
     """Connect this process to the others named in run.py's options for the duration of the block.
 
-    An error of the block is raised if this is the only process; otherwise `Ending` ends it.
+    If there are other processes, an error in the block ends the process through `Ending`.
     """
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
@@ -68,7 +68,7 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
     if address and index == 0:
         with socket.create_server(("", int(address.rpartition(":")[2]))):
             pass  # a port in use raises OSError here, but crashes JAX's native code
-    jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
+    jax.config.update("jax_enable_preemption_service", False)  # would intercept SIGTERM
     try:
         jax.distributed.initialize(address, count, index, initialization_timeout=seconds)
         devices, local = len(jax.devices()), jax.local_device_count()
@@ -80,13 +80,13 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
 
 
 class Ending:
-    """Immediate end of a process that needs others, with one line on stderr and status 2.
+    """Ends a process that depends on others at once, with one line on stderr and status 2.
 
-    Output of native code goes to a temporary file, and from there to stderr only if the code aborts
-    for a different reason. A regular exit of JAX would wait for the missing processes.
+    Native code's output goes to a temporary file, and from there to stderr only if the code aborts
+    for another reason. A regular exit of JAX would wait for the missing processes.
 
     Args:
-      line: message for when native code finds a process missing.
+      line: the message to print if native code finds that a process is missing.
     """
 
     def __init__(self, line: str):
@@ -106,7 +106,7 @@ class Ending:
         os._exit(STATUS)
 
     def unexpected(self) -> NoReturn:
-        """End the process with the traceback of the error that is being handled."""
+        """End the process with the traceback of the current error."""
         traceback.print_exc()
         os._exit(1)
 
@@ -131,7 +131,7 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return the arrays of the first process, the only one that reads them, in all processes."""
+    """Return the first process's arrays, which only that process reads, in all processes."""
     if jax.process_count() == 1:
         return arrays()
     if is_first():
@@ -163,14 +163,14 @@ def check_equal(*things: Any) -> None:
 
 
 class Agreement:
-    """An agreement of all processes on the next action, requested by each after every step.
+    """An agreement of all processes on the next action, which each requests after every step.
 
-    With several processes, the answer is the one for the previous step, so that no process waits
+    With several processes, the answer belongs to the previous step, so that no process has to wait
     for its devices.
 
     Args:
-      requests: possible requests, from lowest to highest priority, the first meaning to continue;
-        all processes perform the highest that any of them made.
+      requests: possible requests, from lowest to highest priority; the first means to continue. All
+        processes follow the highest request that any of them made.
     """
 
     def __init__(self, requests: Sequence[str]):
@@ -186,7 +186,7 @@ class Agreement:
             return self._requests[0]
         agreed = self._requests[int(self._asked.popleft())]
         if agreed != self._requests[0]:
-            self._asked.clear()  # these requests precede the action
+            self._asked.clear()  # they were made before the action
         return agreed
 
 

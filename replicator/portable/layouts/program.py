@@ -1,6 +1,6 @@
-"""The operations of a compiled program and their dependencies, read from XLA's text.
+"""Read the operations of a compiled program and their dependencies from XLA's text.
 
-A program that XLA has partitioned is that of one device: shapes are those of its shard, and
+A program that XLA has partitioned describes one device: shapes are those of its shards, and
 exchanges between devices are separate operations. The text is in scheduled order.
 """
 
@@ -14,7 +14,7 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
     *("collective-permute", "collective-broadcast"),
 )
-# These only name values and take no time.
+# These operations take no time.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota"),
     *("partition-id", "replica-id", "after-all", "opt-barrier"),
@@ -31,18 +31,18 @@ COMPUTE, LINK = "compute", "link"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation on a resource, which starts when its inputs are done.
+    """An operation on a resource, which starts when its inputs are available.
 
     Attributes:
-      name: name in the program; the pieces of a combined collective have the name of the whole.
-      kind: name of a collective; for any other operation, a digest of the computation without its
+      name: name in the program; all parts of a combined collective have the same name.
+      kind: name of a collective; for any other operation, a digest of the computation without
         shapes.
       size_bytes: number of bytes read and written; for a collective, the size of one device's
         input.
       inputs: indices of earlier operations that it waits for.
       devices: number of devices that take part in a collective.
       resource: the resource that it occupies.
-      seconds: duration; for a collective it is computed from the network instead.
+      seconds: duration; for a collective, it is computed from the network instead.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Operation:
 
 
 def read_program(text: str, num_devices: int) -> list[Operation]:
-    """Return the entry computation's operations in order, without those that take no time."""
+    """Return the operations of the entry computation in order, except those that take no time."""
     called = dict(_computations(text))
     entry = called.pop("ENTRY", [])
     digests: dict[str, str] = {}
     program: list[Operation] = []
-    given: dict[str, tuple[int, ...]] = {}  # operations that make each value, by name
-    pieces: dict[str, list[tuple[int, ...]]] = {}  # pieces of a combined collective, by element
+    given: dict[str, tuple[int, ...]] = {}  # operations that compute each value, by name
+    pieces: dict[str, list[tuple[int, ...]]] = {}  # parts of a combined collective, by element
     sizes: dict[str, int] = {}
     for line in entry:
         name, shape, opcode, operands, rest = line
@@ -97,10 +97,10 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
 
 
 def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
-    """Return the program with combined collectives cut into buckets of at most `most_bytes`.
+    """Return the program with combined collectives split into buckets of at most `most_bytes`.
 
-    The pieces of a collective are exchanged in buckets in their order, each as soon as its content
-    is ready. Infinite buckets are the collectives as compiled.
+    The parts of a collective are exchanged in order, in buckets, each as soon as its content is
+    ready. With infinite buckets, the collectives are as compiled.
     """
     made: list[Operation] = []
     moved_to: list[int] = []  # new index of each operation
@@ -124,7 +124,7 @@ def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Ope
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield each computation's name, ENTRY for the entry, and its parsed lines."""
+    """Yield the name of each computation (ENTRY for the entry) and its parsed lines."""
     lines: list[tuple[str, ...]] = []
     for line in text.splitlines():
         header = _HEADER.match(line)

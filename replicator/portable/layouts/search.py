@@ -1,10 +1,10 @@
-"""The search for a layout: inductive tactics first, then single decisions that improve the best.
+"""Search for a layout: inductive tactics first, then single decisions that improve the best.
 
-After automap (Schaarschmidt et al. 2021, arXiv 2112.02958): decisions are about arguments only,
-tied tensors and repeated layers are decided together, and consequences for other arguments are
-propagated, so that one decision about a block's hidden layer cuts its first matrix in columns, its
-second in rows, and all moments. Nothing is random. Layouts are compared as partitioned; the best
-few are compiled, and the compiled program decides.
+As in automap (Schaarschmidt et al. 2021, arXiv 2112.02958), decisions concern only arguments, tied
+tensors and repeated layers are decided together, and consequences for other arguments are
+propagated: one decision about a block's hidden layer cuts its first matrix by columns, its second
+by rows, and all moments. Nothing is random. Layouts are compared as partitioned; the best few are
+compiled, and the compiled programs decide.
 """
 
 import dataclasses
@@ -18,19 +18,18 @@ from .cost import Cost, Machine, Scale, compiled_cost, estimated_cost, scale_of
 from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
 from .partition import Partitioner
 
-_USES_DEPTH = 2  # operations; at a greater depth the first and last layers differ from the others
+_USES_DEPTH = 2  # operations; deeper, the first and last layers differ from the others
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Arguments that are cut by one decision.
+    """Arguments that are cut together by one decision.
 
     Attributes:
       indices: indices of the arguments, in call order.
-      shape: shape of each argument; for a batch, the number of rows that all inputs can be divided
-        by.
+      shape: shape of each argument; for a batch, the greatest common divisor of the inputs' rows.
       dimensions: dimensions of the shape that may be cut.
-      num_elements: number of elements of all arguments together.
+      num_elements: total number of elements of all arguments.
     """
 
     indices: tuple[int, ...]
@@ -47,10 +46,10 @@ def batch_group(step: Step) -> Group:
 
 
 def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
-    """Return the captured arguments in groups, the largest first, without scalars.
+    """Return groups of the captured arguments without scalars, largest group first.
 
-    A weight and its moments have the same name after `weights/`, `first/` and so on; layers repeat
-    each other if shapes, uses and names, except for numbers, are equal.
+    A weight and its moments have the same name after `weights/`, `first/` and so on. Layers are
+    repeated if their shapes, uses and names, except for numbers, are equal.
     """
     tied: dict[tuple, list[int]] = {}
     for index, tensor in enumerate(step.arguments):
@@ -69,18 +68,18 @@ def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
 
 
 def _weight(step: Step, indices: list[int]) -> int:
-    """Return the tensor that the network reads among tied ones."""
+    """Return the index of the tensor that the network reads among tied ones."""
     named = [i for i in indices if step.arguments[i].name.startswith("weights/")]
     return (named or indices)[0]
 
 
 Cuts = tuple[Cut, ...]
-SHORTLIST = 5  # layouts that are compiled after the first
-STARTS = 3  # layouts from which the search descends, group by group
+SHORTLIST = 5  # number of layouts that are compiled after the first
+STARTS = 3  # number of layouts from which the search descends
 WIDTH = 4  # width of the beam of propagated decisions
 MOST_ESTIMATES = 500
-NEAR = 1.03  # times the least time; simulated times are no more precise
-LEAST_SHARE = 0.01  # of the state; a smaller group is not decided on its own, but follows
+NEAR = 1.03  # relative precision of simulated times
+LEAST_SHARE = 0.01  # of the state; smaller groups are not decided separately
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Search:
         return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
 
     def _chosen(self) -> Cuts:
-        """Return the compiled layout that sends least among fitting ones near the fastest."""
+        """Return the compiled layout that sends the least among the fastest that fit."""
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
             raise LayoutError(self._too_large())
@@ -164,12 +163,12 @@ class Search:
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
 
     def _batches(self) -> list[Cuts]:
-        """Return the batch's rows cut along every possible choice of axes, all axes last."""
+        """Return layouts that cut the batch's rows along each choice of axes, all axes last."""
         every = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
         return [cuts for cuts in every if cuts is not None]
 
     def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
-        """Yield the state in shards along every choice of axes, and output channels along MODEL."""
+        """Yield layouts that shard the state along each choice of axes, or only along MODEL."""
         for axes in self._choices()[1:]:
             yield self._sharded(cuts, axes, lambda group: group.dimensions)
         if MODEL in self._axes:
@@ -190,10 +189,10 @@ class Search:
         return cuts
 
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
-        """Return the best layouts with one propagated decision, with two and so on, by beam search.
+        """Return the best layouts with one, two, ... propagated decisions, found by beam search.
 
-        The first decision of the best sequence, often a cut of every layer's width, need not be one
-        of the best by itself.
+        The first decision of the best sequence, often a cut of every layer's width, need not be
+        among the best first decisions.
         """
         decisions = {
             (self._implications(group, dimension, axis), axis): None
@@ -210,7 +209,7 @@ class Search:
         return found
 
     def _descend(self, cuts: Cuts) -> Cuts:
-        """Take the best decision for one group after another until none improves the cuts."""
+        """Take the best decision for one group after another until none reduces the cost."""
         decided = [self._batch, *self._large()]
         since = 0  # groups considered since the last change
         while since < len(decided):
@@ -229,7 +228,7 @@ class Search:
         return [group for group in self._groups if group.num_elements >= LEAST_SHARE * total]
 
     def _moves(self, cuts: Cuts, group: Group) -> Iterator[Cuts]:
-        """Yield other cuts of a group, and its decisions taken or undone with consequences."""
+        """Yield the other cuts of a group, and its decisions made or undone with consequences."""
         every: list[Cuts | None] = []
         for choice in itertools.product([None, *group.dimensions], repeat=len(self._axes)):
             made: Cuts | None = self._with(cuts, group, None, tuple(self._axes))
@@ -243,7 +242,7 @@ class Search:
         yield from (each for each in every if each is not None and each != cuts)
 
     def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
-        """Return every argument's cut if only this decision is taken and propagated."""
+        """Return the cuts of all arguments if only this decision is made and propagated."""
         key = group.indices, dimension, axis
         if key not in self._implied:
             start = self._with(self._whole, group, dimension, (axis,))
@@ -251,7 +250,7 @@ class Search:
         return self._implied[key]
 
     def _alike(self, start: Cuts) -> Cuts:
-        """Return the propagated cuts on which tied tensors agree; a batch is cut along rows."""
+        """Return the propagated cuts on which tied tensors agree, and the cut of the batch."""
         found = self._partitioner.propagated(start)
         cuts = list(start)
         for group in self._groups:
@@ -265,7 +264,7 @@ class Search:
     def _with(
         self, cuts: Cuts, group: Group, dimension: int | None, axes: tuple[str, ...]
     ) -> Cuts | None:
-        """Return the cuts with `axes` along only this dimension of a group; None if impossible."""
+        """Return cuts with `axes` only along this dimension of a group; None if impossible."""
         made = list(cuts)
         for index in group.indices:
             made[index] = self._placed(cuts[index], dimension, axes)
@@ -276,7 +275,7 @@ class Search:
         return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
 
     def _placed(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
-        """Return the cut with `axes` along one dimension and no other, in the mesh's order."""
+        """Return a cut with `axes` along one dimension and no other, in the mesh's order."""
         kept = [{*each} - {*axes} for each in cut]
         if dimension is not None:
             kept[dimension] |= {*axes}

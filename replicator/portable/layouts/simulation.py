@@ -1,13 +1,13 @@
-"""Simulation of a dataflow: operations on resources, each in order, with dependencies.
+"""Simulate a dataflow: operations with dependencies, run in order on resources.
 
-Every resource (a device's compute, a link, a worker, a server) runs its operations one after
-another in the order of the program; an operation starts when its resource is free and its inputs
-are done. Orders are fixed, so that an end is a maximum of sums of seconds: making an operation
-faster never delays another (unlike list scheduling, Graham 1969).
+Every resource (a device's compute units, a link, a worker, a server) runs its operations one after
+another in program order; an operation starts when its resource is free and its inputs are
+available. Since the order is fixed, every end time is a maximum of sums of durations, so a faster
+operation never delays another (unlike in list scheduling, Graham 1969).
 
 Collectives run in a ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations"): R devices reduce n bytes by 2 (R - 1) messages one after another, each
-of n / R bytes, in 2 (R - 1) latency + 2 (R - 1) / R n / bandwidth.
+clusters of workstations"): R devices reduce n bytes with 2 (R - 1) consecutive messages of n / R
+bytes each, in 2 (R - 1) latency + 2 (R - 1) / R n / bandwidth.
 """
 
 import dataclasses
@@ -19,19 +19,19 @@ SERVERS = "servers"
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Latency in seconds and bandwidth in bytes per second between two neighbours of a ring."""
+    """Latency in seconds and bandwidth in bytes per second between neighbours in a ring."""
 
     latency_seconds: float
     bytes_per_second: float
 
     def seconds(self, kind: str, size_bytes: float, devices: int) -> float:
-        """Return the time of a collective of XLA's programs, with `size_bytes` from each device."""
+        """Return the time in seconds of a collective with `size_bytes` of input on each device."""
         sent = sent_bytes(kind, size_bytes, devices)
         return messages(kind, devices) * self.latency_seconds + sent / self.bytes_per_second
 
 
 def messages(kind: str, devices: int) -> int:
-    """Return the number of messages that a collective sends one after another."""
+    """Return the number of consecutive messages that a device sends in a collective."""
     if devices == 1:
         return 0
     if kind.startswith("collective-"):
@@ -40,7 +40,7 @@ def messages(kind: str, devices: int) -> int:
 
 
 def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
-    """Return the bytes that a device sends, and receives, for an input of `size_bytes`.
+    """Return the number of bytes that a device sends (and receives) for an input of `size_bytes`.
 
     all-reduce: 2 (R - 1) / R n. all-gather: (R - 1) n, as n is a shard. reduce-scatter, all-to-all:
     (R - 1) / R n. collective-permute: n. One device sends nothing.
@@ -66,7 +66,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """A simulated step of one device; all devices have the same.
+    """A simulated step of one device; all devices behave the same.
 
     Attributes:
       events: start and end of every operation, in the order of the program.
@@ -82,15 +82,15 @@ class Timeline:
         return max((event.start_seconds + event.seconds for event in self.events), default=0.0)
 
     def busy_seconds(self, resource: str) -> float:
-        """Return the time for which a resource is not idle."""
+        """Return the seconds for which a resource is not idle."""
         return sum(event.seconds for event in self.events if event.resource == resource)
 
 
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
     """Return the timeline of a program.
 
-    A computation takes its seconds, times `compute_scale` (a result of `sharing_scale`); the time
-    of a collective follows from its bytes and devices.
+    A computation takes its seconds times `compute_scale` (a result of `sharing_scale`); the time of
+    a collective follows from its bytes and devices.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -117,11 +117,10 @@ def sharing_scale(
 
     Args:
       replicas: number of replicas that run at once.
-      busy_share: share of the cores, from 0 to 1, that a single replica keeps busy; others can use
-        the rest.
-      paired_scale: measured factor by which one replica is slower next to another; None: not
-        measured. The part that busy shares do not explain (caches, bandwidth) is assumed to be the
-        same for more replicas.
+      busy_share: share of the cores, from 0 to 1, that a single replica keeps busy.
+      paired_scale: measured slowdown of a replica next to another; None: not measured. The part
+        that busy shares do not explain (caches, bandwidth) is assumed to be the same for more
+        replicas.
     """
     if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)
@@ -129,7 +128,7 @@ def sharing_scale(
 
 
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
-    """Return the step of a replica that computes, then reduces without overlap, as TensorFlow does.
+    """Return a replica's step that computes, then reduces without overlap, as TensorFlow does.
 
     Each collective reduces one of `reduced_bytes`.
     """
@@ -149,12 +148,12 @@ def asynchronous_rate(
     handling_seconds: float = 0.0,
     updates: int = 32,
 ) -> tuple[float, Timeline]:
-    """Return the updates per second of workers and parameter servers, and a timeline.
+    """Return the updates per second with workers and parameter servers, and a timeline.
 
-    A worker reads all variables, computes, and adds its changes (Dean et al. 2012): a worker's link
-    carries all bytes each way, and a server's link its share of every worker's bytes.
+    A worker reads all variables, computes, and adds its changes (Dean et al. 2012). A worker's link
+    carries all bytes each way, a server's link its share of every worker's bytes.
     `handling_seconds` is the processor time at either end for the messages of all variables in one
-    direction; the timeline has `updates` updates of each worker.
+    direction; the timeline contains `updates` updates of each worker.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
     # Variables on several servers arrive from all of them at once, limited by the worker's link.

@@ -13,16 +13,17 @@ import tensorflow as tf
 
 from distill import generation
 from distill.config import StudentConfig
+from distill.cpu import bfloat16, noise, recursion
 from distill.cpu import engine as engine_module
-from distill.cpu import noise, recursion
 from distill.cpu.engine import FlowEngine, compile_kernels
 from distill.cpu.tiles import run_tiles
 from distill.cpu.weights import TILE_ROWS, pack
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from foundation.errors import UserError
 from likelihoods import noise as counter_noise
 from wavenet.features import MelConvention
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
 STUDENTS = {
@@ -83,6 +84,7 @@ STUDENTS = {
     ),
 }
 SAMPLES = 3 * TILE_ROWS + 12
+needs_bfloat16 = pytest.mark.skipif(not bfloat16.IS_AVAILABLE, reason="needs AVX512-BF16")
 
 
 @pytest.fixture(scope="module", params=STUDENTS)
@@ -131,7 +133,7 @@ def run(engine, state, noise, condition):
     return engine.run(state, noise, condition.channels, condition.held)
 
 
-def flowed(student, batch=2, cuts=(), threads=1, noise=None):
+def flowed(student, batch=2, cuts=(), threads=1, noise=None, narrow=False):
     """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`.
 
     Cuts lie between bunches and between rows: before the one that they would fall into.
@@ -139,7 +141,7 @@ def flowed(student, batch=2, cuts=(), threads=1, noise=None):
     config = student.config
     together = math.lcm(config.bunch_samples, config.row_samples if config.held_inputs else 1)
     cuts = [cut - cut % together for cut in cuts]
-    engine = FlowEngine(student.flows, threads)
+    engine = FlowEngine(student.flows, threads, narrow)
     state = engine.initial_state(batch)
     noise = noise_of(student, batch) if noise is None else noise
     condition = condition_of(student, batch)
@@ -174,6 +176,35 @@ def test_a_row_is_the_same_in_any_batch(student):
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_threads_change_no_sample(student, batch, threads):
     np.testing.assert_array_equal(flowed(student, batch, threads=threads), flowed(student, batch))
+
+
+@needs_bfloat16
+def test_narrow_products_are_the_flows_within_rounding_in_any_batch_chunk_and_thread(student):
+    wide, narrow = flowed(student, 3), flowed(student, 3, narrow=True)
+    rounding = np.sqrt(np.mean(np.square(wide - narrow), (1, 2)) / np.mean(np.square(wide), (1, 2)))
+    assert rounding[0] > 1e-6 and np.all(rounding < 0.02), rounding
+    for batch, cuts, threads in [(1, (7, 300, 301), 1), (3, (1, 2, 9), 2), (2, (), 8)]:
+        again = flowed(student, batch, cuts, threads, narrow=True)
+        np.testing.assert_array_equal(again, narrow[:, :batch])
+
+
+@needs_bfloat16
+def test_a_narrow_sample_reads_only_the_noise_before_it_in_its_own_row(student):
+    noise, at = noise_of(student, 2), TILE_ROWS + 5
+    before = flowed(student, noise=noise, narrow=True)
+    noise[0, at] = np.nan
+    after = flowed(student, noise=noise, narrow=True)
+    np.testing.assert_array_equal(after[:, 1], before[:, 1])
+    np.testing.assert_array_equal(after[:, 0, :at], before[:, 0, :at])
+    assert np.isnan(after[0, 0, at])
+
+
+def test_bfloat16_on_a_processor_without_it_is_refused(student, monkeypatch):
+    monkeypatch.setattr(bfloat16, "IS_AVAILABLE", False)
+    with pytest.raises(UserError, match="numba-bfloat16 needs a processor with AVX512-BF16"):
+        generation.check_backend("numba-bfloat16")
+    with pytest.raises(ValueError, match="`narrow` needs a processor"):
+        FlowEngine(student.flows, narrow=True)
 
 
 def test_a_sound_goes_on_from_its_past(student):

@@ -344,7 +344,7 @@ def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
 def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     config = FlowConfig(flows=(1,), units=4)
     run = image_runs.run("multiscale")
-    with pytest.raises(UserError, match=r"^The teacher's base is a flow already"):
+    with pytest.raises(UserError, match=r"^The teacher's base is already a flow"):
         recipe = training.ImageStudentRecipe(
             "flow-smoke", config, images(), opened(distilled()), run
         )

@@ -240,7 +240,7 @@ def test_a_shipped_teacher_comes_without_its_images(mistake):
     [
         ({"temperature": (1.0, 0.0)}, r"^`temperature` must be above 0"),
         ({"guidance": -1.0}, r"^`guidance` must be 0 or more"),
-        ({"kl": 0.0}, r"^`kl` must be above 0 where no other term is"),
+        ({"kl": 0.0}, r"^`kl` must be above 0 if no other term is"),
     ],
 )
 def test_impossible_targets_are_refused(fields, said):

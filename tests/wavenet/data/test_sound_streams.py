@@ -142,10 +142,10 @@ def test_a_wav_that_is_longer_than_its_header_says_is_noted_here_and_in_a_folder
     data = with_length(encoded("WAV", "PCM_16", voice()), 100_000)
     sound = read(tmp_path, "short.wav", data)
     assert len(sound.waveform) == 50_000 and sound.unread_bytes == len(data) - 100_044
-    assert "28,000 bytes before that of the file" in sound.notes()[0]
+    assert "28,000 bytes before the end of the file" in sound.notes()[0]
     read(tmp_path, "other.wav", encoded("WAV", "PCM_16", voice(1)))
     said = "\n".join(scan(tmp_path, RATE_HZ).lines())
-    assert "read up to the end that the header says, not to that of the file: 1: short.wav" in said
+    assert "read up to the end given in the header, not the end of the file: 1: short.wav" in said
 
 
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "AIFF", "WAVEX"])

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import network_of
+from networks import WINDOWS, network_of
 from vocoders import frames_of, vocoder_of
 
 from autoregressive.samplers.chunks import FixedPointSampler
@@ -13,7 +13,7 @@ from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import stream
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 SAMPLES = 60
 KIND = "softmax, speakers"
@@ -99,6 +99,7 @@ def test_a_vocoder_of_bunches_is_sampled_so_too():
     np.testing.assert_array_equal(*sounds)
 
 
-def test_a_context_stack_is_refused():
+@pytest.mark.parametrize("kind", ["mixture, context", WINDOWS])
+def test_a_network_that_reads_blocks_is_refused(kind):
     with pytest.raises(ValueError, match="`network` must have no context stack"):
-        BlockPass(network_of("mixture, context"))
+        BlockPass(network_of(kind))

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import vocoders
 from marks import some_slow
-from networks import SOME_SLOW, condition_of, levels_of
+from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
 from wavenet.samplers import Request, generate, stream
 from wavenet.samplers.xla import Rings, XlaSampler
@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 # In float32 a 16-bit draw may fall on either side of the border between two levels, because sums
 # run in another order; from there on two sounds differ by a little. float64 leaves no such room.
 NEAR = 8
-CHUNKED = some_slow(["mixture", "gaussian, frames", "mixture, context"], ("mixture",))
+CHUNKED = some_slow(["mixture", "gaussian, frames", "mixture, context", WINDOWS], ("mixture",))
 BUNCHES, ONE_BY_ONE = "prediction, pitch, bunches of 4", "prediction, pitch"
 VOCODERS = some_slow([BUNCHES, ONE_BY_ONE], (ONE_BY_ONE,))
 
@@ -61,7 +61,7 @@ def assert_same_sound(network, one, other):
 @pytest.mark.parametrize(
     "compute_dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", SOME_SLOW)
+@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
 def test_cached_sampler_equals_naive(kind, compute_dtype):
     network = network_of(kind, compute_dtype=compute_dtype)
     reference = generate(network, request_of(network), "naive")
@@ -76,7 +76,7 @@ def test_cached_sampler_of_a_vocoder_equals_naive(kind):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("kind", SOME_SLOW)
+@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
 def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     network = network_of(kind)
     sampler = XlaSampler(network)
@@ -93,7 +93,7 @@ def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     np.testing.assert_allclose(tf.concat(drawn, 1), forced, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", SOME_SLOW)
+@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
 def test_primed_state_equals_the_state_after_drawing_the_same(kind):
     network = network_of(kind)
     start = 32

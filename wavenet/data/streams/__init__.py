@@ -1,7 +1,7 @@
-"""The streams of a sound file, found in its bytes instead of by a decoder's count.
+"""Detection of all audio streams in a sound file, independently of the lengths in its headers.
 
 A decoder stops where a header says that the sound ends. Files that were concatenated, or whose
-headers estimate or are wrong, hold more than that.
+headers contain estimated or wrong lengths, contain more sound than that.
 """
 
 from wavenet.data.streams.found import Found, found_in

@@ -1,7 +1,7 @@
-"""Containers of one sound: pages of Ogg, and chunks of WAV and AIFF.
+"""Parsing of sound containers: pages of Ogg files, and chunks of WAV and AIFF files.
 
-A chained Ogg file has consecutive streams, each with its own pages. Bytes after the sound of a WAV
-or AIFF file that do not form a chunk are those that its header does not account for.
+A chained Ogg file contains consecutive streams, each with separate pages. In a WAV or AIFF file,
+bytes after the sound that do not form a chunk are not accounted for by the header.
 """
 
 import string
@@ -11,17 +11,18 @@ from wavenet.data.streams.source import Source
 
 OGG = b"OggS"
 OGG_HEAD_BYTES = 27
-FIRST_PAGE = 2  # the bit of a stream's first page
+FIRST_PAGE = 2  # flag of a stream's first page
 LITTLE, BIG = (b"RIFF", b"RF64"), (b"FORM", b"RIFX")
 SOUND = (b"data", b"SSND")
 PRINTABLE = frozenset(string.printable.encode())
-PADDING_BYTES = 1024  # that programs append to a file without meaning anything
+PADDING_BYTES = 1024  # maximum size of meaningless padding that programs append
 
 
 def unread_bytes(source: Source) -> int:
-    """Return the number of bytes after the sound that do not belong to a chunk; 0 for only a few.
+    """Return the number of bytes after the sound that do not belong to a chunk.
 
-    If the length of the sound's chunk is too small, the rest of the sound follows the chunk.
+    If the length of the sound's chunk is too small, these bytes are the rest of the sound. Up to
+    `PADDING_BYTES` bytes count as 0.
     """
     order: Literal["big", "little"] = "big" if source.at(0, 4) in BIG else "little"
     place, heard, long_bytes = 12, False, 0
@@ -42,7 +43,7 @@ def unread_bytes(source: Source) -> int:
 
 
 def ogg_links(source: Source, start: int) -> list[range]:
-    """Return the ranges of the links, starting at a position where a page begins."""
+    """Return the byte ranges of the chained Ogg streams from `start`, where a page begins."""
     starts: list[int] = []
     place, opening = start, False
     while place >= 0:
@@ -51,7 +52,7 @@ def ogg_links(source: Source, start: int) -> list[range]:
             place = source.find(OGG, place + 1)
             continue
         first = bool(head[5] & FIRST_PAGE)
-        if first and not opening:  # streams that play at once all begin before the rest
+        if first and not opening:  # the first pages of multiplexed streams are consecutive
             starts.append(place)
         opening = first
         place += OGG_HEAD_BYTES + head[26] + sum(source.at(place + OGG_HEAD_BYTES, head[26]))

@@ -1,17 +1,17 @@
-"""Streams of FLAC in a file, and whether frames continue beyond the length in the header."""
+"""Detection of FLAC streams, and of frames beyond the length in a stream's header."""
 
 from wavenet.data.streams.source import Source
 
 MARK = b"fLaC"
 BLOCK = b"\x00\x00\x22"  # type and length of the first metadata block, after its "last" bit
-TOTAL_AT, TOTAL_BITS = 18, 36  # offset from the marker of 8 bytes that end in the number of samples
-TAIL_BYTES = 1 << 16  # in which a last frame begins
+TOTAL_AT, TOTAL_BITS = 18, 36  # offset of 8 bytes whose last 36 bits are the number of samples
+TAIL_BYTES = 1 << 16  # the last frame begins within this many bytes of the end
 _BLOCK_SAMPLES = {1: 192, **{n: 576 << (n - 2) for n in range(2, 6)}}
 _BLOCK_SAMPLES |= {n: 256 << (n - 8) for n in range(8, 16)}
 
 
 def streams(source: Source, start: int) -> list[range]:
-    """Return the ranges of the streams, starting at a position where the FLAC marker is."""
+    """Return the byte ranges of the FLAC streams from `start`, where a FLAC marker begins."""
     starts = [start]
     while (found := _next(source, starts[-1] + len(MARK))) >= 0:
         starts.append(found)
@@ -28,9 +28,9 @@ def _next(source: Source, start: int) -> int:
 
 
 def as_file(source: Source, stream: range) -> list[bytes | range] | None:
-    """Return the pieces of a file that a decoder reads to its end; None: the stream as it is.
+    """Return the pieces of a file that a decoder reads to the end; None: the unchanged stream.
 
-    The header gives no number of samples if the stream's own is missing or too small.
+    If the header's number of samples is missing or too small, it is replaced by 0, "unknown".
     """
     head = source.at(stream.start, TOTAL_AT + 8)
     if len(head) < TOTAL_AT + 8:
@@ -44,10 +44,10 @@ def as_file(source: Source, stream: range) -> list[bytes | range] | None:
 
 
 def _last_sample(source: Source, stream: range, head: bytes) -> int:
-    """Return the number of samples up to the end of the last frame; 0 if no frame is found."""
+    """Return the sample number at the end of the last frame; 0 if no frame is found."""
     first = max(stream.start, stream.stop - TAIL_BYTES)
     tail = source.at(first, stream.stop - first)
-    fixed = int.from_bytes(head[10:12], "big")  # samples of a block, where all have as many
+    fixed = int.from_bytes(head[10:12], "big")  # samples per block, if the block size is fixed
     last, place = 0, tail.find(b"\xff")
     while place >= 0:
         last = max(last, _end_of_frame(tail[place : place + 16], fixed))
@@ -56,7 +56,7 @@ def _last_sample(source: Source, stream: range, head: bytes) -> int:
 
 
 def _end_of_frame(data: bytes, fixed: int) -> int:
-    """Return the number of samples up to the end of the frame that begins here; 0 without one."""
+    """Return the sample number at the end of the frame in `data`; 0 if there is no frame."""
     if len(data) < 16 or data[1] & 0xFE != 0xF8 or data[3] & 1:
         return 0
     size, rate = data[2] >> 4, data[2] & 15

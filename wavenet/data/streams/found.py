@@ -1,20 +1,20 @@
-"""The streams of a file, recognised by its first bytes."""
+"""Detection of a file's audio streams, depending on the format in its first bytes."""
 
 from typing import NamedTuple
 
 from wavenet.data.streams import containers, flac, mpeg
 from wavenet.data.streams.source import Source
 
-TAG_BYTES = 10  # of the header of an ID3 tag, which may lie in front of any sound
+TAG_BYTES = 10  # size of the header of an ID3 tag, which may precede any sound
 
 
 class Found(NamedTuple):
-    """The streams of sound within a file.
+    """The audio streams in a file.
 
     Attributes:
-      streams: the pieces of a file for each stream, in order; empty if the file itself is the only
-        stream and its header can be trusted.
-      samples: number of samples per channel of each stream; 0 if they were not counted.
+      streams: for each stream, the pieces of a file that can be decoded; empty if the file contains
+        a single stream with a trustworthy header.
+      samples: number of samples per channel in each stream; 0 if not counted.
       unread_bytes: number of bytes after the sound that no header accounts for.
     """
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 def found_in(source: Source) -> Found:
-    """Return the streams of a file."""
+    """Find the audio streams in a file."""
     head = source.at(0, 4)
     if head in containers.LITTLE + containers.BIG:
         return Found([], [], containers.unread_bytes(source))

@@ -1,7 +1,7 @@
-"""Frames of MPEG audio, counted one by one.
+"""Detection of MPEG audio streams by counting their frames.
 
-Without a header that counts them (Xing, Info, VBRI) a decoder estimates their number from the
-length of the first one; with such a header it stops after that number, whatever follows.
+If a header contains the number of frames (Xing, Info, VBRI), a decoder stops after that number,
+whatever follows; otherwise it estimates the number from the length of the first frame.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wavenet.data.streams.source import Source
 
-# By version (1, else 2 and 2.5) and layer: kbit/s of the indices 1 to 14.
+# {(version, layer): kbit/s of the bit rate indices 1 to 14}; version 2 includes 2.5.
 _RATES = {
     (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
     (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
@@ -18,12 +18,12 @@ _RATES = {
     (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     (2, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
-_VERSIONS = {3: 1, 2: 2, 0: 2}  # by the two bits; 0 is version 2.5
+_VERSIONS = {3: 1, 2: 2, 0: 2}  # {two bits of the header: version}; 0 is version 2.5
 _HERTZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _MONO = 3
-CERTAIN_FRAMES = 3  # in a row, which are not found by chance in bytes that are not sound
-HEADER_BYTES = 48  # of a frame, up to the number of frames in any of the headers
-TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # what follows the sound
+CERTAIN_FRAMES = 3  # consecutive frames that hardly occur by chance in other data
+HEADER_BYTES = 48  # bytes of a frame to read, which include the number of frames
+TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # markers that may follow the sound
 
 
 class Frame(NamedTuple):
@@ -32,9 +32,9 @@ class Frame(NamedTuple):
     Attributes:
       length: size in bytes.
       samples: number of samples per channel.
-      sort: version, layer, rate, and whether it is mono; the same for all frames of a stream.
-      counted: number of frames that the encoder's header promises, if this frame holds such a
-        header instead of sound; 0: the header gives no number; None: the frame is sound.
+      sort: version, layer, sample rate, and whether it is mono; constant within a stream.
+      counted: number of frames in the encoder's header, if the frame contains such a header instead
+        of sound; 0: the header contains no number; None: the frame contains sound.
     """
 
     length: int
@@ -45,16 +45,17 @@ class Frame(NamedTuple):
 
 @dataclasses.dataclass
 class Stream:
-    """Frames of one sort that a single encoder wrote.
+    """A stream of frames with the same format.
 
     Attributes:
-      head: position in the file of the frame with the encoder's header; None without one.
-      counted: number of frames of sound that the encoder's header promises.
-      pieces: positions in the file of the frames of sound.
-      frames: number of frames of sound.
-      first: header of the first frame of sound, 4 bytes.
-      samples: number of samples per channel and frame.
-      rates: indices of the frames' bit rates.
+      head: byte range of the frame with the encoder's header, or None.
+      counted: number of sound frames according to the encoder's header.
+      sort: the `sort` of all frames.
+      samples: number of samples per channel in a frame.
+      pieces: byte ranges of the sound frames.
+      frames: number of sound frames.
+      first: first 4 bytes of the first sound frame.
+      rates: bit rate indices of the frames.
     """
 
     head: range | None
@@ -67,7 +68,7 @@ class Stream:
     rates: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, place: int, length: int, header: bytes) -> None:
-        """Add a frame of sound, whose first 4 bytes are `header`."""
+        """Add a sound frame that starts at `place` with the 4 bytes `header`."""
         self.frames += 1
         self.first = self.first or header
         self.rates.add(header[2] >> 4)
@@ -78,24 +79,27 @@ class Stream:
 
     @property
     def is_counted(self) -> bool:
-        """True if the encoder's header promises at least as many frames as there are."""
+        """Whether the encoder's header announces at least as many frames as there are."""
         return self.head is not None and self.counted >= self.frames
 
     @property
     def is_plain(self) -> bool:
-        """True if a decoder counts the frames correctly: they have one length, or are counted."""
+        """Whether a decoder reads all frames.
+
+        They are one piece, and have a constant bit rate without a header, or a header counts them.
+        """
         constant = self.head is None and len(self.rates) == 1
         return len(self.pieces) == 1 and (constant or self.is_counted)
 
     def as_file(self) -> list[bytes | range]:
-        """Return the pieces of a file that a decoder reads to its end."""
+        """Return the pieces of a file that a decoder reads to the end."""
         if self.is_counted and self.head is not None:
             return [self.head, *self.pieces]
         return [*([_counting(self.first, self.frames)] if self.sort[1] == 3 else []), *self.pieces]
 
 
 def streams(source: Source, start: int) -> list[Stream]:
-    """Return the streams of MPEG audio, starting at a position."""
+    """Find the streams of MPEG audio after a position."""
     found: list[Stream] = []
     place = _next(source, start)
     while place >= 0:
@@ -116,7 +120,7 @@ def streams(source: Source, start: int) -> list[Stream]:
 
 
 def _frame(data: bytes) -> Frame | None:
-    """Return the frame that begins with these bytes; None if they are not a frame."""
+    """Parse the frame that begins with `data`; return None if it is not a frame."""
     if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return None
     version, layer = (data[1] >> 3) & 3, 4 - ((data[1] >> 1) & 3)
@@ -133,10 +137,10 @@ def _frame(data: bytes) -> Frame | None:
 
 
 def _certain_frame(data: bytes) -> Frame:
-    """Return the frame that begins with these bytes.
+    """Parse the frame that begins with `data`.
 
     Raises:
-      ValueError: the bytes are not the header of a frame.
+      ValueError: If it is not a frame.
     """
     if (frame := _frame(data)) is None:
         raise ValueError(f"`data` must begin with the header of a frame, got {data[:4].hex()}.")
@@ -151,17 +155,17 @@ def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
         says = data[place + 7] & 1
         return int.from_bytes(data[place + 8 : place + 12], "big") if says else 0
     if data[36:40] == b"VBRI":
-        return 0  # its number lies beyond the bytes that are read here
+        return 0  # the number is beyond the bytes that are read here
     return None
 
 
 def _side_bytes(kind: int, mono: bool) -> int:
-    """Return the number of bytes between a frame's header and its sound."""
+    """Return the number of bytes of side information between a frame's header and its sound."""
     return (17 if mono else 32) if kind == 1 else (9 if mono else 17)
 
 
 def _next(source: Source, start: int) -> int:
-    """Return the position of the next certain frame, or -1."""
+    """Return the position of the next frame for which `_is_certain` holds, or -1."""
     while 0 <= start < source.size:
         if _is_certain(source, start):
             return start
@@ -170,7 +174,7 @@ def _next(source: Source, start: int) -> int:
 
 
 def _is_certain(source: Source, place: int) -> bool:
-    """Return whether enough consecutive frames of one sort, or the end of the sound, follow."""
+    """Return whether `CERTAIN_FRAMES` frames of one sort follow, or fewer until the sound ends."""
     sort = None
     for number in range(CERTAIN_FRAMES):
         data = source.at(place, HEADER_BYTES)
@@ -184,7 +188,7 @@ def _is_certain(source: Source, place: int) -> bool:
 
 
 def _counting(first: bytes, frames: int) -> bytes:
-    """Return a frame with a `Xing` header that counts `frames` frames like the first."""
+    """Return a frame with a `Xing` header for `frames` frames of the same sort as `first`."""
     plain = bytes([first[0], first[1] | 1, (first[2] & 0x0D) | 0x90, first[3]])
     length, _, (version, _, _, mono), _ = _certain_frame(plain)
     start = plain + bytes(_side_bytes(_VERSIONS[version], mono))

@@ -1,4 +1,4 @@
-"""The bytes of a file, and a file made of pieces of another one."""
+"""Random access to the bytes of a file, and a virtual file composed of pieces of another file."""
 
 import bisect
 import io
@@ -8,18 +8,14 @@ SEARCHED_AT_ONCE = 1 << 18
 
 
 class Source:
-    """A binary file that is read at any position.
-
-    Attributes:
-      size: size of the file, in bytes.
-    """
+    """A binary file with random access and a `size` in bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.size = file.seek(0, io.SEEK_END)
 
     def at(self, place: int, count: int) -> bytes:
-        """Return `count` bytes at a position, fewer at the end of the file."""
+        """Return `count` bytes at a position, or fewer at the end of the file."""
         self._file.seek(place)
         return self._file.read(count)
 
@@ -35,7 +31,7 @@ class Source:
 
 
 class Pieces(io.RawIOBase):
-    """A file to read that consists of pieces: bytes, and ranges of positions in a source."""
+    """A readable file that is composed of pieces: bytes, and byte ranges of a source."""
 
     def __init__(self, source: Source, pieces: list[bytes | range]) -> None:
         super().__init__()
@@ -64,7 +60,7 @@ class Pieces(io.RawIOBase):
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, only partly at the end, and return the number of bytes."""
+        """Fill a buffer, only partly at the end of the file, and return the number of bytes."""
         view, filled = memoryview(buffer).cast("B"), 0
         while filled < len(view) and self._place < self._starts[-1]:
             data = self._here(len(view) - filled)
@@ -76,7 +72,7 @@ class Pieces(io.RawIOBase):
         return filled
 
     def _here(self, count: int) -> bytes:
-        """Return up to `count` bytes of the piece at the current position."""
+        """Return up to `count` bytes from the piece at the current position."""
         number = bisect.bisect_right(self._starts, self._place) - 1
         piece, inside = self._pieces[number], self._place - self._starts[number]
         count = min(count, len(piece) - inside)

@@ -1,4 +1,4 @@
-"""Autoregressive generation on a CPU, compiled by Numba."""
+"""Autoregressive sampling on a CPU, compiled by Numba."""
 
 from wavenet.samplers.numba.sampler import (
     as_compiled,

@@ -1,7 +1,7 @@
-"""The parts of a vocoder before and after its layers, compiled: a bunch of samples per step.
+"""Numba code for the parts of a vocoder before and after its layers; a step draws one bunch.
 
-Samples, residuals and samples over their level are in rows long enough that the past that a step
-reads is contiguous; at the end of a row its newest part is moved to the beginning.
+Samples, residuals and samples divided by the level are stored in long rows, so that the past that a
+step reads is contiguous. When a row is full, its newest part is moved to the beginning.
 """
 
 from typing import NamedTuple
@@ -24,30 +24,30 @@ from wavenet.samplers.numba.state import Buffers, Program
 from wavenet.samplers.numba.weights import PackedWeights, pack_vocoder
 from wavenet.vocoder import AHEAD, VocoderWaveNet
 
-ROOM = 1024  # samples before a row is full; a multiple of every bunch
-WAVE, RESIDUAL, SCALED = range(3)  # rows of the history
-# Channels of `described`; the coefficients of the prediction follow, that of the newest first.
+ROOM = 1024  # samples until a row is full; a multiple of every bunch size
+WAVE, RESIDUAL, SCALED = range(3)  # index into the first axis of the history
+# Channels of `described`, followed by the prediction coefficients a_1, a_2, ...
 GAIN, INVERSE_GAIN, INVERSE_LEVEL, LOG_GAIN, PERIOD, COEFFICIENTS = range(6)
 
 
 class BunchArrays(NamedTuple):
-    """The arrays that the step does not read or write by address."""
+    """The arrays that a step accesses as NumPy arrays, not by address."""
 
     history: np.ndarray
-    """WAVE, RESIDUAL and SCALED of the past, float32 [3, rows, history_samples + ROOM]."""
+    """Past samples, residuals and scaled samples, float32 [3, rows, history_samples + ROOM]."""
     inputs: np.ndarray
-    """Past inputs of front or head, float32 [rows, the larger of both]."""
+    """Inputs of front or head, float32 [rows, the larger number of inputs]."""
     outputs: np.ndarray
-    """float32 [rows, outputs and padding]."""
+    """Outputs of the network, float32 [rows, padded outputs]."""
     chances: np.ndarray
-    """Room for a softmax, float32 [outputs and padding]."""
+    """Workspace for a softmax, float32 [padded outputs]."""
     dilations: np.ndarray
     ring_starts: np.ndarray
 
 
 @compiled
 def _make_room(plan: np.record, history: np.ndarray, sample: int) -> None:
-    """Move the newest samples to the beginning of their rows once these are full."""
+    """Move the newest samples to the beginning of each row if the rows are full."""
     if sample and sample % ROOM == 0:
         for kind in range(3):
             for row in range(plan.rows):
@@ -59,7 +59,7 @@ def _make_room(plan: np.record, history: np.ndarray, sample: int) -> None:
 def _read_past(
     plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, place: int, width: int
 ) -> None:
-    """Read the inputs of front or head: `width` residuals and scaled samples, and pitch taps."""
+    """Copy `width` past residuals and scaled samples, and the pitch taps, to `inputs`."""
     inputs, history = arrays.inputs, arrays.history
     for row in range(plan.rows):
         for j in range(width):
@@ -89,7 +89,7 @@ def front(plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, place: 
 
 @compiled
 def give(plan: np.record) -> None:
-    """Compute the layers' input to the head of every sample, from the finished sum of skips."""
+    """Compute the layers' contribution to the head for the whole bunch, from the sum of skips."""
     vectors = plan.bunch * 2 * plan.unit_vectors
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     clear(plan.gates, plan.rows * vectors)
@@ -103,7 +103,7 @@ def give(plan: np.record) -> None:
 
 @compiled
 def head(plan: np.record, index: int) -> None:
-    """Compute the raw outputs of one sample of the bunch, from `inputs` and the layers."""
+    """Compute the raw outputs of sample `index` of the bunch, from `inputs` and the layers."""
     gate_bytes = 2 * plan.unit_bytes
     stride, gates = plan.bunch * gate_bytes, plan.gates + index * gate_bytes
     multiply(
@@ -144,7 +144,7 @@ def _predicted(plan: np.record, past: np.ndarray, described: np.ndarray, place: 
 def finish(
     plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, index: int, place: int
 ) -> None:
-    """Compute the parameters of one sample in units of the wave, and append its level."""
+    """Convert one sample's parameters to units of the waveform, and append a level to the past."""
     count, history = plan.components, arrays.history
     time = step * plan.bunch + index
     for row in range(plan.rows):
@@ -167,10 +167,10 @@ def finish(
 
 @entry
 def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool) -> None:
-    """Run the chunk's steps, a bunch of samples each.
+    """Run a chunk's steps, one bunch of samples each.
 
-    `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
-    time, with the same arguments and both counters at zero before.
+    With `alone`, this thread runs the asides as well. Otherwise another thread must run `run_aside`
+    concurrently with the same arguments, and both counters must be zero at the start.
     """
     steps = chunk.levels.shape[1] // plan.bunch
     begin(plan, chunk, steps)
@@ -188,7 +188,7 @@ def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool)
 
 
 def described(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
-    """Return the channels of a condition [batch, steps, channels] that the gates do not read."""
+    """Return the data that the gates do not read, computed from a condition [batch, steps, ...]."""
     order, local = network.config.prediction_order, network.gate_channels
     coefficients = condition[..., local : local + order]
     log_gain, log_level, period = np.moveaxis(condition[..., local + order :], -1, 0)
@@ -202,7 +202,7 @@ def described(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
 
 
 def program_of(network: VocoderWaveNet) -> Program:
-    """Return the program of a `VocoderWaveNet` with its present weights."""
+    """Return the program of a `VocoderWaveNet`, with a copy of its current weights."""
     return Program(pack_vocoder(network), run_bunches, _buffers, _arrays)
 
 

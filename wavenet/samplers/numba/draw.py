@@ -1,7 +1,7 @@
-"""From a network's outputs to a level, compiled: what likelihoods/*.py say, for one row a time.
+"""Numba code that draws a level from a network's outputs, one row at a time.
 
-The arithmetic is theirs, in float32; a draw may differ by a level where a value lies, to rounding,
-on the border between two.
+It computes in float32 the same formulas as likelihoods/*.py. A draw can differ by one level if
+rounding moves a value across the border between two levels.
 """
 
 import math
@@ -16,7 +16,7 @@ from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
 def add_prediction(
     plan: np.record, outputs: np.ndarray, history: np.ndarray, prediction: np.ndarray
 ) -> None:
-    """Turn corrections in units of the scales into means: the linear prediction plus those."""
+    """Replace each mean by the linear prediction plus the mean times its scale."""
     first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
     for row in range(plan.rows):
         total = np.float32(0.0)
@@ -38,7 +38,7 @@ def _choose(
 ) -> int:
     """Return the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
 
-    At temperature 0 it is that of the largest logit.
+    At temperature 0 it is the index of the largest logit.
     """
     largest, best = outputs[row, 0], 0
     for k in range(1, count):
@@ -63,7 +63,7 @@ def _choose(
 
 @compiled
 def _nearest(value: np.float32, levels: int) -> int:
-    """Return the level whose bin holds `value`; level 0 for a NaN."""
+    """Return the level whose bin contains `value`, or 0 for NaN."""
     position = np.rint((value + np.float32(1.0)) * np.float32(0.5 * (levels - 1)))
     if not position > 0:
         return 0
@@ -80,7 +80,7 @@ def draw(
     step: int,
     temperature: np.float32,
 ) -> int:
-    """Return a level drawn from one row of outputs and noise [rows, time, channels]."""
+    """Draw a level from a row of the outputs, with the noise [rows, time, channels] at `step`."""
     first = noise[row, step, 0]
     if plan.likelihood == CATEGORICAL:
         return _choose(plan, outputs, row, plan.levels, chances, first, temperature)
@@ -96,7 +96,7 @@ def draw(
 
 @compiled
 def value_of(level: int, levels: int) -> np.float32:
-    """Return the value in [-1, 1] of a level."""
+    """Return the amplitude of a level, in [-1, 1]."""
     centred = np.float32(2.0) * np.float32(level) - np.float32(levels - 1.0)
     return centred * np.float32(1.0 / (levels - 1))
 
@@ -105,7 +105,7 @@ def value_of(level: int, levels: int) -> np.float32:
 def remember(
     plan: np.record, history: np.ndarray, latest: np.ndarray, row: int, level: int
 ) -> None:
-    """Append `level` to the past samples of a row."""
+    """Append `level` to the past samples of a batch row."""
     latest[row] = level
     for past in range(plan.front_width - 1):
         history[row, past] = history[row, past + 1]

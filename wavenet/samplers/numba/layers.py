@@ -1,16 +1,15 @@
-"""The layers of one step, compiled: their queues, and the work that is done ahead of time.
+"""Numba code for one step of the residual layers, and for the work that is done ahead of it.
 
-Layer i keeps its past inputs in a ring. The contribution of the past to a gate does not depend on
-the present sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then
-read once for all of them. Layers start their blocks at different steps, so that no step has all of
-that work.
+Layer i stores its past inputs in a ring buffer. The contribution of past inputs to a gate does not
+depend on the current sample, so it is computed in advance for up to `BLOCK` steps, which reads the
+weights only once. Layers start their blocks at different steps to spread this work.
 
-The work of a step is in two parts. The lead runs the chain that every sample waits for: gate,
-units, residual, and in the end the head and the draw. The aside, one per layer, adds the units to
-the skip sum and prepares the gate sums of later steps; a second thread can do it meanwhile.
+A step has two parts. The lead is the critical path: gates, units, residuals, and finally the head
+and the draw. The aside of each layer adds the units to the sum of skips and prepares the gates of
+later steps; a second thread can run it concurrently.
 
-A step of the layers stands for one sample, or for the samples of a bunch. The parts before and
-after the layers are in samples.py and in bunches.py.
+A step generates one sample, or one bunch of samples. The parts before and after the layers are in
+samples.py and bunches.py.
 """
 
 from typing import Any, NamedTuple
@@ -28,58 +27,57 @@ from autoregressive.machine.kernels import (
 )
 from autoregressive.machine.waiting import publish, wait_for
 
-BLOCK = 8  # most steps whose past is added at once
+BLOCK = 8  # maximum number of steps for which the past is added at once
 
 
 class Chunk(NamedTuple):
-    """The steps to make, for one group of rows."""
+    """A range of steps to run, for one group of batch rows."""
 
     start: int
-    """Steps before the chunk."""
+    """Number of steps before the chunk."""
     condition: int
-    """The address of the gates' input, float32 [steps, rows, channels]."""
+    """Address of the condition that the gates read, float32 [steps, rows, channels]."""
     described: np.ndarray
-    """The condition that the gates do not read, float32 [rows, steps, channels], in the order of
-    `bunches.described`; no channels for a `WaveNet`."""
+    """Result of `bunches.described`, float32 [rows, steps, ...]; no channels in a `WaveNet`."""
     noise: np.ndarray
-    """float32 [rows, time, noise_channels]."""
+    """Noise of the samples, float32 [rows, time, noise_channels]."""
     temperature: np.float32
     levels: np.ndarray
-    """int32 [rows, time]: filled, or read if given."""
+    """Levels to write, or to read if `given`, int32 [rows, time]."""
     given: bool
     parameters: np.ndarray
-    """float32 [rows, time, num_parameters]: filled."""
+    """Parameters to write, float32 [rows, time, num_parameters]."""
 
 
 @compiled
 def _clock(time: int, layer: int) -> int:
-    """Return the step in the layer's own count; a block starts at its multiples."""
-    # Shifted by the layer, so that the blocks of different layers begin at different steps.
+    """Return the layer's clock at a step; blocks start at multiples of their length."""
+    # The shift makes the blocks of different layers start at different steps.
     return time + layer % BLOCK
 
 
 @compiled
 def _ring_slot(plan: np.record, ring: int, span: int, clock: int) -> int:
-    """Return the address of the inputs [rows, residual] of the step `clock`."""
+    """Return the address of a layer's inputs [rows, residual] at `clock`."""
     slot = clock % span
     return plan.rings + (ring + slot) * plan.rows * plan.residual_bytes
 
 
 @compiled
 def _gate_slot(plan: np.record, buffer: int, layer: int, clock: int) -> int:
-    """Return the address of [rows, 2 gate] in a buffer [layers, BLOCK, rows, 2 gate]."""
+    """Return the address of a layer's gates at `clock`, in a buffer [layers, BLOCK, rows, ...]."""
     return buffer + (layer * BLOCK + clock % BLOCK) * plan.rows * 2 * plan.gate_bytes
 
 
 @compiled
 def add_past(plan: np.record, dilation: int, ring: int, layer: int, time: int) -> None:
-    """Add the contribution of the inputs before `time` to the gate sums from `time` on."""
+    """Add the contribution of the inputs before `time` to the gates of a block from `time` on."""
     clock = _clock(time, layer)
     span = (plan.width - 1) * dilation
     tap_bytes = plan.residual_inputs * 2 * plan.gate_bytes
-    for tap in range(plan.width - 1):  # the longest lag first: its block is the longest too
+    for tap in range(plan.width - 1):  # the longest lag first, since it has the longest block
         lag = (plan.width - 1 - tap) * dilation
-        block = min(lag & -lag, BLOCK)  # a power of two that divides the lag: no block wraps
+        block = min(lag & -lag, BLOCK)  # a power of two that divides the lag, so no block wraps
         if clock % block:
             continue
         sums = _gate_slot(plan, plan.sums, layer, clock)
@@ -97,9 +95,9 @@ def add_past(plan: np.record, dilation: int, ring: int, layer: int, time: int) -
 
 @compiled
 def add_conditions(plan: np.record, layer: int, time: int, steps: int, condition: int) -> None:
-    """Add the condition [steps, rows, channels], and the bias, to the gates from `time` on.
+    """Compute bias plus projected condition of the gates, from `time` to the end of the block.
 
-    It stops at the end of the block.
+    `condition` is the address of the condition from `time` on, [steps, rows, channels].
     """
     clock = _clock(time, layer)
     rows = min(steps, BLOCK - clock % BLOCK) * plan.rows
@@ -125,7 +123,7 @@ def aside(
     steps_left: int,
     condition: int,
 ) -> None:
-    """Add the skips of one layer at `time`, and prepare its gate sums for the next steps."""
+    """Add a layer's units at `time` to the sum of skips, and prepare its gates for later steps."""
     if layer == 0:
         for row in range(plan.rows):
             copy(plan.skips + row * plan.skip_bytes, plan.skip_bias, plan.skip_vectors)
@@ -144,7 +142,7 @@ def aside(
 
 @compiled
 def lead(plan: np.record, dilations: np.ndarray, rings: np.ndarray, layer: int, time: int) -> None:
-    """Compute the units of one layer at `time`, and the next layer's input."""
+    """Compute one layer's units at `time`, and the input of the next layer."""
     clock = _clock(time, layer)
     inputs = _ring_slot(plan, rings[layer], (plan.width - 1) * dilations[layer], clock)
     sums = _gate_slot(plan, plan.sums, layer, clock)
@@ -194,7 +192,7 @@ def _condition_at(plan: np.record, chunk: Chunk, step: int) -> int:
 
 @compiled
 def begin(plan: np.record, chunk: Chunk, steps: int) -> None:
-    """Add the condition to the first steps of a chunk."""
+    """Compute the gates' condition for the first block of a chunk, in all layers."""
     if plan.condition_inputs:
         for layer in range(plan.layers):
             add_conditions(plan, layer, chunk.start, steps, chunk.condition)
@@ -202,7 +200,7 @@ def begin(plan: np.record, chunk: Chunk, steps: int) -> None:
 
 @compiled
 def input_slot(plan: np.record, arrays: Any, time: int) -> int:
-    """Return the address of the first layer's inputs [rows, residual] at `time`."""
+    """Return the address of the first layer's input [rows, residual] at `time`."""
     span = (plan.width - 1) * arrays.dilations[0]
     return _ring_slot(plan, arrays.ring_starts[0], span, _clock(time, 0))
 
@@ -211,7 +209,7 @@ def input_slot(plan: np.record, arrays: Any, time: int) -> int:
 def run_layers(
     plan: np.record, arrays: Any, chunk: Chunk, step: int, steps: int, alone: bool
 ) -> None:
-    """Compute the sum of skips of a step of the chunk, whose input is in `input_slot`."""
+    """Compute the sum of skips of one step, from the first layer's input in `input_slot`."""
     dilations, rings = arrays.dilations, arrays.ring_starts
     time, left = chunk.start + step, steps - step - 1
     condition = _condition_at(plan, chunk, step + 1)
@@ -227,7 +225,7 @@ def run_layers(
 
 @entry
 def run_aside(plan: np.record, arrays: Any, chunk: Chunk) -> None:
-    """Run the asides of the chunk's steps, each as soon as the lead has its layer's units."""
+    """Run the asides of a chunk's steps, each after the lead has computed the layer's units."""
     steps = chunk.levels.shape[1] // plan.bunch
     for step in range(steps):
         time, left = chunk.start + step, steps - step - 1

@@ -1,8 +1,7 @@
-"""Autoregressive generation on a CPU: cached, and compiled by Numba.
+"""Cached autoregressive sampling on a CPU, compiled by Numba.
 
-The state holds every layer's queue, so that a sound made in chunks equals one made at once. Each
-row is the same, to the last bit, in any batch, in any chunks and with any number of threads. The
-arithmetic is float32 whatever the network's `compute_dtype`.
+Each row is bitwise identical for any batch size, chunk length and number of threads. The arithmetic
+is float32, regardless of the network's `compute_dtype`.
 """
 
 import abc
@@ -26,15 +25,14 @@ _TRIAL_STEPS = 32
 
 
 class CompiledSampler(abc.ABC):
-    """The common part of the samplers of both networks.
+    """Base class of the Numba samplers.
 
     Args:
-      network: the network to sample from.
-      program: the network's compiled loop, with a copy of its present weights.
-      threads: number of processor cores to use; None: all that this process may run on.
+      program: the network's compiled loop, with a copy of its current weights.
+      threads: number of CPU cores to use; None: all cores that are available to the process.
     """
 
-    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
+    found = "parameters"  # the second result of `generate_chunk`
 
     def __init__(self, network: Network, program: Program, threads: int | None) -> None:
         self.threads = cores(threads)
@@ -43,9 +41,9 @@ class CompiledSampler(abc.ABC):
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
 
     def initial_state(self, batch: int) -> GenerationState:
-        """Return the state before the first sample: silence, and empty queues.
+        """Return the state before the first sample: silence, and zeroed queues.
 
-        The first state of a batch tries out whether two threads for a group of rows are faster.
+        The first call for a batch size measures whether two threads per group of rows are faster.
         """
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
@@ -57,7 +55,7 @@ class CompiledSampler(abc.ABC):
         return state
 
     def _try_out(self, state: GenerationState) -> None:
-        """Measure both ways of running on silence, until the state's pace is settled."""
+        """Measure the speed with one and two threads, on silence, until the pace is settled."""
         samples = _TRIAL_STEPS * self.program.bunch
         silence = np.zeros([state.batch, samples, self._config.gate_inputs], np.float32)
         conditions = self._given_conditions(silence)
@@ -73,18 +71,17 @@ class CompiledSampler(abc.ABC):
         noise: np.ndarray,
         temperature: float = 1.0,
     ) -> tuple[np.ndarray, np.ndarray, GenerationState]:
-        """Return the next levels, int32 [batch, time], their parameters, and the next state.
+        """Draw the next levels, int32 [batch, time]; return them, their parameters, and the state.
 
         Args:
-          state: the state before the chunk, from `initial_state`, `prime` or the previous chunk; it
-            is consumed.
+          state: the state from `initial_state`, `prime` or the previous chunk; it is consumed.
           condition: the condition of these samples, [batch, time, channels], or None.
-          noise: the noise of these samples, float32 [batch, time, noise_channels]. With a context
-            stack the time must be `context_block_samples`, for a vocoder whole bunches.
-          temperature: 1 samples the model, less is closer to its mode.
+          noise: the noise of these samples, float32 [batch, time, noise_channels]. The time must be
+            `context_block_samples` with a context stack, and whole bunches for a vocoder.
+          temperature: 1 samples the model; lower values are closer to its mode.
 
         Raises:
-          ValueError: a shape that does not fit the network or the state, or a consumed state.
+          ValueError: If a shape does not fit the network or the state, or the state was consumed.
         """
         noise = as_compiled(noise, np.float32)
         check_shape("noise", noise, (state.batch, None, self._likelihood.noise_channels))
@@ -95,10 +92,10 @@ class CompiledSampler(abc.ABC):
     def conditionals(
         self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
     ) -> tuple[np.ndarray, GenerationState]:
-        """Return the parameters of given levels, float32 [batch, time, parameters], and the state.
+        """Return the parameters at the given levels, float32 [batch, time, parameters], and state.
 
-        They are computed step by step, as in generation: `generate_chunk` with given `levels`,
-        int32 [batch, time], instead of noise.
+        This runs the same steps as `generate_chunk`, with the given `levels`, int32 [batch, time],
+        instead of drawn ones.
         """
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
@@ -131,7 +128,7 @@ class CompiledSampler(abc.ABC):
         given: bool,
         temperature: float,
     ) -> tuple[np.ndarray, GenerationState]:
-        """Return the parameters of a chunk and the next state; fill the levels if not given."""
+        """Return the parameters of a chunk and the next state; draw the levels unless `given`."""
         conditions = self._conditions(state, condition, levels.shape[1])
         parameters = state.run(conditions, noise, levels, given, temperature)
         return parameters, state.after(levels.shape[1], self._blocks_after(state.blocks, levels))
@@ -140,14 +137,14 @@ class CompiledSampler(abc.ABC):
     def _conditions(
         self, state: GenerationState, condition: np.ndarray | None, time: int
     ) -> Conditions:
-        """Return the condition of every step of a chunk, checked."""
+        """Check a chunk's condition and return it for every step."""
 
     @abc.abstractmethod
     def _given_conditions(self, condition: np.ndarray) -> Conditions:
-        """Return the condition of every step from the whole input of the gates."""
+        """Return the condition of every step, from the condition of every sample."""
 
     def _blocks_after(self, blocks: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Return the past sound that a context stack reads, with these levels."""
+        """Return the past blocks that a context stack reads, after appending these levels."""
         return blocks
 
     def _check_range(self, levels: np.ndarray) -> None:
@@ -159,7 +156,7 @@ class CompiledSampler(abc.ABC):
 
 
 class NumbaSampler(CompiledSampler):
-    """A sampler with the network's weights at its creation."""
+    """The sampler of a `WaveNet`; it copies the network's weights when it is created."""
 
     def __init__(self, network: WaveNet, threads: int | None = None) -> None:
         check_known(network)
@@ -181,7 +178,7 @@ class NumbaSampler(CompiledSampler):
     def _with_context(
         self, state: GenerationState, condition: np.ndarray | None, time: int
     ) -> np.ndarray:
-        """Return condition and context, float32 [batch, time, channels]; 0 channels if none."""
+        """Return condition and context concatenated, float32 [batch, time, channels]."""
         parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
         stack = self.network.context_stack
         if stack is not None:
@@ -203,9 +200,9 @@ class NumbaSampler(CompiledSampler):
 
 
 class NumbaVocoderSampler(CompiledSampler):
-    """A sampler with a vocoder's weights at its creation.
+    """The sampler of a `VocoderWaveNet`; it copies the network's weights when it is created.
 
-    The condition must be the same for all samples of a bunch, as that of `network.condition` is.
+    The condition must be constant within a bunch, like results of `network.condition`.
     """
 
     def __init__(self, network: VocoderWaveNet, threads: int | None = None) -> None:
@@ -236,17 +233,17 @@ SPECIALISED: dict[tuple[type, type], type[NumbaSampler] | type[NumbaVocoderSampl
     (WaveNet, Categorical): NumbaSampler,
     (VocoderWaveNet, LogisticMixture): NumbaVocoderSampler,
 }
-"""The networks and distributions that a loop is written for, by their very types: a subclass may
-compute or draw otherwise."""
+"""The sampler for each supported pair of network and distribution type. Types must match exactly,
+since a subclass may compute or draw differently."""
 
 
 class Loops(NamedTuple):
-    """The compiled loops of a network."""
+    """A factory of Numba samplers for a network."""
 
     network: Network
 
     def present(self) -> CompiledSampler:
-        """Return the sampler of the network's present weights."""
+        """Return a sampler with the network's current weights."""
         return sampler_for(self.network)
 
 
@@ -259,18 +256,18 @@ OF_BUNCHES = "wavenet-vocoder-16k, over its steps by XLA, of which none is deriv
     VocoderWaveNet, object, method="numba", ratio=1.68, measured=OF_BUNCHES, on_processors=True
 )
 def loops_of(network: Network, distribution: Any) -> Loops | None:
-    """Return the loops of a network, or None where none is written for it."""
+    """Return the `Loops` of a network, or None if Numba does not support it."""
     del distribution
     return Loops(network) if is_known(network) else None
 
 
 def is_known(network: Network) -> bool:
-    """Return whether there is a loop for a network and its distribution."""
+    """Return whether there is a Numba sampler for a network and its distribution."""
     return (type(network), type(network.likelihood)) in SPECIALISED
 
 
 def check_known(network: Network) -> None:
-    """Raise ValueError for a network without a loop."""
+    """Raise a ValueError if there is no Numba sampler for a network."""
     if not is_known(network):
         known = ", ".join(f"{kind.__name__} of {of.__name__}" for kind, of in SPECIALISED)
         given = f"{type(network).__name__} of {type(network.likelihood).__name__}"
@@ -280,10 +277,10 @@ def check_known(network: Network) -> None:
 
 
 def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
-    """Return the compiled sampler of a network's present weights.
+    """Return a Numba sampler with a network's current weights.
 
     Raises:
-      ValueError: no loop is written for it.
+      ValueError: If there is no Numba sampler for the network.
     """
     check_known(network)
     make = SPECIALISED[type(network), type(network.likelihood)]
@@ -291,13 +288,13 @@ def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | 
 
 
 def as_compiled(array: ArrayLike, dtype: DTypeLike) -> np.ndarray:
-    """Return the array as compiled code reads it: of this type, contiguous, writeable."""
-    # A read-only array is another type to Numba, for which it would compile everything again.
+    """Return the array as contiguous and writeable, with the given type."""
+    # Numba treats a read-only array as a different type, and would compile everything again.
     return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
-    """Raise ValueError, naming the array, unless it has this shape; None stands for any time."""
+    """Raise a ValueError unless an array has the expected shape; None matches any size."""
     fits = array.ndim == len(expected) and all(
         want in (None, size) for size, want in zip(array.shape, expected, strict=False)
     )

@@ -1,4 +1,4 @@
-"""The parts of a `WaveNet` before and after its layers, compiled: one sample per step."""
+"""Numba code for the parts of a `WaveNet` before and after its layers, one sample per step."""
 
 import functools
 from typing import NamedTuple
@@ -14,18 +14,18 @@ from wavenet.samplers.numba.weights import CATEGORICAL, PackedWeights, pack
 
 
 class Arrays(NamedTuple):
-    """The arrays that the step does not read or write by address."""
+    """The arrays that a step accesses as NumPy arrays, not by address."""
 
     history: np.ndarray
-    """The scaled past samples, float32 [rows, front_width], the newest last."""
+    """Past samples in [-1, 1], oldest first, float32 [rows, front_width]."""
     latest: np.ndarray
-    """The last level of each row, int32 [rows]; -1 before the first."""
+    """Latest level of each row, int32 [rows]; -1 before the first sample."""
     outputs: np.ndarray
-    """float32 [rows, outputs and padding]."""
+    """Outputs of the network, float32 [rows, padded outputs]."""
     chances: np.ndarray
-    """Room for a softmax, float32 [outputs and padding]."""
+    """Workspace for a softmax, float32 [padded outputs]."""
     prediction: np.ndarray
-    """The linear prediction, float32 [front_width], or empty."""
+    """Coefficients of the linear prediction, float32 [front_width], or empty."""
     dilations: np.ndarray
     ring_starts: np.ndarray
 
@@ -53,7 +53,7 @@ def front(plan: np.record, arrays: Arrays, time: int) -> None:
 
 @compiled
 def head(plan: np.record) -> None:
-    """Compute the network's outputs [rows, outputs] from the finished sum of skips."""
+    """Compute the network's outputs [rows, outputs] from the sum of skips."""
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     for row in range(plan.rows):
         copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
@@ -75,7 +75,7 @@ def head(plan: np.record) -> None:
 
 @compiled
 def finish(plan: np.record, arrays: Arrays, chunk: Chunk, step: int) -> None:
-    """Compute the parameters of a step from the finished sum of skips, and its levels."""
+    """Compute a step's parameters from the sum of skips, and draw its levels unless given."""
     head(plan)
     if arrays.prediction.size:
         add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
@@ -91,10 +91,10 @@ def finish(plan: np.record, arrays: Arrays, chunk: Chunk, step: int) -> None:
 
 @entry
 def run_samples(plan: np.record, arrays: Arrays, chunk: Chunk, alone: bool) -> None:
-    """Run the chunk's steps.
+    """Run a chunk's steps, one sample each.
 
-    `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
-    time, with the same arguments and both counters at zero before.
+    With `alone`, this thread runs the asides as well. Otherwise another thread must run `run_aside`
+    concurrently with the same arguments, and both counters must be zero at the start.
     """
     steps = chunk.levels.shape[1]
     begin(plan, chunk, steps)
@@ -105,7 +105,7 @@ def run_samples(plan: np.record, arrays: Arrays, chunk: Chunk, alone: bool) -> N
 
 
 def program_of(network: WaveNet) -> Program:
-    """Return the program of a `WaveNet` with its present weights."""
+    """Return the program of a `WaveNet`, with a copy of its current weights."""
     kernel = network.prediction_kernel
     prediction = np.asarray([] if kernel is None else kernel).astype(np.float32)
     return Program(pack(network), run_samples, _buffers, functools.partial(_arrays, prediction))

@@ -1,4 +1,4 @@
-"""The state of generation on a CPU: programs, rows with their queues, the threads' pace."""
+"""The state of the Numba samplers: programs, groups of rows with queues, and thread scheduling."""
 
 import collections
 import dataclasses
@@ -21,23 +21,23 @@ Buffers = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A network's weights with the compiled loop that reads them."""
+    """A network's weights and the compiled loop that reads them."""
 
     weights: PackedWeights
     lead: Callable[..., None]
-    """The loop over a chunk's steps, `run_lead(plan, arrays, chunk, alone)`."""
+    """The loop over a chunk's steps, called as `lead(plan, arrays, chunk, alone)`."""
     own_buffers: Callable[[np.void], Buffers]
-    """Memory of the parts before and after the layers, by plan."""
+    """Function from a plan to the buffers of the parts before and after the layers."""
     arrays: Callable[[PackedWeights, Buffers], Any]
-    """The arrays that the loop does not read or write by address, from all buffers."""
+    """Function from weights and buffers to the loop's `arrays` argument."""
 
     @property
     def bunch(self) -> int:
-        """Samples that a step of the layers stands for."""
+        """Number of samples per step."""
         return int(self.weights.plan["bunch"])
 
     def buffers(self, plan: np.void) -> Buffers:
-        """Return the memory of a group of rows, empty."""
+        """Return new buffers for a group of rows."""
         return _layer_buffers(self.weights, plan) | self.own_buffers(plan)
 
 
@@ -55,11 +55,11 @@ def _layer_buffers(weights: PackedWeights, plan: np.void) -> Buffers:
         "chances": [output],
     }
     buffers = {name: aligned(shape) for name, shape in shapes.items()}
-    # Two cache lines each, as processors fetch them in pairs.
+    # Each counter gets two cache lines, since processors fetch them in pairs.
     return buffers | {name: aligned([16], np.int64) for name in ("lead_done", "aside_done")}
 
 
-# Rows that pay for a thread's own reading of all the weights.
+# Minimum number of rows for which a separate thread, which reads all the weights, pays off.
 _ROWS_OF_A_THREAD = 4
 _CHUNKS_BETWEEN_TRIALS = 32
 
@@ -68,13 +68,13 @@ class Conditions(NamedTuple):
     """The condition of every step of a chunk."""
 
     gates: np.ndarray
-    """Input of the gates, float32 [batch, steps, channels]."""
+    """Condition that the gates read, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """Input of the rest of the network, float32 [batch, steps, channels]; none for a `WaveNet`."""
+    """Result of `bunches.described`, float32 [batch, steps, ...]; no channels in a `WaveNet`."""
 
 
 class Group:
-    """Rows that pass through the network together: their queues, and the memory of their step."""
+    """Batch rows that are processed together, with their queues and buffers."""
 
     def __init__(self, program: Program, rows: slice) -> None:
         self.program, self.rows = program, rows
@@ -93,7 +93,7 @@ class Group:
         return group
 
     def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool, apart: Apart) -> list:
-        """Start the chunk's one or two threads and return their futures."""
+        """Start the chunk on one thread, or on two if `paired`, and return the futures."""
         program, buffers, plan = self.program, self.buffers, self.plan
         arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0
@@ -104,12 +104,12 @@ class Group:
 
 
 class Pace:
-    """The decision whether a second thread for the asides pays; results do not depend on it.
+    """The decision whether to run the asides on a second thread; results do not depend on it.
 
-    A second thread pays on free cores, and not where other processes want them. The first chunks
-    try both ways, `RUNS` times each; later the slower way gets a chunk from time to time, to find
-    out whether it still is the slower one. The medians of the latest runs count, so that one
-    interruption decides nothing. Generators of the same batch share the result.
+    A second thread is faster if there are idle cores. The first chunks try both alternatives `RUNS`
+    times each; later the slower alternative is tried again at regular intervals. The medians of the
+    latest runs are compared, which makes the decision robust to interruptions. All states with the
+    same batch size share it.
     """
 
     RUNS = 5
@@ -122,11 +122,11 @@ class Pace:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether both ways have been tried often enough."""
+        """Whether both alternatives have been measured `RUNS` times."""
         return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
 
     def pair(self) -> bool:
-        """Return whether the next chunk should run in pairs of threads."""
+        """Return whether the next chunk should use two threads per group."""
         paired, alone = self._seconds[True], self._seconds[False]
         if not self.is_settled:
             return len(paired) <= len(alone)
@@ -135,23 +135,23 @@ class Pace:
         return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == 0)
 
     def record(self, paired: bool, seconds: float, steps: int) -> None:
-        """Record the time of a chunk."""
+        """Record the time that a chunk took."""
         if steps:
             self._seconds[paired].append(seconds / steps)
 
 
 @dataclasses.dataclass
 class GenerationState:
-    """All that the next sample depends on besides noise and condition; a chunk consumes it."""
+    """The state between two chunks; generating a chunk consumes it."""
 
     batch: int
     position: int
-    """Samples so far."""
+    """Number of samples so far."""
     blocks: np.ndarray
-    """Past sound that the context stack reads, float32 [batch, blocks, block_samples]."""
+    """Past blocks that the context stack reads, float32 [batch, blocks, block_samples]."""
     groups: list[Group]
     pace: Pace | None
-    """None where there is no second thread for a group."""
+    """Decision about a second thread per group; None if there are too few threads."""
     workers: ThreadPoolExecutor
     used_up: bool = False
 
@@ -159,7 +159,7 @@ class GenerationState:
         """Return an independent copy.
 
         Raises:
-          ValueError: this state is consumed.
+          ValueError: If the state was consumed.
         """
         self._check_fresh()
         return dataclasses.replace(
@@ -179,10 +179,10 @@ class GenerationState:
     ) -> np.ndarray:
         """Run a chunk of whole steps and return its parameters, float32 [batch, time, parameters].
 
-        It fills the levels int32 [batch, time], or follows them if `given`.
+        The `levels`, int32 [batch, time], are read if `given`, else drawn and written.
 
         Raises:
-          ValueError: the state is consumed.
+          ValueError: If the state was consumed.
         """
         self._check_fresh()
         self.used_up = True
@@ -212,7 +212,7 @@ class GenerationState:
         return parameters
 
     def after(self, samples: int, blocks: np.ndarray) -> "GenerationState":
-        """Return the state that so many more samples have led to."""
+        """Return the state after a chunk of `samples` samples, with the new past `blocks`."""
         return dataclasses.replace(
             self, position=self.position + samples, blocks=blocks, used_up=False
         )
@@ -223,7 +223,7 @@ class GenerationState:
 
 
 def first_state(program: Program, blocks: np.ndarray, threads: int, pace: Pace) -> GenerationState:
-    """Return the state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
+    """Return the state before the first sample: zeroed queues, and the given past `blocks`."""
     batch = len(blocks)
     groups = threads
     if batch < _ROWS_OF_A_THREAD * threads:
@@ -241,7 +241,7 @@ def first_state(program: Program, blocks: np.ndarray, threads: int, pace: Pace) 
 
 
 def _workers(groups: int) -> ThreadPoolExecutor:
-    # A thread for each lead and each aside: they wait for each other, and none may be kept out.
+    # One thread for each lead and each aside: they wait for each other, so all must be running.
     return ThreadPoolExecutor(2 * groups)
 
 

@@ -1,7 +1,7 @@
-"""The weights of a WaveNet as the compiled step reads them: one block of memory, and its plan.
+"""Packing of a WaveNet's weights for the Numba code: one block of memory, and a plan of addresses.
 
-Constants are folded into the weights here: the input gain, the sqrt(1/2) of every residual and the
-sqrt(1/layers) of the skips.
+Constants are folded into the weights: the input gain, the factor sqrt(1/2) of the residuals and the
+factor sqrt(1/layers) of the skips.
 """
 
 import dataclasses
@@ -24,40 +24,40 @@ LOOPS: dict[type, int] = {
     Gaussian: GAUSSIAN,
     Categorical: CATEGORICAL,
 }
-"""The number of each distribution in `draw`."""
+"""The number that identifies each distribution in `draw`."""
 
-_SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
+_SIZES = (  # `*_inputs` are channel counts; `*_vectors` and `*_bytes` are padded sizes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
     *("residual_vectors", "residual_bytes", "gate_inputs", "gate_vectors", "gate_bytes"),
     *("skip_inputs", "skip_vectors", "skip_bytes", "output_vectors", "output_bytes"),
     *("likelihood", "levels", "components", "num_parameters"),
 )
-_WEIGHTS = (  # addresses, and the bytes of one layer's part
+_WEIGHTS = (  # addresses of weights; `*_bytes` are sizes per layer
     *("front", "front_bias", "past", "present", "present_bytes", "gate_bias", "condition"),
     *("condition_bytes", "residual_bias", "skip", "skip_bias", "head1", "head1_bias", "head2"),
     "head2_bias",
 )
-_BUFFERS = (  # addresses of one group of rows' own memory
+_BUFFERS = (  # addresses of the buffers of a group of rows
     *("rings", "sums", "conditions", "units", "skips", "hidden", "outputs", "history"),
     *("chances", "lead_done", "aside_done"),
 )
 
 
 def _sources() -> str:
-    """Return a name that changes with any file of this folder.
+    """Return a name that changes with any source file in the folder of the kernels.
 
-    Numba's cache checks one file only. This name, a part of every compiled function's signature,
-    makes it depend on all of them.
+    Numba's cache only checks the file of the compiled function. As a field of the plan, this name
+    is part of every signature, so that the cache depends on all these files.
     """
     files = sorted(Path(kernels.__file__).parent.glob("*.py"))
     return f"sources_{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
-    """Return the NumPy type of a plan: the record of all that a step must know for a group of rows.
+    """Return the NumPy type of a plan: a record of sizes and addresses for a group of rows.
 
     Args:
-      names: names of further int64 fields, sizes and addresses that only this kind of network has.
+      names: names of additional int64 fields for a kind of network.
     """
     numbers = (*_SIZES, *_WEIGHTS, *_BUFFERS, *names, _sources())
     return np.dtype(
@@ -67,31 +67,31 @@ def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
 
 
 PLAN = plan_type()
-"""The plan of a `WaveNet`."""
+"""The type of the plan of a `WaveNet`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedWeights:
-    """The weights in the order in which a step reads them, and the plan that finds them."""
+    """The weights in the order in which a step reads them, and the plan with their addresses."""
 
     memory: np.ndarray
     plan: np.void
-    """A record of type `plan_type`, complete except for the rows and their buffers."""
+    """A record of type `plan_type`, complete except for the number of rows and the buffers."""
     dilations: np.ndarray
-    """int64 [layers]."""
+    """Dilation of each layer, int64 [layers]."""
     ring_starts: np.ndarray
-    """Start of the queue of each layer, in steps, int64 [layers]."""
+    """Start of each layer's queue, in steps, int64 [layers]."""
     ring_steps: int
-    """Length of all queues."""
+    """Total length of all queues, in steps."""
 
     @property
     def rings(self) -> dict[str, np.ndarray]:
-        """The step's view of the queues."""
+        """The dilations and the starts of the queues, by field name of a step's `arrays`."""
         return {"dilations": self.dilations, "ring_starts": self.ring_starts}
 
 
 def pack(network: Any) -> PackedWeights:
-    """Return a copy of the present weights of a `WaveNet`."""
+    """Return a packed copy of the current weights of a `WaveNet`."""
     config = network.config
     parts = _front_parts(network) | layer_parts(network) | _head_parts(network)
     sizes = layer_sizes(network) | {"condition_inputs": config.gate_inputs}
@@ -99,7 +99,7 @@ def pack(network: Any) -> PackedWeights:
 
 
 def packed(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
-    """Return the parts in one block of memory, and their plan."""
+    """Copy the `parts` to one block of memory and return it with its plan."""
     config = network.config
     plan = np.zeros(1, plan_type)[0]
     for name, value in sizes.items():
@@ -124,12 +124,12 @@ def packed(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> Packe
 
 
 def _whole_lines(size: int) -> int:
-    """Return a number of floats, rounded up to whole cache lines of 16."""
+    """Round a number of floats up to whole cache lines of 16 floats."""
     return -(-size // 16) * 16
 
 
 def layer_sizes(network: Any) -> dict[str, float]:
-    """Return the sizes of a network's layers and of its likelihood."""
+    """Return the sizes of a network's layers and distribution, by field name of the plan."""
     config, likelihood = network.config, network.likelihood
     located = with_scales(likelihood)
     channels = {
@@ -156,7 +156,7 @@ def layer_sizes(network: Any) -> dict[str, float]:
 
 
 def in_vectors(channels: dict[str, int]) -> dict[str, int]:
-    """Return the sizes NAME_vectors and NAME_bytes of numbers of channels, padded."""
+    """Return the padded sizes NAME_vectors and NAME_bytes for each number of channels."""
     vectors = {f"{name}_vectors": padded(count) // LANES for name, count in channels.items()}
     return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
@@ -171,7 +171,7 @@ def _front_parts(network: Any) -> dict[str, np.ndarray]:
 
 
 def layer_parts(network: Any) -> dict[str, np.ndarray]:
-    """Return the weights of all layers, part by part."""
+    """Return the packed weights of all layers, by field name of the plan."""
     layers = network.stack.layers
     half_power, skip_scale = math.sqrt(0.5), math.sqrt(1 / len(layers))
     parts: dict[str, list[np.ndarray]] = {
@@ -192,7 +192,7 @@ def layer_parts(network: Any) -> dict[str, np.ndarray]:
 
 
 def _residual(network: Any, layer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return kernel and bias of a layer's residual; zeros for the last layer, which has none."""
+    """Return a layer's residual kernel and bias; zeros for the last layer, which has none."""
     if layer.residual_kernel is None:
         config = network.config
         channels = config.residual_channels
@@ -208,7 +208,7 @@ def _head_parts(network: Any) -> dict[str, np.ndarray]:
         means = located.sections[1]
         mean, log_scale = slice(-2 * means, -means), slice(-means, None)
         gain = network.config.input_gain
-        if network.prediction_kernel is None:  # else means are in units of the scales
+        if network.prediction_kernel is None:  # otherwise the means are in units of the scales
             kernel[:, mean] /= gain
             bias[mean] /= gain
         bias[log_scale] -= math.log(gain)
@@ -222,14 +222,14 @@ def _head_parts(network: Any) -> dict[str, np.ndarray]:
 
 
 def wide(array: ArrayLike) -> np.ndarray:
-    """Return the array [..., channels] with zeros up to whole vectors."""
+    """Return an array [..., channels] padded with zeros to whole vectors."""
     array = np.asarray(array, np.float32)
     short = padded(array.shape[-1]) - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
 def wide_halves(array: ArrayLike) -> np.ndarray:
-    """Return the array [..., 2 gate] with each half of the last axis widened."""
+    """Return an array [..., 2 gate] with each half of the last axis padded to whole vectors."""
     return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
 
 
@@ -241,11 +241,11 @@ BUNCH_PLAN = plan_type(
         *("inputs", "gates", "head_units"),  # buffers
     )
 )
-"""The plan of a vocoder."""
+"""The type of the plan of a `VocoderWaveNet`."""
 
 
 def pack_vocoder(network: Any) -> PackedWeights:
-    """Return a copy of the present weights of a `VocoderWaveNet`."""
+    """Return a packed copy of the current weights of a `VocoderWaveNet`."""
     parts = {
         "front": pack_matrix(np.asarray(network.front_kernel)),
         "front_bias": wide(network.front_bias),

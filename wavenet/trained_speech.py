@@ -1,4 +1,4 @@
-"""What all trained models of speech have in common, and their storage."""
+"""Code that all trained speech models share: requests, properties and model.json."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -11,22 +11,21 @@ from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
 from wavenet.presets import DataConfig
 
-FULL_SCALE = 1.15  # the highest value of a frame, a sine at full scale in a narrow band
+FULL_SCALE = 1.15  # upper bound of a frame's values, reached by a full-scale sine in a narrow band
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request for sounds.
+    """A request for a batch of sounds.
 
     Attributes:
-      num_samples: length of each sound, without the prime.
-      seed: the noise's seed, an integer in [0, 2^64).
-      rows: index of each sound under the seed, one per batch entry.
+      num_samples: length of each sound in samples, without the prime.
+      seed: random seed, an integer in [0, 2^64).
+      rows: index of each sound in the seed's sequence of sounds, one per batch row.
       frames: float32 [batch, frames, channels], covering the prime as well, or None.
       speaker: int32 [batch] or None.
-      prime: int32 levels [batch, samples] that the sound continues, or None; always None for
-        students.
-      temperature: 1 samples the model; less comes closer to its mode.
+      prime: int32 levels [batch, samples] that the sounds continue, or None; students have none.
+      temperature: 1 samples the model; lower values are closer to its mode.
     """
 
     num_samples: int
@@ -38,19 +37,19 @@ class Request:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError if there are no samples or the temperature is below 0."""
+        """Raise a ValueError if `num_samples` is below 1 or `temperature` is negative."""
         at_least(self, 1, "num_samples")
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
 
 @dataclasses.dataclass
 class PassCount:
-    """Counts of the newest sounds, per row, for samplers that settle many samples in a pass.
+    """Counts per batch row of the latest generation, for samplers that draw many samples per pass.
 
     Attributes:
       passes: number of passes of the network.
-      samples: number of samples that the passes settled.
-      corrected: number of those samples that differ from their drafts.
+      samples: number of samples drawn.
+      corrected: number of samples that differ from the draft's proposals.
     """
 
     passes: int = 0
@@ -70,12 +69,12 @@ class PassCount:
 
     @property
     def samples_per_pass(self) -> float:
-        """Mean number of samples that a pass settles."""
+        """Mean number of samples per pass."""
         return self.samples / max(1, self.passes)
 
     @property
     def acceptance(self) -> float:
-        """Share of the samples whose draft is kept."""
+        """Share of the samples for which the draft's proposal was accepted."""
         return 1.0 - self.corrected / max(1, self.samples)
 
     def format_report(self) -> str:
@@ -86,12 +85,7 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """Return a request for one sound of seed 0.
-
-    Args:
-      condition: frames [frames, channels] and speaker of a recording, each of which may be None.
-      num_samples: length of the sound, in samples.
-    """
+    """Return a request for one sound with seed 0, given its frames and speaker (or None)."""
     frames, speaker = condition
     return Request(
         num_samples,
@@ -101,49 +95,49 @@ def request_of(condition: tuple, num_samples: int) -> Request:
 
 
 class TrainedSpeechModel(FeatureExtraction):
-    """A mixin for a network with its speakers: its inputs and requests."""
+    """A mixin for trained speech models: properties, sampling and requests."""
 
     network: Any
     speakers: tuple[str, ...]
     spec: dict[str, Any]
 
     makes: ClassVar[str] = "sound"
-    compresses: ClassVar[bool] = False  # has `compress` and `decompress`
-    takes_pieces: ClassVar[bool] = False  # `stream` takes `FramesInPieces`
+    compresses: ClassVar[bool] = False  # whether there are `compress` and `decompress`
+    takes_pieces: ClassVar[bool] = False  # whether `stream` accepts `FramesInPieces`
 
     @property
     def kind(self) -> str:
-        """The kind of model as model.json names it: "wavenet" or "parallel-wavenet"."""
+        """The kind of model in model.json: "wavenet" or "parallel-wavenet"."""
         return str(self.spec["kind"])
 
     @property
     def hop_samples(self) -> int:
-        """Samples between two frames."""
+        """Hop length of the conditioning frames in samples."""
         return self.network.config.hop_samples
 
     @property
     def level_db(self: Any) -> float | None:
-        """RMS in dB of the training recordings after the gain; None if it is not known."""
+        """RMS of the training recordings after the gain, in dB of full scale; None if unknown."""
         return self.spec.get("level_db", self.data.level_db)
 
     @property
     def conditional(self) -> bool:
-        """True if it needs frames."""
+        """Whether the model needs conditioning frames."""
         return self.network.config.feature_channels > 0
 
     @property
     def frame_statistics(self) -> FrameStatistics | None:
-        """The statistics of its training frames; None: unknown."""
+        """Statistics of the mel frames in training; None if unknown."""
         return stored_statistics(self.spec) or _standardised_by(self.network)
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers that the model knows; empty for a model without speakers."""
+        """Names of the speakers that the model can imitate; empty without speaker condition."""
         return self.speakers[: self.network.config.speakers]
 
     @property
     def temperature(self) -> float:
-        """The default temperature: the one in model.json, else 1."""
+        """The default temperature: from model.json, or 1 if it has none."""
         return float(self.spec.get("temperature", 1.0))
 
     def sample(
@@ -153,9 +147,9 @@ class TrainedSpeechModel(FeatureExtraction):
 
         Args:
           num: number of sounds.
-          length: length of each sound, in samples; None: that of the condition.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for a model that reads none.
+          length: length of each sound, in samples; None: the length of the condition.
+          seed: random seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for an unconditional model.
           **options: further arguments of `generate`.
         """
         return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
@@ -170,7 +164,7 @@ class TrainedSpeechModel(FeatureExtraction):
         temperature: float | None,
         prime: np.ndarray | None = None,
     ) -> Request:
-        """Return the request for the arguments of `generate`; the prime is levels [samples]."""
+        """Return a `Request` for the arguments of `generate`; `prime` is int32 levels [samples]."""
         if num_samples is None:
             if condition is None:
                 raise ValueError("`num_samples` must be given when there is no `condition`.")
@@ -188,14 +182,14 @@ class TrainedSpeechModel(FeatureExtraction):
 
 
 def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
-    """Return the frames for `num` rows, [num, frames, channels]."""
+    """Return the frames repeated for `num` batch rows, [num, frames, channels]."""
     if isinstance(condition, FramesInPieces):
         return RepeatedFrames(condition, num)
     return np.repeat(np.asarray(condition)[None], num, 0)
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """Return the statistics by which a network standardises its frames; None if it does not."""
+    """Return the statistics with which a network standardises frames; None if it does not."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None
@@ -205,7 +199,7 @@ def _standardised_by(network: Any) -> FrameStatistics | None:
 
 
 def spec_of_speech(kind: str, stored: dict, data: DataConfig, network: Any) -> dict[str, Any]:
-    """Return the content of model.json for any model of speech, from its run's config.json."""
+    """Return the content of model.json for a speech model; `stored` is its run's config.json."""
     mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
     return {
         "kind": kind,

@@ -1,6 +1,7 @@
 """The network that a training configuration describes."""
 
 from foundation.errors import UserError
+from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
@@ -8,11 +9,13 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return an untrained network: a vocoder if it has `conditioner_units`, else the paper's.
+    """Return an untrained `VocoderWaveNet` if `conditioner_units` is positive, else a `WaveNet`.
 
     Args:
-      config: the configuration, `resolved`, so that its features and speakers are known.
+      config: the configuration after `TrainConfig.resolved`.
     """
+    if config.network.prediction_windows:
+        return AdaptiveWaveNet(config.network, config.seed)
     if not config.network.conditioner_units:
         return WaveNet(config.network, config.seed)
     mel = config.data.mel(config.network.hop_samples)

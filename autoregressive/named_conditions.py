@@ -1,4 +1,4 @@
-"""The form in which samplers hold the conditions of a call."""
+"""The form in which samplers use the conditions of a call."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ class NamedConditions(NamedTuple):
 
     Attributes:
       timed: conditions with the elements' time axis, [batch, time, ...] each.
-      fixed: conditions that are the same at every time, [batch, ...] each.
+      fixed: conditions that are the same at every time step, [batch, ...] each.
     """
 
     timed: dict[str, tf.Tensor]
@@ -36,17 +36,17 @@ def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any
 
 
 def between(condition: Any, start: Any, stop: Any = None) -> Any:
-    """Return a condition's times from `start` up to, but not including, `stop`."""
+    """Return the time steps from `start` up to, but not including, `stop` of a condition."""
     return over_time(lambda x: x[:, start:stop], condition)
 
 
 def rows(condition: Any, which: slice) -> Any:
-    """Return the rows of a condition in a slice."""
+    """Return the rows of a condition that a slice selects."""
     return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
 
 
 def fixed_of(condition: Any) -> dict[str, tf.Tensor]:
-    """Return the conditions of a call that are the same at every time."""
+    """Return the conditions that are the same at every time step, by name."""
     return condition.fixed if isinstance(condition, NamedConditions) else {}
 
 
@@ -58,14 +58,14 @@ def timed_of(condition: Any) -> list[tf.Tensor]:
 
 
 def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
-    """Return the condition of a step with given tensors; the inverse of `timed_of`."""
+    """Return `tensors` in the structure of a condition with a time axis; inverse of `timed_of`."""
     if isinstance(condition, NamedConditions):
         return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
     return tensors[0] if tensors else None
 
 
 def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
-    """Return the state before the first of `length` symbols, for given conditions.
+    """Return a network's state before the first of `length` symbols.
 
     Args:
       network: a `SteppedSymbols`.
@@ -78,11 +78,11 @@ def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
 
 
 def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
-    """Return tensors of a condition as a network takes them.
+    """Return the tensors of a condition in the order of the network's arguments.
 
     Args:
       condition: the tensor of the only condition, tensors by name, `NamedConditions` or None.
-      specs: specs of the network's conditions by name, or of those that are wanted.
+      specs: specs by name of the conditions to return.
 
     Raises:
       ValueError: a condition is missing.
@@ -101,13 +101,13 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
 
 
 class OwnStep:
-    """A network with its own step, and with conditions that are the same at every time.
+    """A network with a user-defined step and conditions that are the same at every time step.
 
     These conditions are kept in its state and passed to every step.
 
     Args:
       network: a `SteppedNetwork`.
-      is_fixed: for each of the network's conditions, whether it is the same at every time.
+      is_fixed: for each of the network's conditions, whether it is the same at every time step.
     """
 
     def __init__(self, network: Any, is_fixed: list[bool]) -> None:

@@ -1,0 +1,125 @@
+"""A WaveNet around linear predictions that follow the sound: a density for lossless compression.
+
+Every block of samples has linear predictors, solved from windows of the past before it
+(`wavenet.past_prediction`). With the prediction p of the first one, its residuals e and their
+expected size g, the network
+
+    reads    e_(t-1..t-K) / g, x_(t-1..t-K) / level, the other predictions, logs of g and level
+    mean     p + sum_k c_k e_(t-k) + sum_w v_w (p_w - p) + m g s
+    scale    g s
+
+in which the network gives the corrections c, the weights v of the other predictions, and the
+means m and scales s of the mixture.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from likelihoods.capabilities import with_scales
+from wavenet.config import WaveNetConfig
+from wavenet.network import WaveNet
+from wavenet.past_prediction import PastPrediction
+
+LOG_LEVEL = -6.0  # of speech, about the middle of the logs that the network reads
+LOG_SPREAD = 3.0
+
+
+class AdaptiveWaveNet(WaveNet):
+    """A `WaveNet` whose front and head are those of a configuration with `prediction_windows`."""
+
+    def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
+        super().__init__(config, seed, name)
+        located = with_scales(self.likelihood)
+        if located is not None:  # from a little above the residual's expected size to below it
+            *others, scales = located.sections
+            start = [0.0] * sum(others), tf.linspace(0.5, -1.5, scales), [0.0] * config.corrections
+            self.head2_bias.assign(tf.concat(start, 0))
+        self.past_prediction = PastPrediction(config.prediction_order, config.prediction_windows)
+
+    def untrained(self) -> "AdaptiveWaveNet":
+        """Return a new network with the same configuration and untrained weights."""
+        return AdaptiveWaveNet(self.config)
+
+    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        config, shape = self.config, tf.shape(past)
+        block, longest = config.prediction_block, max(config.prediction_windows)
+        wave, short = tf.cast(past, tf.float64), -shape[1] % block
+        windows = tf.signal.frame(tf.pad(wave, [[0, 0], [longest - 1, short]]), longest, block)
+        before = config.front_width + config.prediction_order - 1
+        recent = tf.signal.frame(tf.pad(wave, [[0, 0], [before, short]]), before + block, block)
+        made = self._of_blocks(self.past_prediction(windows), recent)
+        return tuple(
+            tf.reshape(part, [shape[0], -1, part.shape[-1]])[:, : shape[1]] for part in made
+        )
+
+    def first_past(self, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return silence, [batch, samples], and room for the predictions solved from it."""
+        config = self.config
+        windows = [batch, len(config.prediction_windows), config.prediction_order + 2]
+        silence = tf.zeros([batch, max(config.prediction_windows)])
+        return silence, tf.zeros(windows, tf.float64)
+
+    def past_of(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return what a step reads of the past after inputs [batch, time], and the predictions."""
+        longest = max(self.config.prediction_windows)
+        wave, known = tf.pad(inputs, [[0, 0], [longest, 0]]), tf.shape(inputs)[1]
+        start = known - known % self.config.prediction_block
+        window = tf.gather(wave, start + tf.range(longest), axis=1)
+        return wave[:, -longest:], self.past_prediction(tf.cast(window, tf.float64))
+
+    def appended(self, past: tuple[tf.Tensor, tf.Tensor], newest: tf.Tensor) -> tuple:
+        """Return the past after one more input [batch, 1], with the same predictions."""
+        return tf.concat([past[0][:, 1:], newest], 1), past[1]
+
+    def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tuple]:
+        """Return hidden state, prediction and past of a step, which may begin a block."""
+        wave, solved = past
+        recent = tf.cast(wave, tf.float64)
+        solved = tf.cond(
+            tf.equal(position % self.config.prediction_block, 0),
+            lambda: self.past_prediction(recent),
+            lambda: solved,
+        )
+        recent = recent[:, -(self.config.front_width + self.config.prediction_order) :]
+        hidden, prediction = self._of_blocks(solved, recent)
+        return hidden[:, 0], prediction[:, 0], (wave, solved)
+
+    def _of_blocks(self, solved: tf.Tensor, recent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return hidden states and predictions of blocks of samples, [..., block, channels].
+
+        Args:
+          solved: the predictions of each block, float64 [..., windows, order + 2].
+          recent: float64 [..., front_width + order - 1 + block], the samples before the last of
+            each block.
+        """
+        width, order = self.config.front_width, self.config.prediction_order
+        coefficients, gains, levels = tf.split(solved, [order, 1, 1], -1)
+        logs = tf.concat([gains[..., 0], levels[..., :1, 0]], -1)
+        gain, level = (tf.exp(logs[..., i, None, None]) for i in (0, -1))
+        taps = tf.signal.frame(recent, order, 1)
+        predicted = tf.matmul(taps, tf.reverse(coefficients, [-1]), transpose_b=True)
+        residual = recent[..., order:] - predicted[..., :-1, 0]
+        errors = tf.signal.frame(residual, width, 1) / gain
+        samples = tf.signal.frame(recent[..., order:], width, 1) / level
+        now = predicted[..., width:, :]
+        others = (now[..., 1:] - now[..., :1]) / gain
+        alike = tf.zeros_like(now[..., :1])  # spreads what holds for a block over its samples
+        given = (logs[..., None, :] - LOG_LEVEL) / LOG_SPREAD + alike
+        read = tf.concat([tf.asinh(errors), tf.asinh(samples), tf.asinh(others), given], -1)
+        read = tf.cast(read, self.front_dtype)
+        hidden = tf.matmul(read, tf.cast(self.front_kernel, read.dtype))
+        hidden += tf.cast(self.front_bias, read.dtype)
+        known = tf.concat([now[..., :1], gain + alike, errors, others], -1)
+        return tf.cast(hidden, self.dtype), tf.cast(known, self.front_dtype)
+
+    def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
+        located, corrections = with_scales(self.likelihood), self.config.corrections
+        if located is None or prediction is None:  # which no configuration has
+            return super()._in_scaled_units(raw, prediction)
+        sections = [*located.sections, corrections]
+        weight, mean, log_scale, correction = tf.split(raw, sections, -1)
+        now, gain, terms = tf.split(prediction, [1, 1, corrections], -1)
+        moved = tf.reduce_sum(correction * terms, -1, keepdims=True)
+        mean = now + gain * (moved + mean * tf.exp(log_scale))
+        return tf.concat([weight, mean, log_scale + tf.math.log(gain)], -1)
