@@ -89,6 +89,7 @@ def test_rows_without_elements_are_named(model):
 
 
 @pytest.mark.parametrize("rows", [RAGGED, tf.ragged.constant(RAGGED)])
+@pytest.mark.usefixtures("eager")
 def test_rows_of_different_lengths_have_no_array_of_conditionals(model, rows):
     assert refusal(lambda: model.conditionals(rows)).startswith("`elements` must be an array of")
     assert model.log_prob(rows).shape == (2, 2)

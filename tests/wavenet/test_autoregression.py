@@ -160,6 +160,7 @@ def test_the_shipped_teacher_draws_the_sound_of_its_seed():
         np.testing.assert_array_equal(sound, expected)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_wavenet_is_trained_on_an_array_in_memory():
     model = autoregressive(network_of("mixture"))
     waves = 0.3 * np.sin(np.arange(64) * np.linspace(0.1, 0.4, 6)[:, None])

@@ -107,9 +107,7 @@ def test_a_file_with_wrong_fields_is_refused(kind):
     recordings = recordings_for(model, (9, 4))
     data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
     hostile_files.check(
-        read(data),
-        model.decompress,
-        lambda found: all(map(np.array_equal, found, recordings)),
+        read(data), model.decompress, lambda found: all(map(np.array_equal, found, recordings))
     )
 
 
