@@ -374,7 +374,7 @@ def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
     ("words", "complaint"),
     [
         ("--prime-seconds 0.1", "cannot continue a recording"),
-        ("--backend naive", "must be one of auto, numba, tensorflow"),
+        ("--backend naive", "must be one of auto, numba, numba-bfloat16, tensorflow"),
         ("--speaker eve", "knows no speakers"),
         ("--temperature -1", "`--temperature` must be 0 or more"),
     ],

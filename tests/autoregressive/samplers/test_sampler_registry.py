@@ -61,7 +61,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         sound.sample(1, 4, 1, method="x")
     student = onepass.load("shipped-kathleen")
     frames = np.zeros([2, student.network.config.feature_channels], np.float32)
-    with pytest.raises(UserError, match="`backend` must be one of auto, numba, tensorflow, got"):
+    with pytest.raises(
+        UserError, match="`backend` must be one of auto, numba, numba-bfloat16, tensorflow, got"
+    ):
         student.generate(frames, backend="xla")
     images = onepass.load("shipped-digits-teacher")
     with pytest.raises(UserError, match="`sampler` must be one of cached, fixed-point, naive"):
