@@ -1,8 +1,9 @@
-"""Call networks at lengths or image sizes other than the one they were built for.
+"""Call networks at lengths or image sizes other than those they were built for.
 
 A Keras model's layers are called at the size of the input if they then reproduce the model's first
-outputs, which in a causal network depend neither on later inputs nor on the length. A network that
-cannot be called at other sizes is called at its own length, with the input padded with zeros.
+outputs, which in a causal network depend neither on later inputs nor on the length. Otherwise
+shorter sequences are padded with zeros to the length that the network was built for; longer ones,
+and other image sizes, are refused.
 """
 
 import weakref

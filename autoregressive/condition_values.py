@@ -15,9 +15,9 @@ from autoregressive.condition_specs import (
     only_rate,
 )
 from autoregressive.elements import as_array, as_condition
-from autoregressive.given import NamedConditions
 from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import CALLS, inlined, needed
+from autoregressive.named_conditions import NamedConditions
 
 # Operations that pass on the values of their first input unchanged.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")

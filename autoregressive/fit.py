@@ -22,6 +22,7 @@ from autoregressive.training.scores import drawing, held_out_score
 from autoregressive.training.state import KerasState, WeightsModule
 from foundation.arguments import whole_number
 from foundation.field_rules import require
+from foundation.options import takes
 from foundation.stored_config import defaults
 from likelihoods.codec import Codec
 from replicator.strategies import Replicator
@@ -78,47 +79,13 @@ def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.
     return rows / tf.cast(batch[MEAN], rows.dtype)
 
 
-def fit(
-    model: Trainable,
-    batches: BatchSource,
-    *,
-    steps: int,
-    loss: Loss = negative_log_likelihood,
-    optimizer: Any = ADAM,
-    schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    validation: BatchSource | None = None,
-    evaluate: Any = None,
-    evaluate_every: int = 1000,
-    patience: int | None = None,
-    callbacks: Sequence[Any] = (),
-    batch_size: int = 16,
-    seed: int = 0,
-    workdir: str | Path | None = None,
-    replicator: Replicator | None = None,
-    jit_compile: bool = False,
-    log: Callable[[str], None] = print,
-) -> Outcome:
-    """Train a model's weights in place, or resume an earlier run.
+@dataclasses.dataclass(frozen=True)
+class FitOptions:
+    """Further options of `fit`.
 
     Args:
-      model: an `Autoregressive` or a student. Its network is called in inference mode, without
-        dropout. Variables that are not `trainable`, in TensorFlow or in their Keras layer, stay
-        frozen; the log says how many.
-      batches: elements [num, time], [num, time, channels] or [num, height, width, channels]; a list
-        of rows of different lengths; a pair of elements and condition (or conditions by name); a
-        dict of arrays (`elements`, `condition`, `lengths` of padded rows); an iterable of any of
-        these; a `tf.data` dataset; or a function from the step to a batch.
-      steps: total number of updates, including those before a run was resumed.
-      loss: function from the model and a batch to a scalar, or to a scalar and a dict of metrics.
-        If replicas or microbatches share a batch, it must be a mean over rows, or have a method
-        `global_inputs(model, batch, replicator)`, which returns values of the global batch by name,
-        to be added to the batch.
-      optimizer: a Keras optimiser or an `OptimizerConfig`; after the latter, the model has averaged
-        weights.
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
         own.
-      validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
-        contains batches). Its mean loss is the score; lower is better.
       evaluate: a function from the model to a score, or held-out data, instead of `validation`.
       evaluate_every: steps between scores, each with a checkpoint; the last step is scored, too.
       patience: number of consecutive scores without improvement, including those before a run was
@@ -128,12 +95,81 @@ def fit(
         `evaluate_every` steps. Their state is not restored when a run is resumed.
       batch_size: number of rows drawn from arrays per batch.
       seed: seed with which rows are drawn.
+      jit_compile: compile the step with XLA.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    schedule: Callable[[tf.Tensor], tf.Tensor] | None = None
+    evaluate: Any = None
+    evaluate_every: int = 1000
+    patience: int | None = None
+    callbacks: Sequence[Any] = ()
+    batch_size: int = 16
+    seed: int = 0
+    jit_compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("evaluate_every", "batch_size"):
+            _count(name, getattr(self, name))
+        if self.patience is not None:
+            _count("patience", self.patience)
+        whole_number(self.seed, "seed", least=0)
+
+    def loop(self, steps: int) -> LoopConfig:
+        """Return the settings of the training loop for a number of steps."""
+        return LoopConfig(
+            num_steps=_count("steps", steps),
+            evaluate_every_steps=int(self.evaluate_every),
+            patience=int(self.patience or 0),
+            jit_compile=self.jit_compile,
+        )
+
+    def listener(self) -> KerasCallbacks | None:
+        """Return the callbacks as a listener of the training loop; None without any."""
+        return KerasCallbacks(self.callbacks, self.evaluate_every) if self.callbacks != () else None
+
+
+@takes(FitOptions)
+def fit(
+    model: Trainable,
+    batches: BatchSource,
+    *,
+    steps: int,
+    loss: Loss = negative_log_likelihood,
+    optimizer: Any = ADAM,
+    validation: BatchSource | None = None,
+    workdir: str | Path | None = None,
+    replicator: Replicator | None = None,
+    log: Callable[[str], None] = print,
+    **options: Any,
+) -> Outcome:
+    """Train a model's weights in place, or resume an earlier run.
+
+    Args:
+      model: an `Autoregressive` or a student. Its network is called in inference mode, without
+        dropout. Variables that are not `trainable`, in TensorFlow or in their Keras layer, stay
+        frozen; the log says how many.
+      batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
+        list of rows of different lengths, a pair of elements and condition (or conditions by
+        name), a dict of arrays (`elements`, `condition`, `lengths` of padded rows), an iterable of
+        these, a `tf.data` dataset, or a function from the step to a batch.
+      steps: total number of updates, including those before a run was resumed.
+      loss: function from the model and a batch to a scalar, or to a scalar and a dict of metrics.
+        If replicas or microbatches share a batch, it must be a mean over rows, or have a method
+        `global_inputs(model, batch, replicator)`, which returns values of the global batch by name,
+        to be added to the batch.
+      optimizer: a Keras optimiser or an `OptimizerConfig`; after the latter, the model has averaged
+        weights.
+      validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
+        contains batches). Its mean loss is the score; lower is better.
       workdir: folder for checkpoints, metrics, events and `loss.png`, a plot of the losses that is
         updated with every score; a run found there is resumed exactly. None: nothing is stored.
       replicator: the Replicator in whose `scope` the network was created; None: one device. With
         `sharded`, use the model before and after training only inside its `gathered_variables()`.
-      jit_compile: compile the step with XLA.
       log: function that receives progress messages; a progress bar is shown on standard error.
+      **options: `patience`, `batch_size`, `seed`, `callbacks` and the other fields of `FitOptions`.
 
     Returns:
       The outcome: `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
@@ -142,63 +178,90 @@ def fit(
       ValueError, UserError: the data or the loss is invalid, training diverged, or the directory
         holds a different run.
     """
-    loop = _loop(steps, evaluate_every, patience, jit_compile)
-    batch_size, seed = _count("batch_size", batch_size), whole_number(seed, "seed", least=0)
-    read = _reader(model, batch_size, seed)
-    source, loss_fn = read(batches), checked(loss, model)
-    score = held_out_score(model, loss_fn, read, validation, evaluate)
-    _check_patience(patience, score)
-    listener = KerasCallbacks(callbacks, loop.evaluate_every_steps) if callbacks != () else None
-    example = source.example()
-    adam = optimizer if isinstance(optimizer, OptimizerConfig) else None
-    with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
-        with run.variables():
-            weights = _weights(model, example)
-            if not weights.trained:
-                run.log(f"{_counted(weights)}: nothing to train.")
-                return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
-            feeds = getattr(model, "feeds", "")
-            run.log(*([f"{feeds}."] if feeds else []))
-            state = _state(weights, optimizer, schedule, steps, run.replicator)
-        with run.replicator.gathered_variables():
-            check_mean_over_rows(loss_fn, example, _shares(run.replicator, adam))
-        with run.preparing():
-            identity = _identity(state, optimizer, batch_size, seed, loop)
-            run.claim(identity, ("loop",), {} if adam is None else {"optimizer": defaults(adam)})
-        given = source.alone if is_single_device(run.replicator) else source.shard
-        with source.raising_own_errors():
-            outcome = run.train(
-                *(state, loss_fn, loop, given),
-                lambda: score and Score(score, state, drawing(workdir, score)),
-                listener=listener,
-                description=_counted(weights),
+    asked = FitOptions(**options)
+    read = _reader(model, int(asked.batch_size), int(asked.seed))
+    training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))
+    score = held_out_score(model, training.loss_fn, read, validation, asked.evaluate)
+    if asked.patience is not None and score is None:
+        raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
+    return training.run(score, workdir, replicator, log)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    """A call of `fit` with checked arguments."""
+
+    model: Trainable
+    asked: FitOptions
+    loop: LoopConfig
+    optimizer: Any
+    source: Batches
+    loss_fn: Any
+
+    def run(self, score: Any, workdir: Any, replicator: Any, log: Any) -> Outcome:
+        """Train the model, scoring it by `score`; the other arguments are those of `fit`."""
+        model, listener = self.model, self.asked.listener()
+        example = self.source.example()
+        adam = self.optimizer if isinstance(self.optimizer, OptimizerConfig) else None
+        with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
+            with run.variables():
+                weights = _weights(model, example)
+                if not weights.trained:
+                    run.log(f"{_counted(weights)}: nothing to train.")
+                    return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
+                feeds = getattr(model, "feeds", "")
+                run.log(*([f"{feeds}."] if feeds else []))
+                state = self._state(weights, run.replicator)
+            with run.replicator.gathered_variables():
+                check_mean_over_rows(self.loss_fn, example, _shares(run.replicator, adam))
+            with run.preparing():
+                unsaid = {} if adam is None else {"optimizer": defaults(adam)}
+                run.claim(self._identity(state), ("loop",), unsaid)
+            alone = is_single_device(run.replicator)
+            given = self.source.alone if alone else self.source.shard
+            with self.source.raising_own_errors():
+                outcome = run.train(
+                    *(state, self.loss_fn, self.loop, given),
+                    lambda: score and Score(score, state, drawing(workdir, score)),
+                    listener=listener,
+                    description=_counted(weights),
+                )
+            with run.replicator.gathered_variables():
+                state.use_average()
+                # Untrained weights, such as a head of zeros, may have hidden a look-ahead.
+                # Students have no check.
+                getattr(model, "check_causal", lambda: None)()
+        return outcome
+
+    def _state(self, weights: Weights, replicator: Replicator) -> TrainState:
+        module, schedule = WeightsModule(weights.trained), self.asked.schedule
+        if isinstance(self.optimizer, OptimizerConfig):
+            return TrainState(module, self.optimizer, self.loop.num_steps, schedule)
+        if schedule is not None:
+            raise ValueError(
+                "`schedule` requires the library's Adam; give Keras' optimiser its own."
             )
-        with run.replicator.gathered_variables():
-            state.use_average()
-            # Untrained weights, such as a head of zeros, may have hidden a look-ahead. Students
-            # have no check.
-            getattr(model, "check_causal", lambda: None)()
-    return outcome
+        if not is_single_device(replicator):
+            raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
+        return KerasState(module, self.optimizer, self.loop.num_steps)
+
+    def _identity(self, state: TrainState) -> dict:
+        """Return what a run directory must have in common with a run that resumes it."""
+        adam, asked = self.optimizer, self.asked
+        is_adam = isinstance(adam, OptimizerConfig)
+        return {
+            "kind": "fit",
+            "optimizer": dataclasses.asdict(adam) if is_adam else type(adam).__name__,
+            "weights": [list(weight.shape) for weight in state.weights],
+            "batches": {"batch_size": int(asked.batch_size), "seed": int(asked.seed)},
+            "loop": dataclasses.asdict(self.loop),
+        }
 
 
 def _count(name: str, count: Any) -> int:
     is_count = isinstance(count, int | np.integer) and int(count) >= 1
     require(is_count, name, "an integer of at least 1", count)
     return int(count)
-
-
-def _loop(steps: int, every: int, patience: int | None, jit_compile: bool) -> LoopConfig:
-    return LoopConfig(
-        num_steps=_count("steps", steps),
-        evaluate_every_steps=_count("evaluate_every", every),
-        patience=0 if patience is None else _count("patience", patience),
-        jit_compile=jit_compile,
-    )
-
-
-def _check_patience(patience: int | None, score: Any) -> None:
-    if patience is not None and score is None:
-        raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
 
 
 def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:
@@ -250,33 +313,3 @@ def _counted(weights: Weights) -> str:
     """Return a phrase with the numbers of trained and frozen weights."""
     trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
-
-
-def _state(
-    weights: Weights,
-    optimizer: Any,
-    schedule: Callable[[tf.Tensor], tf.Tensor] | None,
-    steps: int,
-    replicator: Replicator,
-) -> TrainState:
-    module = WeightsModule(weights.trained)
-    if isinstance(optimizer, OptimizerConfig):
-        return TrainState(module, optimizer, steps, schedule)
-    if schedule is not None:
-        raise ValueError("`schedule` requires the library's Adam; give Keras' optimiser its own.")
-    if not is_single_device(replicator):
-        raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
-    return KerasState(module, optimizer, steps)
-
-
-def _identity(
-    state: TrainState, optimizer: Any, batch_size: int, seed: int, loop: LoopConfig
-) -> dict:
-    is_adam = isinstance(optimizer, OptimizerConfig)
-    return {
-        "kind": "fit",
-        "optimizer": dataclasses.asdict(optimizer) if is_adam else type(optimizer).__name__,
-        "weights": [list(weight.shape) for weight in state.weights],
-        "batches": {"batch_size": batch_size, "seed": seed},
-        "loop": dataclasses.asdict(loop),
-    }

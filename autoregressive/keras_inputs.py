@@ -29,7 +29,8 @@ class KerasInputs:
 
     def __init__(self, network: Any) -> None:
         try:
-            inputs = list(network.inputs or ())
+            given = network.inputs
+            inputs = [given] if isinstance(given, tf.TensorSpec) else list(given or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
         except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []

@@ -6,16 +6,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.choices import choice_of
+from autoregressive.choices import DrawOptions
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from autoregressive.condition_values import given_to
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts, codec_for
-from autoregressive.given import first_state, rows
 from autoregressive.layout import layout_of
+from autoregressive.named_conditions import first_state, rows
 from autoregressive.networks import condition_specs, image_spec, input_spec
 from autoregressive.outputs import check_parameters
-from autoregressive.prompts import decoded, ended, prompt_of, stopped
+from autoregressive.prompts import decoded, ended, stopped
 from autoregressive.ragged import with_lengths, zero_after_end
 from autoregressive.reading import reading_of
 from autoregressive.samplers import Draft, methods_of
@@ -24,6 +24,7 @@ from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from foundation.arguments import checked_length, checked_seed, whole_number
+from foundation.options import takes
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -254,6 +255,7 @@ class Autoregressive:
         nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
         return nats if lengths is None else zero_after_end(lengths, nats)
 
+    @takes(DrawOptions)
     def sample(
         self,
         num: int,
@@ -262,13 +264,9 @@ class Autoregressive:
         condition: Any = None,
         *,
         method: str = "auto",
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
         return_log_prob: bool = False,
         draft: Any = None,
+        **options: Any,
     ) -> Any:
         """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
@@ -284,18 +282,11 @@ class Autoregressive:
             changes; "naive", one full pass per element; "speculative", passes over blocks that
             `draft` proposes; "auto", the sampler registered for the network and the distribution,
             otherwise "cached", or "fixed-point" if the network has no step.
-          temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
-            values are closer to its mode.
-          top_k: number of most probable tokens to draw from; 0: all tokens.
-          top_p: draw only from the most probable tokens that together have this probability, in (0,
-            1]; applied after `temperature` and `top_k`.
-          prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
-            of rows of different lengths.
-          stop: the element that ends a row; all later elements of the row are equal to it.
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", the model that proposes symbols: a smaller model with equal
             symbols and noise, a student, or any object with `as_draft(model)`. It affects only the
             speed.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Returns:
           The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
@@ -308,14 +299,14 @@ class Autoregressive:
         if method not in methods:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
-        shape = self.layout.shape(sizes)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        shape, how = self.layout.shape(sizes), DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
         self.check_length(sizes)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._given(condition, (num, *shape))
-        prompt, shared = prompt_of(prefix, stop, self.codec, num, sizes[0], self.layout)
+        prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
@@ -327,6 +318,7 @@ class Autoregressive:
             nats[ended(symbols.numpy(), prompt)] = 0.0
         return elements, nats
 
+    @takes(DrawOptions)
     def stream(
         self,
         length: int,
@@ -335,11 +327,7 @@ class Autoregressive:
         *,
         num: int = 1,
         chunk: int = 2000,
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
+        **options: Any,
     ) -> Iterator[np.ndarray]:
         """Yield the elements that `sample` would return, up to [num, chunk] at a time.
 
@@ -351,12 +339,7 @@ class Autoregressive:
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.
           chunk: number of elements per chunk, rounded up to a multiple of the network's block.
-          temperature: at least 0, a number or one for each row; 1 samples the distribution.
-          top_k: number of most probable tokens to draw from; 0: all tokens.
-          top_p: draw only from the most probable tokens that together have this probability, in (0,
-            1].
-          prefix: elements that the rows begin with, as an array or a list of rows.
-          stop: the element that ends a row; all later elements of the row are equal to it.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Raises:
           ValueError: an argument is invalid for this model; raised by the call itself, before the
@@ -367,10 +350,11 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        how = DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
         given = self._given(condition, (num, length))
         self.check_length((length,))
-        prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
+        prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
             # raises what is missing

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
-from autoregressive.given import between, first_state, rows
+from autoregressive.named_conditions import between, first_state, rows
 from autoregressive.prompts import NEVER, Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from autoregressive.samplers.buckets import Call, row_bucket, time_bucket
@@ -96,7 +96,9 @@ class Samplers:
             request.
         """
         name = "cached" if prompt is not None and method == "auto" else method
-        own, fits = self.registered(name), _is_plain(temperature, None)
+        own = self.registered(name)
+        fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
+        fits |= _is_plain(temperature, None)
         if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
@@ -132,7 +134,8 @@ class Samplers:
                 known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
             )
             count -= known.shape[1]
-        given = network.given(condition), count, length, float(temperature), known
+        heat = temperature if temperature.shape.rank else float(temperature)
+        given = network.given(condition), count, length, heat, known
         yield from in_chunks(sampler, num, noise, *given)
 
     def _machine(

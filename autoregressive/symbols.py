@@ -16,10 +16,10 @@ from autoregressive.condition_specs import (
     sized,
 )
 from autoregressive.condition_values import class_counts
-from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of
+from autoregressive.named_conditions import OwnStep, in_order
 from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL
 from autoregressive.random_weights import symbol_count

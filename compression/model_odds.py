@@ -91,14 +91,9 @@ class ModelOdds:
 
         def values(moved: np.ndarray) -> np.ndarray:
             table = self._log_prob(moved, np.minimum(levels, last))
-            return np.maximum(np.where(levels > last, -np.inf, table), LEAST_LOG_PROB)
+            return np.where(levels > last, -np.inf, table)
 
-        table = values(rows)
-        if off is None:
-            return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
-        margin = (coding.tolerance or 0.0) * (forms.LEAST_SHARE + np.abs(table))
-        margin += _effect(values, table, rows, off)
-        return _Table(Categorical(table, margin), is_bounded=True)
+        return table_of(values, rows, off, coding.tolerance or 0.0)
 
     def masses(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """Return the masses between adjacent edges, float64 [elements, edges - 1]."""
@@ -167,6 +162,26 @@ class _Cumulative:
         off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
         found = _bounded(masses, off, SHARE)
         return Split(found.t, found.margin + ROUNDING)
+
+
+def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> _Table:
+    """Return the distributions of elements by the log-probabilities of their levels.
+
+    Args:
+      values: function from parameters to log-probabilities, float64 [elements, levels].
+      rows: the distributions' parameters, float64 [elements, num_parameters].
+      off: largest differences of the parameters; None: no margins are needed.
+      tolerance: largest relative difference of the log-probabilities.
+    """
+
+    def clipped(moved: np.ndarray) -> np.ndarray:
+        return np.maximum(values(moved), LEAST_LOG_PROB)
+
+    table = clipped(rows)
+    if off is None:
+        return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
+    margin = tolerance * (forms.LEAST_SHARE + np.abs(table)) + _effect(clipped, table, rows, off)
+    return _Table(Categorical(table, margin), is_bounded=True)
 
 
 def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import between, first_state
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import between, first_state
 from compression.conditionals import Coding, Known
 from compression.forms import tolerances
 from compression.model_odds import ModelOdds, ways_of

@@ -48,16 +48,22 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel", data: Path) -> d
 
     teacher = load_teacher(given.teacher or teacher_of(model))
     corpus = dev_corpus(teacher, data, given.speaker)
-    first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
     peers, others = {}, {}
     for path in given.peers:
         if has_sounds(path):
             others[path.absolute().name] = stored_sounds(path, model.sample_rate_hz)
         else:
             peers[path.absolute().name] = load(path)
-    rest = (given.teacher_temperatures, peers, given.speculative_samples, others)
+    options = {
+        "copies": given.copy_synthesis,
+        "seed": given.seed,
+        "part": given.split,
+        "temperatures": given.temperatures,
+        "teacher_temperatures": given.teacher_temperatures,
+        "speculative_samples": given.speculative_samples,
+    }
     with listening_page(given, model.sample_rate_hz) as page:
-        return evaluate(model, teacher, corpus, *first, page, *rest)
+        return evaluate(model, teacher, corpus, page, peers=peers, others=others, **options)
 
 
 def _parts() -> Parts:

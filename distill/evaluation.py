@@ -5,7 +5,7 @@ import functools
 import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,7 @@ from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
 from foundation.errors import UserError
 from foundation.intervals import format_measure, weighted_mean
+from foundation.options import takes
 from likelihoods import noise as counter_noise
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -39,19 +40,40 @@ from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out_line
 
 
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of `evaluate`.
+
+    Args:
+      copies: number of dev recordings that every system resynthesises, the first three seconds of
+        each; None: all.
+      seed: seed of the noise, an integer in [0, 2^64).
+      part: the part of the dev recordings.
+      temperatures: further temperatures of the student besides 1 and its own.
+      teacher_temperatures: further temperatures of the teacher besides 1.
+      peers: further models to compare, by name.
+      speculative_samples: number of samples that the teacher draws with the student's drafts; 0: do
+        not measure this.
+      others: further systems, by name, that are not models of this library.
+    """
+
+    copies: int | None = None
+    seed: int = 0
+    part: DevPart = "report"
+    temperatures: Sequence[float] = ()
+    teacher_temperatures: Sequence[float] = ()
+    peers: Mapping[str, SpeechModel | StudentModel] = dataclasses.field(default_factory=dict)
+    speculative_samples: int = 0
+    others: Mapping[str, System] = dataclasses.field(default_factory=dict)
+
+
+@takes(EvaluateOptions)
 def evaluate(
     model: StudentModel,
     teacher: SpeechModel,
     corpus: Corpus,
-    copies: int | None = None,
-    seed: int = 0,
-    part: DevPart = "report",
-    temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
-    teacher_temperatures: Sequence[float] = (),
-    peers: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
-    speculative_samples: int = 0,
-    others: Mapping[str, System] = MappingProxyType({}),
+    **options: Any,
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
@@ -59,17 +81,8 @@ def evaluate(
       model: the student, with the corpus's sample rate, features and level.
       teacher: the student's teacher, with the same sample rate, features and level.
       corpus: the recordings.
-      copies: number of dev recordings that every system resynthesises, the first three seconds of
-        each; None: all.
-      seed: seed of the noise, an integer in [0, 2^64).
-      part: the part of the dev recordings.
-      temperatures: further temperatures of the student besides 1 and its own.
       on_sounds: function called with the sounds of every system, or None.
-      teacher_temperatures: further temperatures of the teacher besides 1.
-      peers: further models to compare, by name.
-      speculative_samples: number of samples that the teacher draws with the student's drafts; 0: do
-        not measure this.
-      others: further systems, by name, that are not models of this library.
+      **options: the fields of `EvaluateOptions`.
 
     Returns:
       A dict with kl_nats (nats per sample); acceptance (the probability that the teacher accepts
@@ -83,33 +96,43 @@ def evaluate(
       UserError: no dev recording has a speaker that the model knows, or a model in `peers` has a
         different sample rate or different frames.
     """
-    _check_peers(model, peers)
-    features = teacher.config.data.features
-    known, rate_hz = model.known_speakers, model.sample_rate_hz
-    items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
-    convention = corpus.mel or MelConvention(model.sample_rate_hz)
-    for other, item in itertools.product(others.values(), items):
+    asked = EvaluateOptions(**options)
+    _check_peers(model, asked.peers)
+    features, rate_hz = teacher.config.data.features, model.sample_rate_hz
+    items = dev_recordings(teacher.network, corpus, features, model.known_speakers, asked.part)
+    items = items[: asked.copies]
+    convention = corpus.mel or MelConvention(rate_hz)
+    for other, item in itertools.product(asked.others.values(), items):
         other(item, synthesised_samples(item, rate_hz))  # raises at once if a sound is missing
-    compared = systems(model, teacher, convention, seed)
-    temperatures = extra_temperatures(model, temperatures)
-    compared |= at_temperatures(model, seed, temperatures, "student")
-    compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
-    compared |= _unrefined(model, seed)
-    compared |= _others(peers, others, compared, seed, temperatures)
-    exact = ("student", "teacher", "untrained", *peers)
+    compared = _compared(model, teacher, convention, asked)
+    exact = ("student", "teacher", "untrained", *asked.peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
-    what = (model, teacher, items[0], speculative_samples, seed)
-    speculated = {"speculative": speed_of_speculation(*what)} if speculative_samples else {}
+    speculated: dict[str, Any] = {}
+    if asked.speculative_samples:
+        what = (model, teacher, items[0], asked.speculative_samples, asked.seed)
+        speculated = {"speculative": speed_of_speculation(*what)}
     return {
-        **closeness(model, teacher, items, seed),
+        **closeness(model, teacher, items, asked.seed),
         **speculated,
         **figures.pop("student"),
         "against": figures,
-        **measured_on(items, part, seconds, corpus),
+        **measured_on(items, asked.part, seconds, corpus),
     }
+
+
+def _compared(
+    model: StudentModel, teacher: SpeechModel, convention: MelConvention, asked: EvaluateOptions
+) -> dict[str, System]:
+    """Return all systems that are compared, by name."""
+    seed, temperatures = asked.seed, extra_temperatures(model, asked.temperatures)
+    found = systems(model, teacher, convention, seed)
+    found |= at_temperatures(model, seed, temperatures, "student")
+    found |= at_temperatures(teacher, seed, asked.teacher_temperatures, "teacher")
+    found |= _unrefined(model, seed)
+    return found | _others(asked.peers, asked.others, found, seed, temperatures)
 
 
 def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:

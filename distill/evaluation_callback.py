@@ -22,7 +22,7 @@ from wavenet.features import MelConvention, PitchConvention, fundamental_frequen
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
-from wavenet.speech_model import request_of
+from wavenet.trained_speech import request_of
 
 DEV_SECONDS = 20.0  # total length of the dev recordings used in training; `evaluate` uses all
 SHOWN_SECONDS = 3.0

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
-from autoregressive.given import between
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import between
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
@@ -47,6 +47,7 @@ class FlowStudent:
     kind = "flow-student"
     order = "time"
     compresses = False  # it has no exact conditionals
+    drafts = True
     sample_rate_hz: int | None = None
 
     def __init__(

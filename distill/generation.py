@@ -17,7 +17,7 @@ from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from wavenet.sound_network import check_condition
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].

@@ -36,7 +36,7 @@ from wavenet.features.frames_in_pieces import FramesInPieces, MappedFrames
 from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
-from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import TrainedSpeechModel, spec_of_speech
 
 # Settings that the config.json of a version 0.2 run lacks, and removed settings that it has.
 OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
@@ -68,6 +68,7 @@ class StudentModel(TrainedSpeechModel):
     primable: ClassVar = False  # the noise of a recording is unknown
     refinable: ClassVar = True
     takes_pieces: ClassVar = True
+    drafts: ClassVar = True
 
     def generate(
         self, condition: np.ndarray | FramesInPieces | None = None, **options: Any

@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
-from foundation.model_spec import kind_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
@@ -59,13 +58,7 @@ def save(
     )
 
 
-def is_bundle_of_user(path: Path) -> bool:
-    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a user's model."""
-    versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any(kind_of(folder) in STORES for folder in (path, *versions))
-
-
-def load(folder: Path) -> Any:
+def load_stored(folder: Path) -> Any:
     """Load a model that `save` wrote.
 
     Its program runs with the rights of this process; `onepass.load` scans it first.

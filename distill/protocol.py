@@ -1,4 +1,4 @@
-"""Protocols of students in time order: the student that users call, and its flows."""
+"""Protocols of the students that users call, and of the flows of a student in time order."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -11,38 +11,48 @@ from likelihoods.affine import FlowOutput
 
 @runtime_checkable
 class Student(Protocol):
-    """A student that draws a sequence in one pass."""
+    """A student, which draws sequences or images in one pass or a few.
+
+    Attributes:
+      drafts: whether the student proposes the symbols of a teacher; otherwise `as_draft` raises
+        UserError.
+    """
+
+    drafts: bool
 
     def sample(
-        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return sequences [num, length], each determined by the seed and the row.
+        """Return `num` sequences [num, length] or images, each determined by the seed and the row.
 
         Args:
-          num: number of sequences.
-          length: number of elements of each sequence.
-          seed: seed of the noise, an integer in [0, 2^64).
+          num: number of rows.
+          length: number of elements of each row, or side of the images.
+          seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: further options, such as `temperature`, a factor of the noise.
+          options: further options, such as `temperature`.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; takes the arguments of the teacher's `stream`."""
+        """Yield the same sequences in parts, or the images one after another.
+
+        The arguments are those of the teacher's `stream`.
+        """
 
     def log_density(
-        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return the log density of the sequences that `sample` draws, [num, length].
+        """Return the log-density of the rows that `sample` draws, at temperature 1.
 
-        It is in nats per unit, for each element given the preceding elements, at temperature 1,
-        before rounding to levels. It is available only for drawn sequences: for any other sequence,
-        the noise that a trained student would make it from cannot be found in float32, since the
-        inverse of its flows loses all digits after a few hundred samples.
+        It is in nats: [num, length] for each element given the elements before it, per unit and not
+        rounded to levels; for images [num], of all levels together. There is no such method for
+        other sequences: the noise from which a trained student would make one cannot be found in
+        float32, since the inverse of its flows loses all digits after a few hundred samples.
 
         Args:
-          num: number of sequences.
-          length: number of elements of each sequence.
-          seed: seed of the noise, an integer in [0, 2^64).
+          num: number of rows.
+          length: number of elements of each row, or side of the images.
+          seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
           options: further arguments of `sample`, such as a speaker.
         """

@@ -15,7 +15,7 @@ from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from likelihoods.capabilities import with_density
 from likelihoods.codec import Codec
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 # The entries of model.json that must be equal for a model and its draft.
 SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")

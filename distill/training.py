@@ -10,7 +10,13 @@ from distill import shipped
 from distill.evaluation_callback import EvaluationCallback
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
-from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
+from distill.losses.unit_classifier import (
+    UnitClassifier,
+    copied,
+    load_units,
+    save_units,
+    train_units,
+)
 from distill.pipeline import planned_stages
 from distill.presets import KIND, REMOVED, DistillConfig
 from distill.student import ParallelWaveNet
@@ -224,5 +230,5 @@ def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> Unit
         classifier = train_units(corpus, seed=config.seed, log=run.log)
         if not run.replicator.is_chief:  # its disk may not be shared with the chief
             return classifier
-        save(classifier, path)
-    return load(path)
+        save_units(classifier, path)
+    return load_units(path)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
+from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 
 @runtime_checkable
@@ -43,7 +43,22 @@ class Codec(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class _Grid:
+    """Codecs whose levels are equally spaced in the input of a network."""
+
+    levels: int
+    log_unit, most_levels = 0.0, MAX_LEVELS
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels, self.most_levels)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
+        return level_grid.value_of(symbols, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(_Grid):
     """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit sound.
 
     Raises:
@@ -51,10 +66,6 @@ class Linear:
     """
 
     levels: int = 65536
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return the nearest levels int32 [...]; elements outside [-1, 1] get the outer levels."""
@@ -62,15 +73,11 @@ class Linear:
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
-        return level_grid.value_of(symbols, self.levels)
-
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1]; the same as `decode`."""
-        return level_grid.value_of(symbols, self.levels)
+        return self.scale(symbols)
 
 
 @dataclasses.dataclass(frozen=True)
-class Integers:
+class Integers(_Grid):
     """Integers [0, levels), used directly as symbols: for tokens, and grey images of 8 to 16 bits.
 
     Raises:
@@ -78,10 +85,6 @@ class Integers:
     """
 
     levels: int = 256
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return int32 [...], the elements themselves.
@@ -98,13 +101,9 @@ class Integers:
         """Return int32 [...], the symbols themselves."""
         return tf.cast(symbols, tf.int32)
 
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
-        return level_grid.value_of(symbols, self.levels)
-
 
 @dataclasses.dataclass(frozen=True)
-class MuLaw:
+class MuLaw(_Grid):
     """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
 
     mu = levels - 1. Levels are equally spaced in `y`, and therefore closer together near silence.
@@ -115,10 +114,7 @@ class MuLaw:
     """
 
     levels: int = 256
-    log_unit = 0.0
-
-    def __post_init__(self) -> None:
-        check_levels(self.levels, MAX_COMPANDED_LEVELS)
+    most_levels = MAX_COMPANDED_LEVELS
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return mu-law levels int32 [...]; elements outside [-1, 1] are clipped."""
@@ -133,10 +129,6 @@ class MuLaw:
         y = self.scale(symbols)
         x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
         return tf.clip_by_value(x, -1.0, 1.0)
-
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1]: the companded value `y`, not the element."""
-        return level_grid.value_of(symbols, self.levels)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,7 +83,8 @@ class Gaussian:
           parameters: [..., 2].
           values: real [...].
         """
-        return log_normal(*self.split(parameters), values)
+        mean, log_scale = self.split(parameters)
+        return log_normal(mean, log_scale, tf.cast(values, mean.dtype))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy of the density (even for integer symbols), float32 [...], nats."""

@@ -22,15 +22,22 @@ class GaussianMixture(Mixture):
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of a level's bin under a normal, float32 [...]."""
-        if self.levels is None:
-            raise ValueError("`levels` must be given for the probability of a level, got None.")
-        return gaussian.log_mass(means, log_scales, levels, self.levels)
+        return gaussian.log_mass(means, log_scales, levels, self._num_levels)
 
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
         """Return the log-density of a normal at real values, nats per unit, float32 [...]."""
         return gaussian.log_normal(means, log_scales, values)
+
+    def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the mass of the standard normal below z."""
+        return tf.exp(gaussian.log_upper_tail(-z))
+
+    def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
+        """Return standard normals float32 [...], by the inverse of their cumulative mass."""
+        uniform = counter_noise.uniform64_from_bits(words)
+        return tf.cast(tf.math.ndtri(uniform), tf.float32)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int

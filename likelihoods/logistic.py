@@ -42,13 +42,13 @@ class LogisticMixture(Mixture):
         inside = self.log_mass_around(means, log_scales, values)
         return inside - math.log(2.0 / (self.levels - 1))
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
-        """Return a uniform and a standard logistic for each symbol, float32 [rows, length, 2]."""
-        words = counter_noise.bits(seed, rows, start, length)
-        uniform = counter_noise.uniform_from_bits(words[..., 0])
-        return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
+    def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the mass of the standard logistic below z."""
+        return tf.sigmoid(z)
+
+    def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
+        """Return standard logistics, float32 [...]."""
+        return counter_noise.logistic_from_bits(words)
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return log(sigmoid(b) - sigmoid(a)) for the standardised edges a and b of a level's bin.
@@ -101,15 +101,3 @@ class LogisticMixture(Mixture):
         above = -tf.nn.softplus(lower * half_bins_per_scale)
         width = tf.maximum(2.0 * half_bins_per_scale, _SMALLEST_WIDTH)
         return below, above, below + above + tf.math.log(-tf.math.expm1(-width))
-
-    @property
-    def _num_levels(self) -> int:
-        """Number of levels; raises ValueError if symbols are real."""
-        if self.levels is None:
-            raise ValueError("`levels` must be given for the probability of a level, got None.")
-        return self.levels
-
-    @property
-    def _half_bins(self) -> float:
-        """Number of half bins in half the span of the grid."""
-        return self._num_levels - 1.0

@@ -2,10 +2,12 @@
 
 import abc
 import dataclasses
+import math
 
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
+from likelihoods import noise as counter_noise
 from likelihoods.categorical import sample_categorical
 from likelihoods.limits import check_components, check_levels
 
@@ -14,7 +16,7 @@ from likelihoods.limits import check_components, check_levels
 class Mixture(abc.ABC):
     """A weighted sum of densities that differ in location and scale.
 
-    A subclass defines the density. The parameters [..., 3 * components] are
+    A subclass defines the density by four methods. The parameters [..., 3 * components] are
     [logits | means | log_scales]; means and scales are in units in which the grid of levels spans
     [-1, 1]. Log-scales are clamped to at least `min_log_scale`.
 
@@ -58,7 +60,7 @@ class Mixture(abc.ABC):
         Args:
           means: [...].
           log_scales: [...].
-          levels: int32 [...].
+          levels: [...], int32, or float32 between levels.
         """
 
     @abc.abstractmethod
@@ -66,6 +68,45 @@ class Mixture(abc.ABC):
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
         """Return the log-density at real values [...], nats per unit, float32 [...]."""
+
+    @abc.abstractmethod
+    def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the mass of the standard density below z, of the type and shape of z."""
+
+    @abc.abstractmethod
+    def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
+        """Return a draw from the standard density for each random word uint32, float32 [...]."""
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """Return a uniform and a standard draw for each symbol, float32 [rows, length, 2]."""
+        words = counter_noise.bits(seed, rows, start, length)
+        uniform = counter_noise.uniform_from_bits(words[..., 0])
+        return tf.stack([uniform, self.draw_from_bits(words[..., 1])], axis=-1)
+
+    def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the log-mass of bins around real `values`; those of outer levels are infinite."""
+        return self.log_mass(means, log_scales, (values + 1.0) * (0.5 * self._half_bins))
+
+    def log_mass_around(
+        self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
+    ) -> tf.Tensor:
+        """Return the log-mass of finite bins around real `values` [...]."""
+        density = self.component_log_density(means, log_scales, values)
+        return density + math.log(2.0 / self._half_bins)
+
+    @property
+    def _num_levels(self) -> int:
+        """The number of levels; ValueError if symbols are real."""
+        if self.levels is None:
+            raise ValueError("`levels` must be given for the probability of a level, got None.")
+        return self.levels
+
+    @property
+    def _half_bins(self) -> float:
+        """Number of half bins in half the span of the grid."""
+        return self._num_levels - 1.0
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability or log-density float32 [...], nats.
@@ -88,7 +129,8 @@ class Mixture(abc.ABC):
           values: real [...].
         """
         logits, means, log_scales = self.split(parameters)
-        each = self.component_log_density(means, log_scales, values[..., tf.newaxis])
+        values = tf.cast(values, means.dtype)[..., tf.newaxis]
+        each = self.component_log_density(means, log_scales, values)
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, axis=-1)
 
     def sample(

@@ -123,7 +123,7 @@ def logistic_from_bits(words: tf.Tensor) -> tf.Tensor:
 
     All 32 bits of the word are used, in float64, and the result is rounded once.
     """
-    return tf.cast(2.0 * tf.atanh(2.0 * _uniform64(words) - 1.0), tf.float32)
+    return tf.cast(2.0 * tf.atanh(2.0 * uniform64_from_bits(words) - 1.0), tf.float32)
 
 
 def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
@@ -131,7 +131,7 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 
     Box-Muller: `sqrt(-2 log u) (cos(2 pi v), sin(2 pi v))`, in float64, rounded once.
     """
-    u, v = tf.unstack(_uniform64(words), axis=-1)
+    u, v = tf.unstack(uniform64_from_bits(words), axis=-1)
     radius = tf.sqrt(-2.0 * tf.math.log(u))
     half_turn = v - 0.5
     # Both angles are reduced to within a quarter turn of zero while they are still exact.
@@ -226,5 +226,6 @@ def _addressed_at_once(first: np.ndarray, second: int) -> np.ndarray:
     return np.stack([first, np.full_like(first, second)], axis=-1)
 
 
-def _uniform64(words: tf.Tensor) -> tf.Tensor:
+def uniform64_from_bits(words: tf.Tensor) -> tf.Tensor:
+    """Return `(word + 1/2) 2^-32`, float64 [...] in (0, 1)."""
     return (tf.cast(words, tf.float64) + 0.5) * 2.0**-32

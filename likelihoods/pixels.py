@@ -1,7 +1,8 @@
-"""A discretised mixture of logistics over the whole colour of a pixel."""
+"""A discretised mixture over the whole colour of a pixel."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -9,13 +10,14 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.logistic import LogisticMixture
+from likelihoods.mixture import Mixture
 
 PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that shifts its mean)
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelMixture:
-    """A mixture of logistics over a pixel's channels, taken in the order R, G, B.
+    """A mixture, by default of logistics, over a pixel's channels in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel depends linearly on
     the channels before it:
@@ -24,6 +26,13 @@ class PixelMixture:
 
     The parameters [..., num_parameters] are [logits | means | log-scales | coefficients], channel
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
+
+    Args:
+      levels: number of levels of a channel.
+      channels: number of channels, 1 or 3.
+      components: number of densities in the mixture.
+      min_log_scale: least log-scale; smaller ones are raised to it.
+      make_mixture: subclass of `Mixture`, which defines the densities.
 
     Raises:
       ValueError: there are fewer than 2 levels or more than 2^22, there is no component, or the
@@ -34,6 +43,7 @@ class PixelMixture:
     channels: int = 3
     components: int = 10
     min_log_scale: float = -7.0
+    make_mixture: Callable[..., Mixture] = LogisticMixture
 
     def __post_init__(self) -> None:
         if self.channels not in PAIRS:
@@ -41,9 +51,9 @@ class PixelMixture:
         self.mixture  # noqa: B018 - checks levels and components
 
     @property
-    def mixture(self) -> LogisticMixture:
-        """The mixture of logistics over a single channel."""
-        return LogisticMixture(self.levels, self.components, self.min_log_scale)
+    def mixture(self) -> Mixture:
+        """The mixture over a single channel."""
+        return self.make_mixture(self.levels, self.components, self.min_log_scale)
 
     @property
     def num_parameters(self) -> int:
@@ -52,7 +62,7 @@ class PixelMixture:
 
     @property
     def noise_channels(self) -> int:
-        """Number of random numbers per pixel: a uniform, and a logistic for each channel."""
+        """Number of random numbers per pixel: a uniform, and a draw for each channel."""
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -121,7 +131,7 @@ class PixelMixture:
         logits, mean, log_scale = self._given(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
         edges = (2.0 * tf.range(1.0, self.levels) - self.levels) / (self.levels - 1.0)
-        below = tf.sigmoid((edges[:, tf.newaxis] - mean) / width)
+        below = self.mixture.cumulative_share((edges[:, tf.newaxis] - mean) / width)
         cumulative = tf.linalg.matvec(below, tf.nn.softmax(logits))
         ends = [[0, 0]] * (cumulative.shape.rank - 1)
         upper = tf.pad(cumulative, [*ends, [0, 1]], constant_values=1.0)
@@ -171,8 +181,8 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          noise: [..., 1 + channels], a uniform and a standard logistic for each channel.
-          temperature: multiplies the logistics and divides the logits.
+          noise: [..., 1 + channels], a uniform and a standard draw for each channel.
+          temperature: multiplies the draws and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         # One component is drawn for the whole pixel, which correlates its channels.
@@ -185,9 +195,9 @@ class PixelMixture:
         for c in range(self.channels):
             values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in drawn]
             mean = self._mean(c, means[..., tf.newaxis], coefficients[..., tf.newaxis], values)
-            logistic = temperature * noise[..., 1 + c]
+            draw = temperature * noise[..., 1 + c]
             drawn.append(
-                level_grid.sample_level(mean[..., 0], log_scales[..., c], logistic, self.levels)
+                level_grid.sample_level(mean[..., 0], log_scales[..., c], draw, self.levels)
             )
         return tf.stack(drawn, axis=-1)
 
@@ -205,13 +215,13 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a logistic per channel, float32 [rows, length, 1 + channels]."""
+        """Return a uniform and a draw per channel, float32 [rows, length, 1 + channels]."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:
         """Return noise float32 [..., 1 + channels] from random words uint32 [..., 1 + channels]."""
         uniform = counter_noise.uniform_from_bits(words[..., :1])
-        return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
+        return tf.concat([uniform, self.mixture.draw_from_bits(words[..., 1:])], -1)
 
     def _mean(
         self, channel: int, means: tf.Tensor, coefficients: tf.Tensor, values: list[tf.Tensor]

@@ -1,63 +1,84 @@
-"""The likelihoods that a WaveNet's configuration can name.
+"""The likelihoods that a configuration can name; `register` adds one for sound and for images.
 
-Importing this module does not import TensorFlow; its two factory functions do when called.
+Importing this module does not import TensorFlow; its factory functions do when called.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import likelihoods
 from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_components, check_levels
 
 if TYPE_CHECKING:
     from likelihoods.codec import Codec
     from likelihoods.distribution import Distribution
 
-LikelihoodName = Literal["logistic", "gaussian", "gaussian-mixture", "categorical"]
 
-
-class Facts(NamedTuple):
-    """Properties of a likelihood that a configuration needs.
+class Entry(NamedTuple):
+    """A likelihood that a configuration can name.
 
     Attributes:
-      is_mixture: whether the likelihood is a mixture, which has `components`.
+      make: function of levels, components and least log-scale, which returns the distribution and
+        ignores what it does not need.
+      is_mixture: whether the distribution is a `likelihoods.mixture.Mixture`, which has
+        `components` and is a likelihood of pixels, too.
       is_companded: whether levels are mu-law companded and read by the network as one-hot vectors;
         otherwise they are equally spaced numbers, and the likelihood has a density.
     """
 
-    is_mixture: bool
-    is_companded: bool
+    make: Callable[[int, int, float], Any]
+    is_mixture: bool = False
+    is_companded: bool = False
 
 
-FACTS: dict[LikelihoodName, Facts] = {
-    "logistic": Facts(is_mixture=True, is_companded=False),
-    "gaussian": Facts(is_mixture=False, is_companded=False),
-    "gaussian-mixture": Facts(is_mixture=True, is_companded=False),
-    "categorical": Facts(is_mixture=False, is_companded=True),
+LIKELIHOODS: dict[str, Entry] = {
+    "logistic": Entry(lambda *sizes: likelihoods.LogisticMixture(*sizes), is_mixture=True),
+    "gaussian": Entry(lambda levels, _, least: likelihoods.Gaussian(levels, least)),
+    "gaussian-mixture": Entry(lambda *sizes: likelihoods.GaussianMixture(*sizes), is_mixture=True),
+    "categorical": Entry(lambda levels, *_: likelihoods.Categorical(levels), is_companded=True),
 }
 
 
-def check(name: LikelihoodName, levels: int, components: int) -> None:
-    """Raise ValueError if the likelihood does not support these numbers of levels or components."""
-    check_levels(levels, MAX_COMPANDED_LEVELS if FACTS[name].is_companded else MAX_LEVELS)
-    if FACTS[name].is_mixture:
+def register(name: str, make: Callable[..., Any], **facts: bool) -> None:
+    """Add a likelihood, or replace the one of this name.
+
+    Args:
+      name: the name, for `WaveNetConfig.likelihood` and, of a mixture, `OutputConfig.likelihood`.
+      make: function of levels, components and least log-scale, such as a subclass of `Mixture`.
+      **facts: `is_mixture` and `is_companded`, both False unless given.
+    """
+    LIKELIHOODS[name] = Entry(make, **facts)
+
+
+def mixtures() -> tuple[str, ...]:
+    """Return the names of the mixtures."""
+    return tuple(name for name, entry in LIKELIHOODS.items() if entry.is_mixture)
+
+
+if TYPE_CHECKING:
+    LikelihoodName = str
+else:  # the choices of a command line
+    LikelihoodName = Literal[tuple(LIKELIHOODS)]
+
+
+def check(name: str, levels: int, components: int) -> None:
+    """Raise ValueError for an unknown name, or levels or components that it cannot have."""
+    if name not in LIKELIHOODS:
+        raise ValueError(f"`likelihood` must be one of {', '.join(LIKELIHOODS)}, got {name!r}.")
+    check_levels(levels, MAX_COMPANDED_LEVELS if LIKELIHOODS[name].is_companded else MAX_LEVELS)
+    if LIKELIHOODS[name].is_mixture:
         check_components(components)
 
 
 def make_distribution(
-    name: LikelihoodName, levels: int, components: int, min_log_scale: float
+    name: str, levels: int, components: int, min_log_scale: float
 ) -> "Distribution":
     """Return the named distribution; arguments that it does not need are ignored."""
-    from likelihoods import Categorical, Gaussian, GaussianMixture, LogisticMixture
-
-    if name == "categorical":
-        return Categorical(levels)
-    if name == "gaussian":
-        return Gaussian(levels, min_log_scale)
-    kind = LogisticMixture if name == "logistic" else GaussianMixture
-    return kind(levels, components, min_log_scale)
+    made: Distribution = LIKELIHOODS[name].make(levels, components, min_log_scale)
+    return made
 
 
-def make_codec(name: LikelihoodName, levels: int) -> "Codec":
+def make_codec(name: str, levels: int) -> "Codec":
     """Return the codec for sound samples that belongs to the named likelihood."""
-    from likelihoods import Linear, MuLaw
-
-    return MuLaw(levels) if FACTS[name].is_companded else Linear(levels)
+    kind = likelihoods.MuLaw if LIKELIHOODS[name].is_companded else likelihoods.Linear
+    return kind(levels)

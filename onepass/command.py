@@ -243,7 +243,9 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 def _kind_of_model(words: list[str]) -> str:
     """Return what the first model named in `words` makes; "sound" if no word names a model."""
-    kinds = map(_model_kind, [*_positional(words), *words])
+    from onepass.models import makes_of
+
+    kinds = map(makes_of, [*_positional(words), *words])
     return next(filter(None, kinds), "sound")
 
 
@@ -252,23 +254,6 @@ def _positional(words: list[str]) -> list[str]:
     before = ["", *words]
     pairs = zip(words, before, strict=False)
     return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
-
-
-def _model_kind(word: str) -> str | None:
-    """Return "sound", "images" or "arrays", what the model named `word` makes; else None."""
-    from distill.families import of_model
-    from distill.model_store import is_bundle_of_user
-    from foundation.model_spec import kind_of
-    from serving.bundles.folder_kind import folder_kind
-
-    path = Path(word)
-    if path.exists() and (folder_kind(path) == "saved" or is_bundle_of_user(path)):
-        return "arrays"
-    family = of_model(path)
-    if family is not None:
-        return family.makes
-    is_some = kind_of(path) if path.exists() else word.startswith("shipped")
-    return "sound" if is_some else None  # the loader of sound models explains what is wrong
 
 
 def _bench(rest: list[str]) -> int:

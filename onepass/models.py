@@ -5,10 +5,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill.command import STUDENT
+from distill.families import of_kind, of_model
+from distill.model_store import STORES
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, kind_of
-from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
-from serving.bundles.folder_kind import folder_kind
+from onepass.shipped import SHIPPED, folder
+from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.settings import is_url
 
 if TYPE_CHECKING:
@@ -89,36 +92,42 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
         return RemoteModel(str(location))
     path = Path(location)
-    makes = (SHIPPED | SOURCE_ONLY).get(str(location))
-    if makes is not None and not path.exists():
-        return load_trained(makes, path)
-    if not path.exists():
+    if not path.exists() and of_model(path) is None:
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from serving.bundles.stored_models import load as load_saved
+        from serving.bundles.stored_models import load_saved
 
         return load_saved(path, trust)
     if kind == "bundle":
         from serving.bundles.loading import load as load_bundle
 
         return load_bundle(path)
-    return load_trained(makes_of(path), path)
+    return load_trained(path)
 
 
-def makes_of(path: Path) -> str:
-    """Return what the model in a run directory or model folder makes, "sound" or "images"."""
-    from pixelcnn.config import KINDS
+def load_trained(path: Path) -> Any:
+    """Load the model of a family: a shipped one, or a run, model folder or bundle's folder."""
+    family = of_model(path) or STUDENT  # whose loader says what is wrong
+    return family.parts.load(path)
 
-    return "images" if kind_of(path) in KINDS else "sound"
 
+def makes_of(location: str | Path) -> str | None:
+    """Return what a model makes: "sound", "images", or "arrays" of a user's; None: no model.
 
-def load_trained(makes: str, path: Path) -> Any:
-    """Load a model of "sound" or "images" by shipped name or from a run, model folder or bundle."""
-    if makes == "images":
-        from pixelcnn.model import load as load_images
+    Args:
+      location: a shipped name, a run, a model folder, a folder of `save`, or a bundle.
 
-        return load_images(path)
-    from distill.model import load as load_sounds
-
-    return load_sounds(path)
+    Raises:
+      UserError: the folder has files of two kinds of models.
+    """
+    path = Path(location)
+    if not path.exists():
+        family = of_model(path)
+        unknown = "sound" if str(location).startswith("shipped") else None
+        return unknown if family is None else family.makes
+    kinds = [kind for folder in (path, *versions_of(path)) if (kind := kind_of(folder))]
+    if folder_kind(path) == "saved" or not STORES.keys().isdisjoint(kinds):
+        return "arrays"
+    known = (family.makes for family in map(of_kind, kinds) if family is not None)
+    return next(known, "sound" if kinds else None)

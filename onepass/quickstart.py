@@ -60,7 +60,8 @@ def run(given: QuickstartArguments) -> int:
     report = [_speech(teacher, student, recording, given)]
     print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)
-    report.append(_quality(evaluate_student(student, teacher, corpus, given.spoken, given.seed)))
+    figures = evaluate_student(student, teacher, corpus, copies=given.spoken, seed=given.seed)
+    report.append(_quality(figures))
     print("3. Drawing images, pixel by pixel and scale by scale")
     report.append(draw_images(given.out, given.seed))
     if given.train:

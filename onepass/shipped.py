@@ -2,33 +2,26 @@
 
 from pathlib import Path
 
-SHIPPED = {
-    "shipped": "sound",
-    "shipped-small": "sound",
-    "shipped-kathleen": "sound",
-    "shipped-teacher": "sound",
-    "shipped-two-voices": "sound",
-    "shipped-universal-teacher": "sound",
-    "shipped-speech-16k": "sound",
-    "shipped-digits": "images",
-    "shipped-digits-teacher": "images",
-    "shipped-digits-flow": "images",
-    "shipped-digits-64": "images",
-    "shipped-digits-64-teacher": "images",
-    "shipped-emoji": "images",
-    "shipped-upsample": "images",
-}
-"""What each model makes, by name."""
+from distill import shipped as students
+from distill.families import FAMILIES
+from pixelcnn import shipped as images
+from wavenet import shipped as teachers
 
-SOURCE_ONLY = {"shipped-objects": "images", "shipped-objects-teacher": "images"}
-"""What each model makes that only a checkout of the source contains, so that measurements can be
-repeated. These models can be loaded by name, but are not listed."""
+SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
+"""Models that only a checkout of the source contains, so that measurements can be repeated. They
+can be loaded by name, but are not listed."""
+
+SHIPPED = {
+    name: family.makes
+    for makes in ("sound", "images")
+    for family in sorted(FAMILIES, key=lambda family: family.verb)
+    if family.makes == makes
+    for name in family.shipped
+    if name not in SOURCE_ONLY
+}
+"""What each model makes, by name: sound first, students before their teachers."""
 
 
 def folder(name: str) -> Path:
     """Return the model folder of a shipped model, with model.json and card.md."""
-    from distill import shipped as students
-    from pixelcnn import shipped as images
-    from wavenet import shipped as teachers
-
     return next(kind.folder(name) for kind in (students, teachers, images) if name in kind.FOLDERS)

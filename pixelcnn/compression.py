@@ -27,10 +27,11 @@ from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.pixel_distributions import PIXELS, Pixels
+from pixelcnn.pixel_distributions import PIXELS, Pixels, TabledPixels
 from pixelcnn.stepping import SteppedPixelCNN
 
 MODE = Mode(linear=tf.float64)
+MOST_TABLED = 256  # levels of a likelihood without a closed form
 MOST_BATCH = 1 << 12  # maximum number of images that are decoded together
 # {kind of the model's condition: type of a condition in a file}
 STORED: dict[str, type] = {"none": type(None), "class": int, "text": str, "map": list}
@@ -106,7 +107,7 @@ class ImageConditionals:
         """Return the distributions of a part's pixels from hidden states [pixels, ...]."""
         network = self._network(name)
         output = network.output or network.shallow.output
-        made = PIXELS[output.kind]
+        made = PIXELS.get(output.kind, TabledPixels)
         return made(output, hidden, coding.tolerance, self._mapped, coding.moved)
 
     def _hidden(self, batch: dict) -> dict:
@@ -200,6 +201,12 @@ class Images(Kind):
         if kind == "video":
             raise UserError(
                 "A video model's images cannot be compressed: they need the frames before."
+            )
+        output = model.config.output
+        if output.likelihood not in PIXELS and output.levels > MOST_TABLED:
+            raise UserError(
+                f"A model of {output.likelihood} must have at most {MOST_TABLED} levels to "
+                f"compress, got {output.levels}."
             )
         self._model, self.conditionals = model, ImageConditionals(model.density)
         self._shape = (model.size, model.size, model.channels)

@@ -69,7 +69,7 @@ class TrainConfig:
             raise UserError("`data.flip` must be off for a video: actions have a direction.")
         eight = self.data.bits == 8 or self.conditioning.kind != "video"
         require(eight, "data.bits", "8 for a video", self.data.bits)
-        linear = self.data.bits == 8 or self.output.likelihood == "logistic"
+        linear = self.data.bits == 8 or self.output.has_density
         require(linear, "data.bits", "8 for a softmax", self.data.bits)
         grey = self.data.bits == 8 or self.data.channels == 1
         require(grey, "data.bits", "8 in colour", self.data.bits)

@@ -11,9 +11,10 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
-from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from replicator import Replicator
 
 Specs = dict[str, tf.TensorSpec]
@@ -78,6 +79,26 @@ class ImageDensity(tf.Module):
             return self.multiscale.nats(levels, condition, mode, seeds)
         parts = self.conditionals(levels, condition, mode)
         return {part: conditionals.nats() for part, conditionals in parts.items()}
+
+    def drawn_nats(self, batch: dict, seed: tf.Tensor, rows: tf.Tensor) -> dict:
+        """Return `nats` of images that `ImageSampler` drew at temperature 1, part by part.
+
+        A base that is a flow has the density of its own noise, which needs no inverse.
+
+        Args:
+          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
+          seed: the noise's seed, a key uint32 [2].
+          rows: int32 [batch], the index of each image under the seed.
+        """
+        model = self.multiscale
+        if model is None or not model.has_flow:
+            return self.nats(batch)
+        condition, side = self.conditioner(batch), model.config.base_size
+        words = multiscale_words(model, seed, rows, side)
+        words = tf.reshape(words, [-1, side, side, model.noise_words])
+        nats = {model.parts[0]: model.base.drawn_nats(words, condition_at(condition, side))}
+        parts = self.conditionals(batch["levels"], condition)
+        return nats | {part: conditionals.nats() for part, conditionals in parts.items()}
 
     def code_length(self, batch: dict) -> dict:
         """Return {part: code length}, the negative of `nats`, float32 [batch] each."""

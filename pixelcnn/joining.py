@@ -112,7 +112,7 @@ def _own_training(each: _Trained) -> tuple[str, ...]:
 
 
 def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
-    """Return the named settings of the first run that trained the base (or a factor), or {}."""
+    """Return the named settings of the first run with a base, or with a factor; {} without one."""
     for each in taken:
         network = each.stored["network"]
         if any((part == str(network["base_size"])) == is_base for part in each.parts):

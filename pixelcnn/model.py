@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers import SAMPLERS
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
 from likelihoods.initial import ZeroInitial
+from likelihoods.noise import as_key
 from pixelcnn import shipped
+from pixelcnn.condition_values import (
+    ConditionValue,
+    as_condition,
+    as_list,
+    label_of,
+    stacked,
+)
 from pixelcnn.config import KINDS, AnyTrainConfig
-from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.generation import ImageSampler, Request
@@ -30,8 +35,6 @@ from pixelcnn.training import config_from
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
     from pixelcnn.compression import Images
-
-ConditionValue = int | str | np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,7 @@ class ImageModel:
     sampler: ImageSampler
 
     makes, compresses = "images", True  # `compress` and `decompress` exist
+    drafts = False
 
     @property
     def kind(self) -> str:
@@ -85,9 +89,6 @@ class ImageModel:
     def levels(self) -> int:
         """Number of levels per channel."""
         return self.config.output.levels
-
-    def _shape(self, size: int | None) -> tuple[int | None, ...]:
-        return (size, size, self.channels)
 
     @property
     def whole(self) -> bool:
@@ -130,9 +131,13 @@ class ImageModel:
           method: "auto", which is "cached", or a `sampler` of `progressions`.
           **options: further arguments of `progressions`.
         """
+        given = self._options(length, method, **options)
+        return self.generate(condition, seed=seed, num=num, **given)
+
+    def _options(self, length: Any, method: str = "auto", **options: Any) -> dict[str, Any]:
+        """Return the arguments of `progressions` for those of `sample`."""
         size = length[0] if isinstance(length, tuple) else length
-        options["sampler"] = "cached" if method == "auto" else method
-        return self.generate(condition, seed=seed, num=num, size=size, **options)
+        return {"size": size, "sampler": "cached" if method == "auto" else method, **options}
 
     def progressions(
         self,
@@ -178,34 +183,62 @@ class ImageModel:
           UserError: If an argument does not fit the model.
           ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
-        conditions: list[Any] = [condition] * num
-        if isinstance(condition, list | tuple):
-            conditions = list(condition)
-        if len(conditions) != num:
-            raise UserError(f"`condition` must be one or {num}, got {len(conditions)}.")
+        conditions = as_list(condition, num)
         size = self.size if size is None else size
-        check_request(self.density, size, temperature, given, start)
-        if given is not None:
-            check_images("given", given[0], self._shape(size), self.levels)
-        if start is not None:
-            check_images("start", start, self._shape(None), self.levels)
-        if sampler not in SAMPLERS:
-            raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
-        if sampler == "naive" and self.multiscale is not None:
-            raise UserError("Only a PixelCNN has a naive sampler.")
-        if batch < 1:
-            raise UserError(f"`batch` must be at least 1, got {batch}.")
-        if batch > 1 and sampler != "fixed-point":
-            raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
-        self._check_guidance(guidance)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
-        same = (kept, given, start, sampler, guidance, batch)
+        rest = kept, given, start, sampler, guidance, batch
+        request = Request(tuple(range(num)), seed, size, {}, *rest)
+        check_request(self.density, request)
         each = [self.condition(value) for value in conditions]
         if batch > 1:
-            stacked = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-            return self.sampler.images(Request(tuple(range(num)), seed, size, stacked, *same))
-        requests = [Request((row,), seed, size, one, *same) for row, one in enumerate(each)]
+            return self.sampler.images(request._replace(condition=stacked(each)))
+        requests = [request._replace(rows=(n,), condition=one) for n, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
+
+    def stream(
+        self, length: Any, seed: int, condition: Any = None, *, num: int = 1, **options: Any
+    ) -> Iterator[np.ndarray]:
+        """Yield the images of `sample` one after another, [1, height, width, channels] each.
+
+        Args:
+          length: side of the images, or (height, width, channels); None: as trained.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: as for `progressions`.
+          num: number of images.
+          **options: further arguments of `sample`.
+        """
+        given = self._options(length, **options)
+        scales = self.progressions(condition, seed=seed, num=num, **given)
+        return (each[-1][np.newaxis] for each in scales)
+
+    def log_density(
+        self, num: int, length: Any, seed: int, condition: Any = None, *, method: str = "auto"
+    ) -> np.ndarray:
+        """Return the log-density of the images that `sample` draws, float32 [num], nats.
+
+        They are drawn at temperature 1, without guidance. It is their exact log-probability; of a
+        base that is a flow, the density of its numbers before they are rounded, times the width of
+        a level for each: it takes no inverse of the flow, unlike `log_prob`.
+
+        Args:
+          num: number of images.
+          length: as for `sample`, and of the size that the model was trained on.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: as for `progressions`.
+          method: as for `sample`.
+        """
+        images = self.sample(num, length, seed, condition, method=method)
+        batch = self._batch(images, condition)
+        parts = self._drawn_nats(batch, as_key(seed), tf.range(num))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def as_draft(self, model: Any) -> Any:
+        """Refuse to propose symbols for another model.
+
+        Raises:
+          UserError: always: only sequences in time order are drawn with a draft.
+        """
+        raise UserError("`draft` must be a model of sequences in time order, got one of images.")
 
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
@@ -224,17 +257,17 @@ class ImageModel:
             the number of images.
           ValueError: If the images have the wrong shape or a level is out of range.
         """
+        parts = self._nats(self._batch(images, condition))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
+        """Return images and their conditions as the density reads them; errors as `log_prob`."""
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
-        check_images("images", images, (None, *self._shape(self.size)), self.levels)
-        values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
-        values = values * len(images) if len(values) == 1 else values
-        if len(values) != len(images):
-            raise UserError(f"`condition` must be one or {len(images)}, got {len(values)}.")
-        rows = [self.condition(value) for value in values]
-        batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        parts = self._nats({"levels": np.asarray(images, np.int32), **batch})
-        return np.sum([part.numpy() for part in parts.values()], axis=0)
+        shape = (None, self.size, self.size, self.channels)
+        check_images("images", images, shape, self.levels)
+        each = [self.condition(value) for value in as_list(condition, len(images))]
+        return {"levels": np.asarray(images, np.int32), **stacked(each)}
 
     @functools.cached_property
     def compressed(self) -> "Images":
@@ -253,6 +286,10 @@ class ImageModel:
     @functools.cached_property
     def _nats(self) -> Any:
         return tf.function(self.density.nats, autograph=False, reduce_retracing=True)
+
+    @functools.cached_property
+    def _drawn_nats(self) -> Any:
+        return tf.function(self.density.drawn_nats, autograph=False, reduce_retracing=True)
 
     def compress(
         self,
@@ -300,24 +337,10 @@ class ImageModel:
         """Return the conditioner's inputs for a class, a caption or a map, as a batch of one.
 
         Raises:
-          UserError: If the class is unknown, the caption is too long, or the value is missing,
-            superfluous or of the wrong kind.
+          UserError: the value is not a condition of this model.
         """
-        kind = self.config.conditioning.kind
-        if kind == "none" or value is None:
-            if kind == "none" and value is not None:
-                raise UserError("The model draws without a condition.")
-            if kind != "none":
-                example = f", such as {known[0]!r}" if (known := self.spec.get("captions")) else ""
-                raise UserError(f"The model needs a condition: {NEEDS[kind]}{example}.")
-            return {}
-        if kind == "class":
-            return {"label": np.array([self.label(value)], np.int32)}
-        if kind == "text":
-            return {"caption": encode_caption(str(value))[None]}
-        if kind == "map" and isinstance(value, np.ndarray):
-            return {"map": value[None].astype(np.int32)}
-        raise UserError(f"The model needs {NEEDS[kind]}.")
+        captions = self.spec.get("captions") or ()
+        return as_condition(value, self.config.conditioning, self.classes, captions)
 
     def label(self, value: ConditionValue) -> int:
         """Return the label of a class, given its name or label.
@@ -325,30 +348,7 @@ class ImageModel:
         Raises:
           UserError: If the class is unknown.
         """
-        if str(value) in self.classes:
-            return self.classes.index(str(value))
-        try:
-            number = int(str(value))
-        except ValueError as error:
-            raise UserError(
-                f"There is no class `{value}`; there are {', '.join(self.classes)}."
-            ) from error
-        check_label(number, self.config.conditioning.classes)
-        return number
-
-    def _check_guidance(self, guidance: float) -> None:
-        if not 0 <= guidance < float("inf"):
-            raise UserError(f"The guidance must be 0 or more and finite, got {guidance:g}.")
-        if guidance and not self.config.conditioning.has_null:
-            raise UserError("The model has no null condition to be guided by.")
-
-
-NEEDS = {
-    "class": "a class",
-    "text": "a caption",
-    "map": "a map of labels",
-    "video": "the frames before, an action and a state",
-}
+        return label_of(value, self.classes, self.config.conditioning.classes)
 
 
 def load(path: Path | str) -> ImageModel:

@@ -5,16 +5,20 @@ machines. The last layer, the linear prediction and everything that follows are 
 """
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compression.conditionals import Moved
 from compression.forms import tolerances
+from compression.model_odds import table_of
 from compression.splits import Categorical, Mixture
 from likelihoods.pixels import PAIRS
+from pixelcnn.networks.config import SOFTMAX
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 
+AT_ONCE = 4096  # pixels whose tables are computed together
 LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep network's tolerance
 
 
@@ -49,6 +53,7 @@ class MixturePixels:
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.bounded, tolerance = tolerance is not None, tolerance or 0.0
+        self.tolerance = tolerance
         self.off = tolerances(outputs, tolerance).reshape(shape)
         # Sums of a few float32 terms have smaller errors than deep networks.
         self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
@@ -60,7 +65,7 @@ class MixturePixels:
         """Return the last layer's outputs without the bias, float64 [pixels, parameters]."""
         return units @ output.kernel.numpy().astype(np.float64)
 
-    def next_channel(self, before: np.ndarray | None) -> Mixture:
+    def next_channel(self, before: np.ndarray | None) -> Any:
         """Return the next channel's distribution, given the previous channel's levels [pixels]."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
@@ -89,6 +94,32 @@ class MixturePixels:
             offs if self.bounded else None,
         )
         return self._mixture
+
+
+class TabledPixels(MixturePixels):
+    """The mixtures of given pixels without a closed form, by tables of all levels."""
+
+    def next_channel(self, before: np.ndarray | None) -> Any:
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
+        if before is not None:
+            self._before.append(before)
+        means = slice(1, 1 + self.likelihood.channels)
+        rows, off = self.parameters.copy(), self.off.copy()
+        rows[:, means] += self.prediction[..., None]
+        off[:, means] += self.prediction_off[..., None]
+        known = [tf.constant(levels, tf.int32) for levels in self._before]
+
+        def values(moved: np.ndarray) -> np.ndarray:
+            table = np.empty([len(moved), self.likelihood.levels])
+            for start in range(0, len(moved), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                before = [levels[part] for levels in known]
+                parameters = tf.constant(moved[part], tf.float32)
+                table[part] = self.likelihood.level_log_probs(parameters, before)
+            return table
+
+        flat = [array.reshape(len(array), -1) for array in (rows, off)]
+        return table_of(values, flat[0], flat[1] if self.bounded else None, self.tolerance)
 
 
 class SoftmaxPixels:
@@ -127,10 +158,8 @@ class SoftmaxPixels:
 
 
 Pixels = MixturePixels | SoftmaxPixels
-PIXELS: dict[str, Callable[..., Pixels]] = {
-    MixtureOutput.kind: MixturePixels,
-    SoftmaxOutput.kind: SoftmaxPixels,
-}
+# By the name of the likelihood; `TabledPixels` are those of any other one.
+PIXELS: dict[str, type[Pixels]] = {"logistic": MixturePixels, SOFTMAX: SoftmaxPixels}
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -4,24 +4,51 @@ from typing import Any
 
 import numpy as np
 
+from autoregressive.samplers import SAMPLERS
 from foundation.errors import UserError
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
-def check_request(
-    density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
-) -> None:
-    """Raise a UserError for arguments of `ImageModel.progressions` that do not fit the density."""
+def check_request(density: ImageDensity, request: Request) -> None:
+    """Raise an error for a request that the density cannot fulfil; its condition is not read.
+
+    Raises:
+      UserError: an option is not one of the model's.
+      ValueError: an image has a wrong shape, or a level out of range.
+    """
+    given, start, size, config = request.given, request.start, request.size, density.config
     if density.multiscale is None:
-        _check_pixelcnn(density, size, temperature, start)
-        return
-    temperatures_of(temperature, len(density.multiscale.sizes))
+        _check_pixelcnn(density, size, request.temperature, start)
+    else:
+        temperatures_of(request.temperature, len(density.multiscale.sizes))
+        if given is not None:
+            raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
+        _check_sizes(density.multiscale, size, None if start is None else start.shape)
+    channels, levels = config.data.channels, config.output.levels
     if given is not None:
-        raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
-    _check_sizes(density.multiscale, size, None if start is None else start.shape)
+        check_images("given", given[0], (size, size, channels), levels)
+    if start is not None:
+        check_images("start", start, (None, None, channels), levels)
+    _check_sampler(density, request.sampler, request.batch)
+    if not 0 <= request.guidance < float("inf"):
+        raise UserError(f"The guidance must be 0 or more and finite, got {request.guidance:g}.")
+    if request.guidance and not config.conditioning.has_null:
+        raise UserError("The model has no null condition to be guided by.")
+
+
+def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
+    if sampler not in SAMPLERS:
+        raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
+    if sampler == "naive" and density.multiscale is not None:
+        raise UserError("Only a PixelCNN has a naive sampler.")
+    if batch < 1:
+        raise UserError(f"`batch` must be at least 1, got {batch}.")
+    if batch > 1 and sampler != "fixed-point":
+        raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:

@@ -140,7 +140,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """Return the inputs and targets of one recording, with the keys listed in `batches`."""
+    """Return a recording's inputs and targets by the names in `batches`, without dropout masks."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {

@@ -88,7 +88,7 @@ def sound(**fields: Any) -> Callable[[], Any]:
 
 def samples(model: Any, options: dict[str, Any]) -> np.ndarray:
     from wavenet.samplers.generation import generate
-    from wavenet.speech_model import Request
+    from wavenet.trained_speech import Request
 
     speaker = np.array([model.speaker_number(options["speaker"])]) if "speaker" in options else None
     levels = generate(model.network, Request(SAMPLES, 1, speaker=speaker), "xla")[0]

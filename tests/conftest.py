@@ -24,9 +24,10 @@ TESTS = Path(__file__).parent
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
     *("test_agreement", "test_own_agreement", "test_export_images", "test_export_audio"),
-    *("test_distill", "test_files", "test_incremental", "test_sandbox", "test_any_length"),
-    *("test_program_scan", "test_fit_options", "test_array_compression", "test_array_command"),
-    *("test_image_compression", "test_sample_command", "test_image_command", "test_training"),
+    *("test_numba", "test_files", "test_image_compression", "test_image_command", "test_tables"),
+    *("test_sample_command", "test_reading", "test_golden", "test_array_command", "test_machine"),
+    *("test_incremental", "test_attention", "test_any_length", "test_distill", "test_sandbox"),
+    *("test_program_scan", "test_array_compression", "test_conditions", "test_any_teacher"),
 )
 PROGRESS = re.compile(r"[\w ']+: (\d+/\d+ \w+, |\d+ s so far)|step \d+: dev ")
 
@@ -72,6 +73,15 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)  # objects, about half a gigabyte of them at the most
+
+
+@pytest.fixture
+def eager():
+    """What is trained for a few steps is trained without tracing them."""
+    from runs import eagerly  # loads slowly
+
+    with eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")

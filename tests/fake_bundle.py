@@ -79,10 +79,7 @@ def info(dtype, *shape, **rest):
     return TensorInfo(np.dtype(dtype), (None, *shape), **rest)
 
 
-DRAWN = {
-    "seed": info(np.int64, default=0),
-    "row": info(np.int32, low=0, high=2**31 - 1, default=0),
-}
+DRAWN = {"seed": info(np.int64, default=0), "row": info(np.int32, low=0, high=2**31 - 1, default=0)}
 SOUND = Signature(
     {
         "frames": info(np.float32, None, CHANNELS, low=-1e4, high=1e4),

@@ -1,6 +1,5 @@
 """A small model for `fit`, its data, and a run that a signal ends: `python fit_models.py RUN`."""
 
-import functools
 import os
 import signal
 import sys
@@ -38,12 +37,6 @@ def trained(steps=6, batches=WAVES, **options):
     model = untrained()
     outcome = fit(model, batches, steps=steps, **{"optimizer": ADAM, "batch_size": 4, **options})
     return model.network.kernel.numpy(), outcome
-
-
-@functools.cache
-def in_memory():
-    """The weights of `trained()`."""
-    return trained()[0]
 
 
 def drawn(step):

@@ -8,8 +8,8 @@ from pathlib import Path
 import made_once
 import numpy as np
 import pytest
-import tensorflow as tf
 from image_networks import QuickInitial
+from runs import eagerly
 
 from foundation.metrics import read_metrics
 from pixelcnn import density, evaluation_callback
@@ -125,14 +125,9 @@ def data_of(kind: str) -> Path:
 @contextlib.contextmanager
 def quickly():
     """A context in which nothing is compiled or drawn and initial weights are cheap."""
-
-    def eagerly(function=None, **options):
-        return function or (lambda function: function)
-
-    with pytest.MonkeyPatch.context() as patch:
+    with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
         patch.setattr(density, "Initial", QuickInitial)
-        patch.setattr(tf, "function", eagerly)
         yield
 
 

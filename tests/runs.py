@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from foundation.checkpoints import Checkpoints
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -66,6 +68,29 @@ def recordings(folder: Path, train: int = 3, dev: int = 1) -> Path:
         for file in files[:count]:
             shutil.copy(file, folder / split / file.name)
     return folder
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """A context in which functions that are made run operation by operation.
+
+    Tracing one takes longer than a few of its small steps.
+    """
+    traced = tf.function
+
+    def untraced(function=None, **options):
+        if function is None:
+            return functools.partial(untraced, **options)
+
+        def call(*arguments, **named):
+            return function(*arguments, **named)
+
+        call.get_concrete_function = traced(function, **options).get_concrete_function
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf, "function", untraced)
+        yield
 
 
 @contextlib.contextmanager

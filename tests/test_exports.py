@@ -53,8 +53,7 @@ def test_exports_are_what_a_package_imports_or_lists(text, names):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["from a import b", "import a\na.b()", "import a as x\nx.b", "from r import a\na.b"],
+    "text", ["from a import b", "import a\na.b()", "import a as x\nx.b", "from r import a\na.b"]
 )
 def test_each_way_to_use_an_export_is_seen(text):
     names = {"a": {"b"}, "r.a": {"b"}}

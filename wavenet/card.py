@@ -16,7 +16,7 @@ from foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig
-from wavenet.speech_model import TrainedSpeechModel
+from wavenet.trained_speech import TrainedSpeechModel
 from wavenet.training import config_from, scan_folder
 
 COPIES = 20  # maximum number of dev recordings that are resynthesised for the card

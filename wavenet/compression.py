@@ -11,8 +11,9 @@ from autoregressive.symbols import State
 from compression import fields
 from compression.container import Container
 from compression.files import Kind
-from compression.forms import form_of, narrowest_of
+from compression.forms import narrowest_of
 from compression.model_digest import digest_of_network
+from compression.model_odds import check_table
 from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from wavenet.density import Density
@@ -75,16 +76,18 @@ class Recordings(Kind):
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        if form_of(likelihood) is None:
-            raise UserError(
-                "Only softmax, logistic and Gaussian outputs compress, got "
-                f"{type(likelihood).__name__}."
-            )
         self._model, self._network, density = model, model.network, Density(model.network)
         sizes = (density.window_samples, density.past_samples)
         symbols = RingSymbols(model.network)
         own = Autoregressive.of_symbols(symbols, likelihood, model.network.codec)
         self.conditionals = SymbolConditionals(own, *sizes)
+        if self._odds == "table":
+            check_table(likelihood)
+
+    @property
+    def _odds(self) -> str:
+        """The way in which odds are computed."""
+        return self.conditionals.ways[0]
 
     def digests(self) -> tuple[bytes, bytes | None]:
         """Return the network's digest; None: it is the same in files of format version 1."""
@@ -98,6 +101,7 @@ class Recordings(Kind):
             raise UserError("There must be a recording, and a sample in each.")
         described: dict[str, Any] = {"lengths": lengths, "narrowest": narrowest_of(tolerance)}
         described |= {} if speaker is None else {"speaker": speaker}
+        described |= {} if self._odds == self.way else {"odds": self._odds}
         return (len(parts), sum(lengths), 1, 1), described, parts
 
     def check(self, found: Container) -> None:

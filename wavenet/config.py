@@ -185,7 +185,7 @@ class WaveNetConfig:
     @property
     def reads_levels(self) -> bool:
         """Whether the network reads past levels through an embedding, instead of a waveform."""
-        return registry.FACTS[self.likelihood].is_companded
+        return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:

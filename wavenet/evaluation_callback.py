@@ -16,7 +16,7 @@ from wavenet.network import WaveNet
 from wavenet.plots import spectrogram_png
 from wavenet.presets import TrainConfig
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import request_of
+from wavenet.trained_speech import request_of
 
 SAMPLE_SECONDS = 2.0
 DEV_SECONDS = 30.0  # total length of the dev recordings on which checkpoints are selected

@@ -20,12 +20,12 @@ from wavenet.config import ComputeDtype
 from wavenet.data import audio
 from wavenet.data.recorded_level import RecordedFrames, at_recorded_level, gain_of
 from wavenet.density import Density
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import PassCount, Request, TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:

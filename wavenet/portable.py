@@ -14,7 +14,7 @@ from replicator.portable.export import export_function, named_weights, storable
 from replicator.training.state import TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers import CHUNK_SAMPLES
 from wavenet.samplers.fixed_point import BlockPass

@@ -23,7 +23,7 @@ from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import KIND, TrainConfig
 from wavenet.sound_network import Network

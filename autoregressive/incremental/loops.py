@@ -35,10 +35,7 @@ def list_of_rows(node: Node) -> Part:
 @rule("TensorListStack")
 def stacked_list(node: Node) -> Part:
     """Return how a step runs TensorListStack, which stacks a list written by a loop."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its list was not written by a loop over time")
+    stream = node.first("its list was not written by a loop over time")
     return Part([node.grown(0, stream)], lambda inputs, call: [inputs[0][0]])
 
 

@@ -105,10 +105,7 @@ def gather(node: Node) -> Part:
 @rule("Reshape")
 def reshape(node: Node) -> Part:
     """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its input has no time")
+    stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:
         return Part([node.grown(0, stream)], replayed(node))
@@ -143,10 +140,7 @@ def squeeze(node: Node) -> Part:
 @rule("BroadcastTo")
 def broadcast(node: Node) -> Part:
     """Return how a step runs a broadcast of a stream to a shape."""
-    stream = node.kinds[0]
-    if not isinstance(stream, Stream):
-        node.refuse_kinds(but=[1])
-        raise node.unsupported("its input has no time")
+    stream = node.first()
     kind = node.grown(0, stream)
     shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
 

@@ -187,6 +187,14 @@ class Node:
         self.refuse_kinds()
         raise self.unsupported("the sequence is not the input that its rule expects")
 
+    def first(self, fault: str = "its input has no time") -> Stream:
+        """Return the kind of the first input, a stream; another one raises with `fault`."""
+        stream = self.kinds[0]
+        if isinstance(stream, Stream):
+            return stream
+        self.refuse_kinds(but=[1])
+        raise self.unsupported(fault)
+
     def refuse_kinds(self, but: Sequence[int] = ()) -> None:
         """Raise the error of the first refused input, except for the indices in `but`."""
         for i, kind in enumerate(self.kinds):

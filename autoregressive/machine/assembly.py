@@ -1,4 +1,4 @@
-"""Assemble instructions into a program: their order and their places in memory."""
+"""Assemble instructions into a program: drop unused ones, and place buffers in memory."""
 
 import dataclasses
 import enum

@@ -173,7 +173,7 @@ def _angle(code: int, x: float) -> float:
 
 @compiled
 def function_of(code: int, a: float, b: float, c: float) -> float:
-    """Return the function numbered `code` of one to three doubles; booleans are 0 and 1."""
+    """Return the value of function number `code` at one to three doubles; booleans are 0 and 1."""
     if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
         return _arithmetic(code, a, b, c)
     if code <= _NOT or code >= _IS_NAN:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.given import Condition, over_time
 from autoregressive.incremental.derive import bucket
+from autoregressive.named_conditions import Condition, over_time
 from autoregressive.prompts import Prompt
 from likelihoods.truncated import Choice
 

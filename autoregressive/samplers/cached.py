@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.given import first_state, over_time
+from autoregressive.named_conditions import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.registry import method
 from autoregressive.symbols import SteppedSymbols

@@ -18,9 +18,10 @@ class ChunkSampler(abc.ABC):
 
     Attributes:
       found: name of the second result of `generate_chunk`, between the symbols and the state.
+      heats_rows: whether the temperature may differ between rows, [batch, 1].
     """
 
-    found = "parameters"
+    found, heats_rows = "parameters", False
 
     def __init__(self, network: Any) -> None:
         self.network = network
@@ -36,7 +37,7 @@ class ChunkSampler(abc.ABC):
         """Return the state before the first symbol."""
 
     def generate_chunk(
-        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: float = 1.0
+        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: Any = 1.0
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the next symbols int32 [batch, time], the result called `found`, the next state.
 
@@ -46,7 +47,7 @@ class ChunkSampler(abc.ABC):
           noise: their noise, float32 [batch, time, noise channels], a multiple of the block.
           temperature: 1 samples the model; smaller values are closer to its mode.
         """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
+        return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
 
     def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the state after known symbols, int32 [batch, time], from one parallel pass.
@@ -62,7 +63,7 @@ class ChunkSampler(abc.ABC):
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the result of `generate_chunk`, a pure function of tensors and the weights.
 
-        The temperature is float32 [], or [batch] with one per row.
+        The temperature is float32 [], or one for each row.
         """
 
     @abc.abstractmethod
@@ -79,7 +80,7 @@ class FixedPointSampler(ChunkSampler):
       window: number of symbols that a pass computes; rounded up to a multiple of `bunch`.
     """
 
-    found = "passes"
+    found, heats_rows = "passes", True
 
     def __init__(
         self, passes: WindowPasses, distribution: Distribution, window: int = WINDOW
@@ -110,7 +111,7 @@ def in_chunks(
     condition: Any,
     count: int,
     length: int,
-    temperature: float = 1.0,
+    temperature: Any = 1.0,
     known: np.ndarray | None = None,
     passes: Any = None,
 ) -> Iterator[np.ndarray]:

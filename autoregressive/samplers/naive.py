@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from autoregressive.given import over_time
+from autoregressive.named_conditions import over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols
 from autoregressive.samplers.registry import method

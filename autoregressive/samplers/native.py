@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import zeros_for
 from autoregressive.condition_values import condition_of
-from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
 from autoregressive.incremental.derive import Incremental
 from autoregressive.layout import layout_of
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
+from autoregressive.named_conditions import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 

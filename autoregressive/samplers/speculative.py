@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from autoregressive.given import first_state, over_time
+from autoregressive.named_conditions import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.acceptance import Block, Rule, SymbolDistributions, coupling
 from autoregressive.samplers.time_windows import WindowPasses

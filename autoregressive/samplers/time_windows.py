@@ -9,7 +9,7 @@ The stopping rule is exact. After every pass, the symbols up to and including th
 changed are final; the next window starts after them, separately in each row of a batch.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -39,6 +39,26 @@ class WindowPasses(Protocol):
         """Return the state after a block, or after its first `count` [batch] symbols."""
 
 
+class Settling(NamedTuple):
+    """What one pass hands to the next.
+
+    Attributes:
+      first: where each row's window begins, int32 [batch].
+      settled: number of the window's first symbols that are final, int32 [batch].
+      guess: the symbols of the window, int32 [batch, window].
+      symbols: those of the whole sequence, int32 [batch, time + window].
+      state: the network's state before the window.
+      count: number of passes so far, int32 [].
+    """
+
+    first: tf.Tensor
+    settled: tf.Tensor
+    guess: tf.Tensor
+    symbols: tf.Tensor
+    state: Any
+    count: tf.Tensor
+
+
 def window_of(values: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
     """Return `length` entries of each row of [batch, time, ...], starting at `first` [batch]."""
     return tf.gather(values, first[:, tf.newaxis] + tf.range(length), batch_dims=1)
@@ -60,7 +80,7 @@ def by_time_windows(
       distribution: the distribution over levels whose parameters the network computes.
       noise: one vector per symbol, [batch, time, noise channels]; time is a multiple of `bunch`.
       condition: the network's condition at every symbol, [batch, time, channels], or None.
-      temperature: divides the logits, [] or one for each row; 1 samples the model.
+      temperature: divides the logits, [] or [batch, 1]; 1 samples the model.
       state: the state before the first symbol.
       window: number of symbols that one pass computes; rounded up to a multiple of `bunch`.
     """
@@ -73,37 +93,33 @@ def by_time_windows(
     place = tf.range(window)
     row = tf.range(batch)[:, tf.newaxis] + tf.zeros([1, window], tf.int32)
 
-    def one_pass(
-        first: tf.Tensor,
-        settled: tf.Tensor,
-        guess: tf.Tensor,
-        symbols: tf.Tensor,
-        state: Any,
-        count: tf.Tensor,
-    ) -> tuple[Any, ...]:
-        here = None if condition is None else window_of(condition, first, window)
-        parameters, read = passes(state, guess, here)
-        fresh = distribution.sample(parameters, window_of(noise, first, window), temperature)
-        fresh = tf.where(place < settled[:, tf.newaxis], guess, fresh)
-        final = tf.reduce_min(tf.where(fresh != guess, place + 1, window), 1)
-        final = tf.minimum(final, time - first)
+    def one_pass(now: Settling) -> tuple[Settling]:
+        here = None if condition is None else window_of(condition, now.first, window)
+        parameters, read = passes(now.state, now.guess, here)
+        noises = window_of(noise, now.first, window)
+        fresh = distribution.sample(parameters, noises, temperature)
+        fresh = tf.where(place < now.settled[:, tf.newaxis], now.guess, fresh)
+        final = tf.reduce_min(tf.where(fresh != now.guess, place + 1, window), 1)
+        final = tf.minimum(final, time - now.first)
         whole = final // bunch * bunch
-        at = tf.stack([row, first[:, tf.newaxis] + place], -1)
+        at = tf.stack([row, now.first[:, tf.newaxis] + place], -1)
         # The last symbol is the first guess for the symbols that the window moves on to.
         longer = tf.concat([fresh, tf.repeat(fresh[:, -1:], window, 1)], 1)
-        return (
-            first + whole,
+        after = Settling(
+            now.first + whole,
             final - whole,
             window_of(longer, whole, window),
-            tf.tensor_scatter_nd_update(symbols, at, fresh),
+            tf.tensor_scatter_nd_update(now.symbols, at, fresh),
             passes.after(read, fresh, whole),
-            count + 1,
+            now.count + 1,
         )
+        return (after,)
 
     none = tf.zeros([batch], tf.int32)
     middle = tf.fill([batch, window], (distribution.levels or 0) // 2)
-    begun = none, none, middle, tf.zeros([batch, time + window], tf.int32), state, tf.constant(0)
-    _, _, _, symbols, state, count = tf.while_loop(
-        lambda first, *_: tf.reduce_any(first < time), one_pass, begun, maximum_iterations=time
+    symbols = tf.zeros([batch, time + window], tf.int32)
+    begun = Settling(none, none, middle, symbols, state, tf.constant(0))
+    (last,) = tf.while_loop(
+        lambda now: tf.reduce_any(now.first < time), one_pass, (begun,), maximum_iterations=time
     )
-    return symbols[:, :time], count, state
+    return last.symbols[:, :time], last.count, last.state

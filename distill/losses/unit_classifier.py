@@ -292,7 +292,7 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
     return right / int(found.sum()), int(found.max()) / int(found.sum())
 
 
-def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
+def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
     """Write the classifier to one npz file, atomically.
 
     Raises:
@@ -304,8 +304,8 @@ def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
     write_npz(Path(path), {"description": np.array(json.dumps(description)), **arrays})
 
 
-def load(path: str | os.PathLike[str]) -> UnitClassifier:
-    """Load a classifier that `save` wrote.
+def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
+    """Load a classifier that `save_units` wrote.
 
     Raises:
       UserError: the file cannot be read or is invalid; the message names it and gives the reason.

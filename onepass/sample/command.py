@@ -87,7 +87,7 @@ def _model_here(makes: str, given: Any) -> Any:
         from distill.model import load_speculative
 
         return load_speculative(Path(given.model), draft=given.draft)
-    return load_trained(makes, Path(given.model))
+    return load_trained(Path(given.model))
 
 
 def _drawing(given: options.Options, model: Any) -> Drawing:

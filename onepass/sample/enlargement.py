@@ -32,9 +32,9 @@ class Enlargement(Drawing):
                 raise UserError(f"`--{flag}` is not for a photograph to enlarge.")
         photograph = at_own_size(given.start, model)
         size, heat = given.size or model.size, arguments.get("temperature", 1.0)
-        check_request(model.density, size, heat, None, photograph)
         rows, enlarger = tuple(range(given.num or 1)), model.sampler.enlarger
         self._request = Request(rows, given.seed, size, {}, heat, None, photograph)
+        check_request(model.density, self._request)
         first = max(photograph.shape[:2])
         sides = [side for side in enlarger.model.sizes if first < side <= size]
         # The file of the largest scale is named like any image, without its side.

@@ -181,8 +181,8 @@ class ImageDataset:
     ) -> tf.data.Dataset:
         """Return endless training batches starting at a step.
 
-        A batch depends only on the data, the seed and its step. With shards, it contains one of
-        `num_shards` equal parts of its rows.
+        The whole batch of a step depends only on the data, the seed and the step. It is divided
+        into `num_shards` equal parts, of which this dataset yields part `shard_index`.
         """
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)

@@ -14,6 +14,7 @@ from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
 from pixelcnn.data.image_file import ARRAY, formats, suffixes
 from pixelcnn.data.npz import pair
+from pixelcnn.networks.config import SOFTMAX
 
 GREY_MODES = {"1", "L", "LA", "La"}
 LOOKED_AT = 200  # maximum number of images to inspect, evenly spaced by name
@@ -84,7 +85,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     found = _of_run(said.get("workdir")) or stored_as(said["data"]) or Stored(3, EIGHT)
     channels = config.data.channels if config.data.channels == 1 else found.channels
     channels = int(said.get("data.channels", said.get("output.channels", channels)))
-    linear = said.get("output.likelihood", config.output.likelihood) == "logistic"
+    linear = said.get("output.likelihood", config.output.likelihood) != SOFTMAX
     bits = config.data.bits
     if "output.levels" not in said:
         bits = int(said.get("data.bits", found.bits if channels == 1 and linear else bits))

@@ -82,7 +82,7 @@ def png_bits_per_dim(image: np.ndarray) -> float:
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Return the bits per dimension of uint8 [height, width, 1 or 3] in the best lossless WebP.
+    """Return the bits per dimension of an image, uint8 [height, width, 1 or 3], as lossless WebP.
 
     A grey image is stored with three equal channels, which costs almost nothing.
     """

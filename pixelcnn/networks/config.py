@@ -5,14 +5,19 @@ This module does not import TensorFlow, so that `--help` is fast.
 
 import dataclasses
 import itertools
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from foundation.errors import UserError
 from foundation.field_rules import at_least, require
 from likelihoods.limits import check_levels
+from likelihoods.registry import mixtures
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
-LikelihoodKind = Literal["logistic", "softmax"]
+SOFTMAX = "softmax"  # the likelihood with layers of its own
+if TYPE_CHECKING:
+    LikelihoodKind = str
+else:  # the choices of a command line
+    LikelihoodKind = Literal[(*mixtures(), SOFTMAX)]
 FactorKind = Literal["A", "B"]
 TextUnit = Literal["character", "word"]
 GROUPS = (2, 3, 4)  # pixels of a 2 x 2 tile that are drawn; the first pixel is known
@@ -84,14 +89,14 @@ class OutputConfig:
     """Settings of a pixel's output distribution."""
 
     likelihood: LikelihoodKind = "logistic"
-    """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
-    channel given the channels before it (PixelCNN)."""
+    """Mixture over the colour, of logistics (PixelCNN++) or Gaussians, or a softmax over the levels
+    of each channel given the channels before it (PixelCNN)."""
     levels: int = 256
     """Number of levels per channel."""
     channels: int = 3
     """1 for grey, 3 for red, green and blue, in this order."""
     components: int = 10
-    """Number of logistics in the mixture."""
+    """Logistics or Gaussians in the mixture."""
     min_log_scale: float = -7.0
     """Lower bound of the natural log of a scale, relative to half the range of the levels."""
     softmax_units: int = 64
@@ -101,14 +106,14 @@ class OutputConfig:
         """Raise a ValueError that names the first invalid field."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
-        kinds = get_args(LikelihoodKind)
+        kinds = (*mixtures(), SOFTMAX)
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
-        check_levels(self.levels, 256 if self.likelihood == "softmax" else 65536)
+        check_levels(self.levels, 65536 if self.has_density else 256)
 
     @property
     def has_density(self) -> bool:
         """Whether the output is a density over real numbers, through which gradients flow."""
-        return self.likelihood == "logistic"
+        return self.likelihood != SOFTMAX
 
 
 @dataclasses.dataclass(frozen=True)

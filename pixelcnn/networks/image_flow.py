@@ -163,14 +163,25 @@ class ImageFlow(tf.Module):
         """
         noise = self.inverse(values, condition, mode)
         again = self(noise, condition, mode)
-        each = -noise - 2.0 * tf.math.softplus(-noise) - again.log_scale
-        nats = tf.reduce_sum(each, [1, 2, 3])
+        nats = _density_of(noise, again)
         if mode is not EXACT:
             return nats
         # Rounding errors can grow from pixel to pixel in the inverse: check the reconstruction.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
-        limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
-        return tf.where(apart <= limit, nats, math.nan)
+        return tf.where(apart <= MOST_APART * self._width, nats, math.nan)
+
+    def drawn_nats(self, words: tf.Tensor, condition: Condition) -> tf.Tensor:
+        """Return the log-density of what `sample` draws from these words, float32 [batch], nats.
+
+        It is that of the numbers before they are rounded, times a level's width for each of them.
+        """
+        noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
+        numbers = math.prod(noise.shape[1:])
+        return _density_of(noise, self(noise, condition)) + numbers * math.log(self._width)
+
+    @property
+    def _width(self) -> float:
+        return 2.0 / (self.output_config.levels - 1)
 
     def nats(
         self,
@@ -189,7 +200,7 @@ class ImageFlow(tf.Module):
         for every image.
         """
         shape = levels.shape[1:]
-        width = 2.0 / (self.output_config.levels - 1)
+        width = self._width
         seeds, rows = (0, [0]) if seeds is None else (seeds, tf.zeros_like(seeds[:, 0]))
         words = counter_noise.words(seeds, rows, 0, shape[0] * shape[1], shape[2])
         inside = tf.reshape(counter_noise.uniform_from_bits(words), [-1, *shape]) - 0.5
@@ -230,6 +241,12 @@ class ImageFlow(tf.Module):
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
+
+
+def _density_of(noise: tf.Tensor, flowed: FlowOutput) -> tf.Tensor:
+    """Return the log-density of images, float32 [batch], nats, given their logistic noise."""
+    each = -noise - 2.0 * tf.math.softplus(-noise) - flowed.log_scale
+    return tf.reduce_sum(each, [1, 2, 3])
 
 
 def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Tensor:

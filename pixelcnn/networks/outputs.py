@@ -6,13 +6,14 @@ treat pixels independently and model the dependence of each channel on earlier c
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from likelihoods import PixelMixture, noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.initial import Initial
+from likelihoods.registry import LIKELIHOODS
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.groups import cut
 from pixelcnn.networks.layers import matmul
@@ -29,18 +30,44 @@ class Hidden(NamedTuple):
     prediction: tf.Tensor
 
 
-class MixtureOutput(tf.Module):
-    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
+class PixelOutput(tf.Module):
+    """The last layer of a network of images.
 
-    kind = "logistic"
+    Args:
+      config: the settings of a pixel's distribution.
+      name: name of the module.
+    """
+
+    def __init__(self, config: OutputConfig, name: str) -> None:
+        super().__init__(name=name)
+        self.kind, self.levels, self.channels = config.likelihood, config.levels, config.channels
+
+    def sample(
+        self,
+        hidden: Hidden,
+        words: tf.Tensor,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
+
+        `guidance` is the weight for `sample_guided`; None: no guidance.
+        """
+        own: Any = self
+        if guidance is not None:
+            return sample_guided(own, hidden, words, temperature, guidance)
+        return own.drawn(hidden, words, temperature)
+
+
+class MixtureOutput(PixelOutput):
+    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
 
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
-        super().__init__(name=name)
-        self.likelihood = PixelMixture(
-            config.levels, config.channels, config.components, config.min_log_scale
-        )
+        super().__init__(config, name)
+        make, sizes = LIKELIHOODS[self.kind].make, (config.components, config.min_log_scale)
+        self.likelihood = PixelMixture(self.levels, self.channels, *sizes, make)
         self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
         self.bias = tf.Variable(_spread(self.likelihood), name="bias")
 
@@ -55,7 +82,7 @@ class MixtureOutput(tf.Module):
         return self.kernel.shape[0]
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
@@ -68,19 +95,8 @@ class MixtureOutput(tf.Module):
         """Return the next channel's log-probabilities, in nats, accurate in both tails."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
-    def sample(
-        self,
-        hidden: Hidden,
-        words: tf.Tensor,
-        temperature: float | tf.Tensor = 1.0,
-        guidance: float | tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
-
-        `guidance` is the weight for `sample_guided`; None: no guidance.
-        """
-        if guidance is not None:
-            return sample_guided(self, hidden, words, temperature, guidance)
+    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
         noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self.parameters(hidden), noises, temperature)
 
@@ -90,7 +106,7 @@ class MixtureOutput(tf.Module):
         return self.likelihood.shift_means(parameters, hidden.prediction)
 
 
-class SoftmaxOutput(tf.Module):
+class SoftmaxOutput(PixelOutput):
     """An output layer with a softmax for each channel, given the channels before it.
 
         logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
@@ -99,13 +115,10 @@ class SoftmaxOutput(tf.Module):
     on earlier channels is modelled in the last layer, not by masks in all layers.
     """
 
-    kind = "softmax"
-
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
-        super().__init__(name=name)
-        self.levels, self.channels = config.levels, config.channels
+        super().__init__(config, name)
         width = config.softmax_units
         each = range(config.channels)
         self.hidden_kernels = [
@@ -130,7 +143,7 @@ class SoftmaxOutput(tf.Module):
         return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
         values = tf.unstack(levels, axis=-1)
         total = 0.0
         for c in range(self.channels):
@@ -150,26 +163,14 @@ class SoftmaxOutput(tf.Module):
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
-    def sample(
-        self,
-        hidden: Hidden,
-        words: tf.Tensor,
-        temperature: float | tf.Tensor = 1.0,
-        guidance: float | tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
-
-        `guidance` is the weight for `sample_guided`; None: no guidance.
-        """
-        if guidance is not None:
-            return sample_guided(self, hidden, words, temperature, guidance)
+    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
         uniforms = noise.uniform_from_bits(words)
-        drawn: list[tf.Tensor] = []
+        pixel: list[tf.Tensor] = []
         for c in range(self.channels):
-            drawn.append(
-                sample_categorical(self._logits(hidden, c, drawn), uniforms[..., c], temperature)
-            )
-        return tf.stack(drawn, axis=-1)
+            logits = self._logits(hidden, c, pixel)
+            pixel.append(sample_categorical(logits, uniforms[..., c], temperature))
+        return tf.stack(pixel, axis=-1)
 
     def _logits(self, hidden: Hidden, channel: int, before: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return a channel's logits given the levels [...] of earlier channels, [..., levels]."""
@@ -182,7 +183,6 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
-OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
 class PixelOutputs(NamedTuple):
@@ -316,7 +316,8 @@ def guided_nats(
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     """Return the output layer for a configuration."""
-    return OUTPUTS[config.likelihood](config, units, initial)
+    kind = MixtureOutput if config.has_density else SoftmaxOutput
+    return kind(config, units, initial)
 
 
 def _spread(likelihood: PixelMixture) -> tf.Tensor:

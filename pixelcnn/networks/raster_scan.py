@@ -26,13 +26,13 @@ class Scan(NamedTuple):
     Attributes:
       network: the PixelCNN.
       width: width of the images in pixels.
-      condition: vector [batch, channels], map [batch, height, width, channels], including
-        coordinates if the network reads them.
+      condition: the encoded vector [batch, channels] and map [batch, height, width, channels], each
+        or both None; the map includes coordinates if the network reads them.
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
       dtype: type of a pixel's values.
       prediction: float32 [batch, height, width, channels] to add to the linear prediction.
-      mode: the precision of the linear prediction.
+      mode: the precision of the first convolutions and of the linear prediction.
       differentiable: whether to bound the number of loop iterations, which XLA needs for gradients.
         The bound makes an accelerator wait for the host before every step.
     """

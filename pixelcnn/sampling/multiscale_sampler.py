@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from foundation.errors import UserError
-from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.sampling.pixelcnn_sampler import sample
+from pixelcnn.sampling.pixelcnn_sampler import pixel_words, sample
 
 
 class SamplingInputs(NamedTuple):
@@ -146,12 +145,8 @@ def sample_hidden(
 def multiscale_words(
     model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel, uint32 [rows, size^2, noise words].
-
-    `seed` is an integer in [0, 2^64) or a key uint32 [2]; `rows`, int32 [rows], are the indices of
-    the images in the seed's sequence of images.
-    """
-    return noise.words(seed, rows, 0, size**2, model.noise_words)
+    """Return `pixel_words` of images of a side, uint32 [rows, size^2, noise words]."""
+    return pixel_words(model, seed, rows, size**2)
 
 
 def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:

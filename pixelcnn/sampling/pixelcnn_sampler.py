@@ -4,7 +4,7 @@ It draws pixel (y, x) from the random words [batch, y, x], like all samplers in
 `autoregressive.samplers`. Therefore they draw the same images, independently of the batch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -40,14 +40,22 @@ class Prefix(NamedTuple):
 def image_words(
     network: PixelCNN, seed: int | tf.Tensor, rows: tf.Tensor, height: int, width: int
 ) -> tf.Tensor:
-    """Return the random words of every pixel, uint32 [rows, height, width, noise words].
+    """Return `pixel_words` of images of a shape, uint32 [rows, height, width, noise words]."""
+    words = pixel_words(network, seed, rows, height * width)
+    return tf.reshape(words, [-1, height, width, network.noise_words])
 
-    `seed` is an integer in [0, 2^64) or a key uint32 [2]; `rows`, int32 [rows], are the indices of
-    the images in the seed's sequence of images.
+
+def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Return the random words of every pixel of every image, uint32 [rows, pixels, noise words].
+
+    Args:
+      network: a PixelCNN, or all networks of a multiscale model.
+      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
+      rows: int32 [rows], the index of each image under the seed; the same index gives the same
+        image in any batch.
+      pixels: number of pixels of an image.
     """
-    count = network.output.noise_words
-    words = noise.words(seed, rows, 0, height * width, count)
-    return tf.reshape(words, [-1, height, width, count])
+    return noise.words(seed, rows, 0, pixels, network.noise_words)
 
 
 def sample(

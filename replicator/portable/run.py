@@ -127,7 +127,7 @@ def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, 
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest, and the one named in best.json."""
+    """A folder of checkpoints (step_00001000.npz, ...): the newest, and the one in best.json."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)

@@ -92,7 +92,7 @@ class TrainingRun:
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with the resumed run's (see `RunDirectory.claim`)."""
+        """Write config.json, after a check that a resumed run's is the same (`claim`)."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:

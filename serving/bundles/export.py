@@ -70,7 +70,7 @@ def export(given: ExportArguments) -> list[str]:
 def _of_user(given: ExportArguments) -> list[str]:
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model: Any = stored_models.load(given.run, given.trust)
+    model: Any = stored_models.load_saved(given.run, given.trust)
     options: dict[str, Any] = {
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,

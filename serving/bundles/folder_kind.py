@@ -50,6 +50,10 @@ def _first(path: Path, names: tuple[str, ...]) -> str:
 
 def _of_version(path: Path) -> str:
     """Return the program of a version inside the folder NAME, or ""."""
-    versions = sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())
-    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions)
+    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions_of(path))
     return next((f"{version}/{program}" for version, program in found if program), "")
+
+
+def versions_of(path: Path) -> list[Path]:
+    """Return the folders NAME/VERSION of a folder NAME, in the order of their names."""
+    return sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())

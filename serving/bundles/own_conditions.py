@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs, is_at_rate
-from autoregressive.given import NamedConditions
+from autoregressive.named_conditions import NamedConditions
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
 from serving.bundles.functions import Tensors

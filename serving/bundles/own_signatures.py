@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import NamedConditions
-from autoregressive.given import first_state as state_before
 from autoregressive.model import Autoregressive
+from autoregressive.named_conditions import NamedConditions
+from autoregressive.named_conditions import first_state as state_before
 from autoregressive.samplers import cached_chunk
 from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of

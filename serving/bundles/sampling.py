@@ -56,12 +56,8 @@ class Sampling:
         seed: int,
         condition: Any = None,
         *,
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
         return_log_prob: bool = False,
+        **options: Any,
     ) -> Any:
         """Return `num` arrays [num, *length] of a user's model, as its own `sample` does.
 
@@ -73,23 +69,18 @@ class Sampling:
           seed: seed of the noise, an integer in [0, 2^64).
           condition: an array [num, ...] for the model's only condition, arrays by name for several
             conditions, or None for a model without conditions.
-          temperature: temperature of the distribution, one number or [num].
-          top_k: number of most probable tokens to draw among; 0: all.
-          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
-          prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
-            rows; None: nothing.
-          stop: the element that ends a row, or None.
-          return_log_prob: whether to return the log probabilities as well.
+          return_log_prob: whether to return the log-probabilities as well.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
+            `autoregressive.choices.DrawOptions` describes.
 
         Raises:
           UserError: the model cannot sample this, or is not a user's model.
         """
         self._check_own()
-        prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         with self._own_errors():
             order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
             given = (num, length, seed, self._conditions(condition))
-            request = Request.checked(order, *given, temperature=temperature, **prompt)
+            request = Request.checked(order, *given, **options)
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED
         parts, nats = [], []

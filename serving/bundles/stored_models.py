@@ -19,7 +19,7 @@ MOST_SPEC_BYTES = 2**24
 TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
 
 
-def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
+def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
     """Load a model that `onepass.save` wrote.
 
     Args:
@@ -32,9 +32,9 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
     from distill import model_store
 
     if trust:
-        return model_store.load(folder)
+        return model_store.load_stored(folder)
     with scanned_copy(folder, TRUST) as copy:
-        return model_store.load(copy)
+        return model_store.load_stored(copy)
 
 
 @contextlib.contextmanager

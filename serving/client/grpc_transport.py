@@ -260,7 +260,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
 
 
 def _tls_problem(details: str) -> str:
-    """Return why TLS with a listening server failed; "" for any other failure."""
+    """Return the end of a sentence that says why the TLS handshake failed; "" if it did not."""
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "has an untrusted certificate."
     if "handshake failed" in details:

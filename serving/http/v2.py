@@ -60,7 +60,7 @@ class InputParameters(Struct):
 
 
 class InputTensor(Struct):
-    """An input, with its elements or with the number of its bytes after the JSON."""
+    """An input tensor: its elements are in `data`, or follow the JSON as binary data."""
 
     name: str
     shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]

@@ -233,8 +233,7 @@ def test_a_sample_continues_a_prefix_of_itself(name):
             np.testing.assert_allclose(expected[row, : len(known)], known, atol=0.01)
 
 
-# A network in float64 is not stored with a mixture, which is computed in float32.
-@pytest.mark.parametrize("name", [name for name in CASES if name != "mixture"])
+@pytest.mark.parametrize("name", CASES)
 def test_a_stored_model_draws_and_judges_the_same(name, tmp_path):
     case, expected = CASES[name], drawn(name)
     loaded = load(save(made(case.model), tmp_path / "stored"))

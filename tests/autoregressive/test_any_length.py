@@ -6,6 +6,7 @@ import one_length_networks as networks
 import pytest
 import tensorflow as tf
 from one_length_networks import LENGTH, LEVELS, LIMITED, PADDED, REBUILT
+from runs import eagerly
 
 import onepass
 from autoregressive.any_length import any_length
@@ -132,7 +133,8 @@ def test_a_model_of_one_length_is_sampled_trained_stored_and_exported(name, tmp_
         np.testing.assert_array_equal(rows, naive)
     before = [x.numpy() for x in network.trainable_variables]
     data = (drawn[6], *rest(6)) if rest(6) else drawn[6]
-    onepass.fit(model, data, steps=2, log=lambda line: None)
+    with eagerly():
+        onepass.fit(model, data, steps=2, log=lambda line: None)
     for variable, value in zip(network.trainable_variables, before, strict=True):
         assert np.any(variable.numpy() != value), variable.path
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))

@@ -89,6 +89,7 @@ def test_rows_without_elements_are_named(model):
 
 
 @pytest.mark.parametrize("rows", [RAGGED, tf.ragged.constant(RAGGED)])
+@pytest.mark.usefixtures("eager")
 def test_rows_of_different_lengths_have_no_array_of_conditionals(model, rows):
     assert refusal(lambda: model.conditionals(rows)).startswith("`elements` must be an array of")
     assert model.log_prob(rows).shape == (2, 2)
@@ -147,3 +148,15 @@ def test_a_temperature_is_refused_where_there_is_none(without_quantile, tmp_path
     np.testing.assert_array_equal(bundle.sample(1, 4, 0), model.sample(1, 4, 0))
     refused = refusal(lambda: bundle.sample(1, 4, 0, temperature=0.5), ServingError)
     assert refused.startswith("`temperature` must be ")
+
+
+def test_a_class_may_declare_its_inputs_by_one_spec():
+    class Declared(tf.Module):
+        inputs = tf.TensorSpec([None, None, 2])
+
+        def __call__(self, x):
+            return tf.concat([0.5 * x, 0.0 * x], -1)
+
+    model = Autoregressive(Declared(), Gaussian(256))
+    assert model.layout.channels == 2
+    assert model.sample(num=1, length=3, seed=1).shape == (1, 3, 2)

@@ -72,6 +72,7 @@ def test_tokens_of_channels_are_chosen_by_top_k_and_a_temperature_per_row():
     np.testing.assert_array_equal(best[1, ..., -1], drawn[1])
 
 
+@pytest.mark.usefixtures("eager")
 def test_rows_of_different_lengths_are_trained_on(model):
     x = elements_of(model, 6, 30)
     lengths = [30, 3, 0, 17, 30, 1]
@@ -94,6 +95,7 @@ def test_channels_have_noise_of_their_own_and_log_probabilities_after_a_prefix()
     np.testing.assert_allclose(nats, model.log_prob(drawn), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("eager")
 def test_training_lowers_the_loss():
     model = MODELS["codes"]()
     x = np.tile(np.arange(12)[:, None] % CODES, [1, 3])[None]

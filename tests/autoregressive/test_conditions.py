@@ -239,6 +239,7 @@ def test_evaluate_takes_the_rows_of_every_condition():
 
 
 @pytest.mark.parametrize("source", ["pair", "dict", "function"])
+@pytest.mark.usefixtures("eager")
 def test_fit_reads_conditions_by_name(source):
     kinds = ("mel", "speaker")
     model = Autoregressive(conditioned(*kinds), Categorical(LEVELS), codec=Integers(LEVELS))

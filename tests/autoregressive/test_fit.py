@@ -25,7 +25,7 @@ from replicator.training.loop import DivergedError
 
 @pytest.fixture(scope="module")
 def in_memory():
-    return fit_models.in_memory()
+    return trained()[0]
 
 
 def test_training_lowers_the_loss():
@@ -75,6 +75,7 @@ def test_nothing_is_written_in_memory(in_memory, tmp_path, monkeypatch):
 FED = "The network reads elements as numbers -1 to 1, shifted by one; before the first it reads 0."
 
 
+@pytest.mark.usefixtures("eager")
 def test_evaluations_are_metrics_and_events(tmp_path):
     trained(workdir=tmp_path, evaluate=WAVES, evaluate_every=3)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -98,12 +99,14 @@ def test_more_steps_go_on_from_the_last_of_a_run_that_version_0_2_began(in_memor
     np.testing.assert_array_equal(weights, in_memory)
 
 
+@pytest.mark.usefixtures("eager")
 def test_another_run_is_not_written_over(tmp_path):
     trained(steps=1, workdir=tmp_path)
     with pytest.raises(UserError, match="another configuration"):
         trained(steps=1, workdir=tmp_path, batch_size=3)
 
 
+@pytest.mark.usefixtures("eager")
 def test_iterables_datasets_and_functions_give_the_same_weights():
     parts = [WAVES[:4], WAVES[4:8], WAVES[8:]]
     expected = trained(batches=parts)[0]
@@ -117,6 +120,7 @@ def test_an_iterable_that_ends_is_named():
         trained(batches=iter([WAVES, WAVES]))
 
 
+@pytest.mark.usefixtures("eager")
 def test_own_loss_schedule_and_score():
     seen = []
 
@@ -257,6 +261,7 @@ def test_a_loss_that_is_no_mean_over_rows_is_refused_for_microbatches(loss):
         trained(loss=loss, **HALVES)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_loss_that_draws_its_own_numbers_may_be_shared():
     def noisy(model, batch):
         noise = tf.random.normal([], seed=1) * tf.reduce_sum(model.network.kernel)
@@ -301,6 +306,7 @@ def test_the_log_says_what_the_network_is_fed():
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, keras.optimizers.Adam])
+@pytest.mark.usefixtures("eager")
 def test_weights_in_float64_are_trained_and_in_float16_refused_in_one_line(optimizer):
     for floats in ("float64", "float16"):  # as under keras.config.set_floatx
         inputs = keras.Input([None, 1], dtype=floats)

@@ -7,13 +7,14 @@ import math
 import keras
 import numpy as np
 import pytest
-from fit_models import WAVES, drawn, in_memory, trained
+from fit_models import WAVES, drawn, trained
 from PIL import Image
 
 from autoregressive.training.callbacks import KerasCallbacks
 from foundation.errors import UserError
 from foundation.loss_plot import loss_curves, loss_figure
 
+pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps
 HELD_OUT = WAVES[::-1] * np.float32(0.5)
 SCORES = {
     2: 5.0,
@@ -157,7 +158,7 @@ def test_a_callback_sees_the_numbers_of_the_log(tmp_path):
     assert sorted(losses) == [4, 6]
     for (step, score), logs in zip(outcome.scores, epochs.values(), strict=True):
         assert logs == {**updates[step][1], "val_loss": score}
-    np.testing.assert_array_equal(weights, in_memory())
+    np.testing.assert_array_equal(weights, trained()[0])
 
 
 def test_without_validation_an_epoch_ends_with_the_loss():
@@ -201,7 +202,7 @@ def test_a_callback_ends_it_after_its_update_which_is_scored_and_resumed(tmp_pat
     assert [step for step, _ in outcome.scores] == [3]
     weights, outcome = trained(**options)
     assert outcome.step == 6
-    np.testing.assert_array_equal(weights, in_memory())
+    np.testing.assert_array_equal(weights, trained()[0])
 
 
 def test_tensorboard_of_keras_writes_figures(tmp_path):

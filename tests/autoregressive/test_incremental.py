@@ -6,11 +6,7 @@ import pytest
 import refused_networks
 import tensorflow as tf
 
-from autoregressive.incremental import (
-    NotCausalError,
-    UnsupportedNetworkError,
-    incremental,
-)
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function
 
 TIME, BATCH = 23, 2

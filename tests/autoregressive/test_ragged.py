@@ -66,6 +66,7 @@ def test_lengths_within_a_function_of_tensorflow():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_condition_is_padded_with_its_elements():
     inputs, given = keras.Input([None, 1]), keras.Input([None, 2])
     joined = layers.Concatenate()([inputs, given])
@@ -153,16 +154,19 @@ def test_the_loss_is_that_of_the_rows_one_by_one_weighted_by_their_lengths():
         np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_rows_of_one_length_are_an_array():
     np.testing.assert_array_equal(trained(batches=list(WAVES))[0], trained()[0])
 
 
+@pytest.mark.usefixtures("eager")
 def test_padding_changes_nothing():
     expected, _ = trained(batches=ROWS)
     given = {"elements": masked(np.nan), "lengths": LENGTHS}
     np.testing.assert_allclose(trained(batches=given)[0], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 def test_microbatches_give_the_weights_of_one_batch():
     halves = dataclasses.replace(ADAM, accumulate=2)
     expected, _ = trained(batches=ROWS)
@@ -170,6 +174,7 @@ def test_microbatches_give_the_weights_of_one_batch():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_an_evaluation_counts_every_element_once():
     model = untrained()
     nats = np.asarray(model.log_prob(ROWS), np.float64)

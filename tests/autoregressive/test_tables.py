@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from runs import eagerly
 
 import onepass
 from autoregressive.causality import check_causal
@@ -57,6 +58,11 @@ def tokens_of(length):
     return np.random.default_rng(0).integers(0, LEVELS, [2, length]).astype(np.int32)
 
 
+def fitted(model, tokens):
+    with eagerly():
+        onepass.fit(model, tokens, steps=1, log=lambda line: None)
+
+
 CALLS = {
     "sample": lambda model, n: model.sample(2, n, 0),
     "fixed-point": lambda model, n: model.sample(2, n, 0, method="fixed-point"),
@@ -66,7 +72,7 @@ CALLS = {
         tf.constant(tokens_of(n))
     ),
     "conditionals": lambda model, n: model.conditionals(tokens_of(n)),
-    "fit": lambda model, n: onepass.fit(model, tokens_of(n), steps=1, log=lambda line: None),
+    "fit": lambda model, n: fitted(model, tokens_of(n)),
     "evaluate": lambda model, n: onepass.evaluate(model, tokens_of(n)),
     "compress": lambda model, n: onepass.compress(model, tokens_of(n)),
 }

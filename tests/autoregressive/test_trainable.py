@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from runs import eagerly
 
 import onepass
 from autoregressive.fit import ADAM, fit
@@ -88,7 +89,8 @@ def moved(parts, model, **options):
     """Return whether the embedding and the head moved, and the lines of the log."""
     before = [parts.embedding.get_weights(), parts.head.get_weights()]
     lines = []
-    fit(model, TOKENS, steps=2, log=lines.append, **options)
+    with eagerly():
+        fit(model, TOKENS, steps=2, log=lines.append, **options)
     after = [parts.embedding.get_weights(), parts.head.get_weights()]
     changed = [
         any((x != y).any() for x, y in zip(*pair, strict=True))

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 import onepass
 from distill.flow_student import FlowStudent
-from distill.model_store import load, save
+from distill.model_store import load_stored as load
+from distill.model_store import save
 from foundation.errors import UserError
 from likelihoods import Linear, Reals
 

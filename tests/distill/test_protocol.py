@@ -1,8 +1,13 @@
-"""Every student in time order samples, streams, has a density and drafts; and its laws."""
+"""Every student samples, streams, has a density, and drafts or says why not; and its laws."""
+
+import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_densities import model_of
+from image_networks import QuickInitial, perturbed
 from students import MEL, student_of
 
 from autoregressive.model import Autoregressive
@@ -10,7 +15,11 @@ from distill import model as models
 from distill.any_teacher import flow_student
 from distill.presets import DistillConfig
 from distill.protocol import Student
-from likelihoods import Gaussian, LogisticMixture
+from foundation.errors import UserError
+from likelihoods import Gaussian, LogisticMixture, noise
+from pixelcnn.density import ImageDensity
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.sampling.generation import ImageSampler
 from wavenet.presets import DataConfig
 
 TIME = 50
@@ -47,18 +56,18 @@ def test_parts_of_a_stream_are_the_sample(channels):
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=2.1 / 255)
 
 
-def volume(draw, noise):
+def volume(draw, z):
     """Return -log|det dx/dz| of one sequence by its Jacobian, which is triangular."""
     with tf.GradientTape(persistent=True) as tape:
-        tape.watch(noise)
-        output = draw(noise).output
-    jacobian = tape.jacobian(output, noise, experimental_use_pfor=False)[0, :, 0]
+        tape.watch(z)
+        output = draw(z).output
+    jacobian = tape.jacobian(output, z, experimental_use_pfor=False)[0, :, 0]
     assert np.all(np.triu(jacobian, 1) == 0.0)
     return -np.log(np.diag(jacobian))
 
 
-def standard(noise, kind):
-    z = np.float64(noise)
+def standard(z, kind):
+    z = np.float64(z)
     if kind == "logistic":
         return -z - 2 * np.logaddexp(0, -z)
     return -0.5 * (z**2 + np.log(2 * np.pi))
@@ -67,8 +76,8 @@ def standard(noise, kind):
 @pytest.mark.parametrize("distribution", [Gaussian(levels=256), LogisticMixture(256, 2)])
 def test_the_density_is_that_of_the_noise_over_the_volume(distribution):
     student = of_any_teacher(distribution)
-    noise = student.noise(3, tf.range(1), 12)
-    expected = standard(noise[0], student.noise_kind) + volume(student.draw, noise)
+    z = student.noise(3, tf.range(1), 12)
+    expected = standard(z[0], student.noise_kind) + volume(student.draw, z)
     np.testing.assert_allclose(student.log_density(1, 12, 3)[0], expected, rtol=1e-3, atol=1e-3)
 
 
@@ -77,19 +86,83 @@ def test_the_density_of_sound_is_that_of_the_noise_over_the_volume(kind):
     student = of_sound(kind)
     frames = np.full([1, 7], 0.5, np.float32)
     given, _ = student.network.condition(tf.constant(frames[np.newaxis]), None, 20)
-    noise = student.network.noise(3, [0], 0, 20)
+    drawn = student.network.noise(3, [0], 0, 20)
     kind = student.network.noise_kind
-    expected = standard(noise[0], kind) + volume(lambda z: student.network.draw(z, given), noise)
+    expected = standard(drawn[0], kind) + volume(lambda z: student.network.draw(z, given), drawn)
     found = student.log_density(1, 20, 3, frames)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3, atol=1e-3)
     made = student.sample(1, 20, 3, frames, backend="tensorflow")
-    drawn = student.network.draw(noise, given).output
+    drawn = student.network.draw(drawn, given).output
     np.testing.assert_allclose(made, np.clip(drawn, -1, 1), atol=1e-5)
     parts = student.stream(frames, seed=3, num_samples=20, backend="tensorflow")
     np.testing.assert_allclose(np.concatenate(list(parts), 1), made, atol=1e-5)
 
 
-def test_both_are_students():
-    for student in (of_any_teacher(Gaussian(levels=256)), of_sound("plain")):
-        assert isinstance(student, Student)
+@functools.cache
+def of_images(flows):
+    """A tiny multiscale model, as both kinds of distillation of images make them."""
+    teacher = model_of("multiscale A, colour")
+    if not flows:
+        return teacher
+    network = dataclasses.replace(teacher.config.network, base_flows=(1, 1))
+    config = dataclasses.replace(teacher.config, network=network)
+    density = perturbed(ImageDensity(config, QuickInitial(0)), 0.1)
+    return dataclasses.replace(
+        teacher, density=density, config=config, sampler=ImageSampler(density)
+    )
+
+
+@pytest.mark.parametrize("flows", [False, True])
+def test_images_stream_one_after_another(flows):
+    student = of_images(flows)
+    whole = student.sample(2, None, 5, "cat", temperature=0.8)
+    parts = list(student.stream(None, 5, "cat", num=2, temperature=0.8))
+    assert [part.shape for part in parts] == 2 * [(1, 8, 8, 3)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_the_density_of_drawn_images_is_their_probability():
+    student, rows = of_images(False), ["cat", "eel"]
+    drawn = student.sample(2, None, 5, rows)
+    found = student.log_density(2, None, 5, rows)
+    np.testing.assert_allclose(found, student.log_prob(drawn, rows), rtol=1e-6)
+
+
+def test_the_density_of_a_flow_is_that_of_the_noise_over_the_volume():
+    flow = of_images(True).multiscale.base
+    words = noise.words(3, [0], 0, 4, flow.noise_words)
+    words, given = tf.reshape(words, [1, 2, 2, -1]), Condition(tf.ones([1, 3]), None)
+    z = noise.logistic_from_bits(words)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        output = tf.reshape(flow(z, given).output, [-1])
+    jacobian = np.float64(tf.reshape(tape.jacobian(output, z), [len(output), -1]))
+    expected = standard(z, "logistic").sum() - np.linalg.slogdet(jacobian)[1]
+    expected += len(output) * np.log(2 / 255)  # of a level's width
+    np.testing.assert_allclose(flow.drawn_nats(words, given)[0], expected, rtol=1e-4)
+
+
+def test_the_density_of_images_of_a_flow_does_not_depend_on_their_number():
+    student = of_images(True)
+    both = student.log_density(2, None, 5, "cat")
+    assert np.all(np.isfinite(both))
+    np.testing.assert_allclose(student.log_density(1, None, 5, "cat"), both[:1], rtol=1e-5)
+
+
+EVERY = {
+    "any": lambda: of_any_teacher(Gaussian(levels=256)),
+    "sound": lambda: of_sound("plain"),
+    "images": lambda: of_images(False),
+    "images of a flow": lambda: of_images(True),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_all_are_students_and_refuse_in_one_line_what_they_do_not_do(name):
+    student = EVERY[name]()
+    assert isinstance(student, Student)
     assert not isinstance(MEL, Student)
+    assert student.drafts != name.startswith("images")
+    if not student.drafts:
+        with pytest.raises(UserError, match=r"^`draft` must [^\n]*$"):
+            student.as_draft(student)

@@ -6,14 +6,7 @@ import tensorflow as tf
 from students import FRAMES, HOP, student_of
 
 from distill.cpu import recursion
-from distill.residual import (
-    LEVEL,
-    Prediction,
-    pulse_train,
-    running_phase,
-    synthesise,
-    upsampled,
-)
+from distill.residual import LEVEL, Prediction, pulse_train, running_phase, synthesise, upsampled
 
 ORDER, ROW, ROWS, BATCH = 5, 4, 7, 2  # rows shorter than the order, too
 TIME = ROW * ROWS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from carried import assert_equal, joined, run_alone
-from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
+from runs import NEVER, TINY, assert_same, eagerly, looped, newest, recordings, unevaluated
 
 from distill import evaluation, training
 from distill import model as models
@@ -75,11 +75,9 @@ def quick():
 @pytest.fixture(scope="module")
 def teacher_run(data, tmp_path_factory):
     run = tmp_path_factory.mktemp("teacher") / "run"
-    train(
-        teacher_training.SpeechRecipe("tiny", looped(TEACHER, num_steps=2), data),
-        run,
-        lambda line: None,
-    )
+    with eagerly():
+        recipe = teacher_training.SpeechRecipe("tiny", looped(TEACHER, num_steps=2), data)
+        train(recipe, run, lambda line: None)
     return run
 
 

@@ -27,13 +27,7 @@ EVERY = dict(kl=1.0, squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "likelihood"),
-    [
-        ("speakers", "logistic"),
-        pytest.param("plain", "gaussian", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "likelihood"), [("speakers", "logistic"), ("plain", "gaussian")])
 def test_every_term_of_a_sound_student_is_that_of_the_whole_batch(kind, likelihood):
     loss = objective_of(kind, likelihood, LossConfig(**EVERY, draws=2))
     student = loss.student
@@ -77,13 +71,7 @@ TARGETS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("term", "dropout"),
-    [
-        ("kl", 0.0),
-        pytest.param("means", 0.0, marks=pytest.mark.slow),
-        pytest.param("means", 0.5, marks=pytest.mark.slow),
-        pytest.param("likelihood", 0.0, marks=pytest.mark.slow),
-        pytest.param("forward", 0.0, marks=pytest.mark.slow),
-    ],
+    [("kl", 0.0), ("means", 0.0), ("means", 0.5), ("likelihood", 0.0), ("forward", 0.0)],
 )
 def test_every_term_of_a_flow_over_images_is_that_of_the_whole_batch(term, dropout):
     student = density_of((1, 1), dropout)

@@ -22,7 +22,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
 from wavenet.samplers.speculative import SpeculativeSampler
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 
@@ -182,7 +182,7 @@ def test_xla_makes_the_same_sound(pair):
 def test_coupled_sound_is_that_of_the_other_samplers(pair):
     frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
     for heat in (1.0, 0.7):
-        request = Request(90, 4, (0, 1), frames, temperature=heat)
+        request = Request(50, 4, (0, 1), frames, temperature=heat)
         drawn = list(uncompiled(*pair, 20, "coupling").stream(request, PassCount()))
         np.testing.assert_array_equal(np.concatenate(drawn, 1), generate(pair[1], request))
 

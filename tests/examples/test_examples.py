@@ -71,10 +71,7 @@ def test_two_replicas_end_where_one_device_does(run_under, example, step):
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("parts", "whole", "step"),
-    [
-        ("own_parts", "own_step", 6),
-        pytest.param("sn_gan", "straight", 2, marks=pytest.mark.slow),
-    ],
+    [("own_parts", "own_step", 6), pytest.param("sn_gan", "straight", 2, marks=pytest.mark.slow)],
 )
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(run_under, parts, whole, step):
     out, _ = run_under("single", parts, whole)

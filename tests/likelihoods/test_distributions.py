@@ -339,10 +339,9 @@ def test_a_large_vocabulary_draws_its_last_token():
     distribution = Categorical(levels)
     drawn = distribution.sample(logits, tf.constant([[0.5], [0.999]]))
     assert drawn.numpy().tolist() == [levels - 1, 3]
-    even = distribution.sample(
-        tf.zeros([1000, levels]), distribution.noise(1, tf.range(1000), 0, 1)[:, 0]
-    )
-    assert abs(float(tf.reduce_mean(tf.cast(even, tf.float64))) / levels - 0.5) < 0.05
+    noise = distribution.noise(1, tf.range(200), 0, 1)[:, 0]
+    even = distribution.sample(tf.zeros([200, levels]), noise)
+    np.testing.assert_allclose(even / levels, noise[:, 0], atol=0.02)  # sums of float32
 
 
 def test_bernoulli_is_a_sigmoid():

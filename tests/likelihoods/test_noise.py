@@ -120,11 +120,7 @@ def test_uniform_never_reaches_its_ends():
 
 @pytest.mark.parametrize(
     ("draw", "distribution"),
-    [
-        (noise.uniform, stats.uniform),
-        (noise.logistic, stats.logistic),
-        (noise.normal, stats.norm),
-    ],
+    [(noise.uniform, stats.uniform), (noise.logistic, stats.logistic), (noise.normal, stats.norm)],
 )
 def test_numbers_follow_their_distribution(draw, distribution):
     numbers = draw(2024, [0, 1], 0, 100_000).numpy().astype(float).reshape(-1, 2)

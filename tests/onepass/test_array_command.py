@@ -1,6 +1,8 @@
 """`onepass sample`, `evaluate` and `export` of a model that `onepass.save` wrote."""
 
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import own_models
@@ -13,8 +15,20 @@ from scipy import stats
 import onepass
 from foundation.errors import UserError
 from onepass.command import main
+from onepass.models import load
 
 BITS = 1 / np.log(2.0)
+
+
+@functools.cache
+def loaded(place):
+    return load(place)
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch):
+    """Models are loaded once, so that their programs are compiled once."""
+    monkeypatch.setattr("onepass.models.load", lambda place, trust=False: loaded(Path(place)))
 
 
 def said(capsys, *words):
@@ -33,7 +47,7 @@ def test_sound_is_written_as_wav(tmp_path, capsys):
     )
     sound, rate_hz = soundfile.read(tmp_path / "sample_0_1.wav")
     assert rate_hz == RATE_HZ
-    expected = onepass.load(saved_folder("sound")).sample(2, LONGEST, 0)[1]
+    expected = loaded(saved_folder("sound")).sample(2, LONGEST, 0)[1]
     np.testing.assert_allclose(sound, expected, atol=2.0 / 32768)
 
 
@@ -43,7 +57,7 @@ def test_grey_images_are_written_with_their_levels(name, mode, tmp_path, capsys)
     with Image.open(tmp_path / "sample_3_0.png") as image:
         assert image.mode == mode
         levels = np.asarray(image)
-    np.testing.assert_array_equal(levels, model(name).sample(1, SHAPE, 3)[0, ..., 0])
+    np.testing.assert_array_equal(levels, loaded(saved_folder(name)).sample(1, SHAPE, 3)[0, ..., 0])
 
 
 def test_other_arrays_are_written_as_npy(tmp_path, capsys):
@@ -59,7 +73,8 @@ def test_other_arrays_are_written_as_npy(tmp_path, capsys):
         tmp_path / "condition.npy",
     )
     drawn = np.load(tmp_path / "sample_0.npy")
-    np.testing.assert_allclose(drawn, model("conditioned").sample(2, LONGEST, 0, given), atol=1e-6)
+    expected = loaded(saved_folder("conditioned")).sample(2, LONGEST, 0, given)
+    np.testing.assert_allclose(drawn, expected, atol=1e-6)
     assert "already exists" in refusal(capsys, "sample", saved_folder("own"), *words)
 
 

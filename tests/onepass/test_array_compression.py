@@ -9,7 +9,6 @@ import own_models
 import pytest
 import tensorflow as tf
 from fine_models import LEVELS, Steps, mixed, outputs, softmax
-from marks import some_slow
 from own_models import model
 
 import onepass
@@ -53,7 +52,7 @@ def fine(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some_slow(FINE, ("cumulative",)))
+@pytest.mark.parametrize("name", FINE)
 def test_many_levels_take_little_more_than_the_models_own_bits(name):
     made, elements = fine(name)
     data = onepass.compress(made, elements)

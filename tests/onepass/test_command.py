@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 import tyro
-from runs import NEVER, TINY, looped, newest, options, recordings
+from runs import NEVER, TINY, eagerly, looped, newest, options, recordings, unevaluated
 
 import distill.presets
 import onepass
@@ -61,8 +61,7 @@ def arguments(data, workdir, **loop):
 def trained(data, tmp_path_factory):
     """A run of two steps; tests that change it take a `copy`."""
     run = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
+    with unevaluated(), eagerly():
         assert onepass.main(arguments(data, run)) == 0
     return run
 
@@ -302,6 +301,7 @@ def test_only_training_recordings_are_not_enough(mistake, data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("eager")
 def test_odd_files_among_good_ones_are_used_or_counted(data, tmp_path, capsys):
     folder = shutil.copytree(data, tmp_path / "mixed")
     sound, rate_hz = soundfile.read(next(folder.glob("train/*")))
@@ -402,6 +402,7 @@ def test_a_finished_run_says_so(data, copy, capsys):
     assert newest(copy).keys() == before.keys() and newest(copy)["step"] == 2
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, copy, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -418,6 +419,7 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
     assert "config.json: No space left on device" in line
 
 
+@pytest.mark.usefixtures("eager")
 def test_training_that_diverges_ends_in_one_line(mistake, data, tmp_path):
     wild = ["--optimizer.learning-rate", "1e30", "--optimizer.warmup-steps", "0"]
     line = mistake(*arguments(data, tmp_path / "run", num_steps=9), *wild)

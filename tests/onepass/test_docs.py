@@ -62,7 +62,7 @@ def understood(monkeypatch):
 def of_any_kind(words, understood, monkeypatch):
     """True if a model of sound, of images or of a user's would understand the words."""
     for makes in ("sound", "images", "arrays"):
-        monkeypatch.setattr(command, "_model_kind", lambda word, makes=makes: makes)
+        monkeypatch.setattr("onepass.models.makes_of", lambda word, makes=makes: makes)
         if understood(words):
             return True
     return False

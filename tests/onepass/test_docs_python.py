@@ -36,7 +36,7 @@ import numpy as np
 waveforms = np.zeros([8, 100], "float32")
 texts = np.tile(np.arange(64, dtype=np.int32), [8, 1])
 held_out = texts[:2] + 1
-""",
+"""
 }
 # What is compiled (test_docs.py) and not run here, and why.
 ONLY_COMPILED = {

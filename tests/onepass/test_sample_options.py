@@ -59,7 +59,7 @@ def with_toy(request, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(command, "_model_here", lambda makes, given: Model())
     monkeypatch.setattr(remote_model, "RemoteModel", Model)
-    monkeypatch.setattr(onepass.command, "_model_kind", lambda word: makes)
+    monkeypatch.setattr("onepass.models.makes_of", lambda word: makes)
     place = URL if makes.startswith("served") else "here"
     return ["sample", place, "--out", str(tmp_path / "out"), *NEEDED.get(makes, ())], seen
 

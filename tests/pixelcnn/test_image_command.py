@@ -244,11 +244,7 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
             "--caption cat",
             "`--caption` is for a model of another kind; this one has class.",
         ),
-        (
-            "pixelcnn",
-            "--video NO",
-            "`--video` is for a model of another kind; this one has class.",
-        ),
+        ("pixelcnn", "--video NO", "`--video` is for a model of another kind; this one has class."),
         ("multiscale", "--size 12", "The model draws 4, 8 pixels a side, not 12."),
         ("multiscale", "--start NO", "NO: no such file."),
         ("multiscale", "--start TEXT", "TEXT is not an image that can be read."),

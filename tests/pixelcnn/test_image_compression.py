@@ -38,8 +38,7 @@ def all_off(outputs, relative, draws):
 
 
 @pytest.mark.parametrize(
-    "architecture",
-    some_slow(ARCHITECTURES, ("PixelCNN, softmax", "multiscale B, captions")),
+    "architecture", some_slow(ARCHITECTURES, ("PixelCNN, softmax", "multiscale B, captions"))
 )
 def test_images_come_back_exactly_although_outputs_are_off_by_a_hundred_thousandth(
     architecture, monkeypatch
@@ -165,7 +164,10 @@ def test_what_cannot_be_compressed_is_refused():
 
 @pytest.mark.parametrize(
     "architecture",
-    some_slow(["PixelCNN", "PixelCNN, maps", "multiscale B, captions"], ("PixelCNN, maps",)),
+    some_slow(
+        ["PixelCNN", "PixelCNN, maps", "multiscale B, captions"],
+        ("PixelCNN, maps", "multiscale B, captions"),
+    ),
 )
 def test_a_file_with_wrong_fields_is_refused(architecture):
     model = model_of(architecture)

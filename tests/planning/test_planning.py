@@ -20,12 +20,7 @@ from planning.pipeline.building_blocks import BLOCKS, schedule
 from planning.pipeline.simulation import simulate as pipeline_simulate
 from planning.pipeline.steps import Stages
 from planning.plan import Planner, cheapest
-from planning.process_use import (
-    needed_bytes,
-    paired_seconds,
-    this_machine,
-    timed,
-)
+from planning.process_use import needed_bytes, paired_seconds, this_machine, timed
 from planning.programs import ModelPrograms
 from planning.report import lines, to_json, write_plot, write_trace
 from planning.trainable import Trainable

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import strategy_runs
 import tensorflow as tf
-from marks import some_slow
 from processes import TensorflowProcess
 from runs import newest
 from strategy_runs import CONFIGS, ROWS, STEPS
@@ -196,7 +195,7 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some_slow(["wavenet", *IMAGE_TRAINERS], IMAGE_TRAINERS))
+@pytest.mark.parametrize("name", ["wavenet", *IMAGE_TRAINERS])
 def test_a_batch_in_parts_or_rematerialised_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()
     losses, averaged = [], []

@@ -82,7 +82,7 @@ def test_sound_is_spoken_over_http():
 
 def test_what_a_bundle_cannot_draw_is_named():
     with pytest.raises(InvalidInput, match=r"`length` must be \(4, 4, 1\), as exported"):
-        bundle("picture").sample(1, (5, 4, 1), 0)
+        bundle("tiles").sample(1, (5, 4, 1), 0)
     with pytest.raises(InvalidInput, match="`elements` must be between -1"):
         bundle("own").log_prob(np.full([1, 5], 3.0))
     with pytest.raises(InvalidInput, match="`condition` must have 2 rows, got 1"):
@@ -259,9 +259,7 @@ QUICK = ("stacked_cells",)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", some_slow(OF_ONE_CHANNEL, [n for n in OF_ONE_CHANNEL if n not in QUICK])
-)
+@pytest.mark.parametrize("name", OF_ONE_CHANNEL)
 def test_networks_of_all_kinds_are_exported(name, tmp_path):
     make, given = causal_networks.CAUSAL[name], ()
     if name in CONDITIONED:

@@ -13,11 +13,7 @@ from serve_load import until
 
 import speech
 from serving.engine import preparation
-from serving.engine.fair_shares import (
-    MAX_ACCOUNTS,
-    FairShares,
-    client_of_address,
-)
+from serving.engine.fair_shares import MAX_ACCOUNTS, FairShares, client_of_address
 from serving.engine.fair_shares import current_client as client
 from serving.engine.preparation import FairThreads
 from speech.phonemes import MAX_CHARACTERS

@@ -81,10 +81,7 @@ def test_an_identity_encoding_is_none(models):
 
 
 def test_a_body_that_never_ends_is_given_up(models):
-    with (
-        Running(models, timeout_seconds=0.3) as running,
-        running.connection() as connection,
-    ):
+    with Running(models, timeout_seconds=0.3) as running, running.connection() as connection:
         head(connection, UPLOAD.format(100))
         connection.sendall(b'{"instances"')
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")

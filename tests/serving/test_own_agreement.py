@@ -9,6 +9,7 @@ import numpy as np
 import own_models
 import pytest
 from attention_networks import TOKENS
+from marks import some_slow
 from own_models import ENTRIES, LONGEST, SHAPE, bundle, model, served
 
 import onepass
@@ -144,12 +145,20 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
     same(drawn(made, name, case, condition=ONCE[name]), once, name)
 
 
+# Models and cases that others have the parts of.
+SELDOM = {"deep": ("",), "conditioned": ("prefix",)}
+SELDOM |= {"tokens": ("lengths", "whole and none", "temperatures")}
+OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
+
+
 @pytest.mark.integration
+@pytest.mark.parametrize("asked", some_slow([OFTEN, ASKED], [ASKED]), ids=["some", "all"])
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_served_model_draws_and_streams_what_the_model_draws(protocol):
-    with served(protocol, *ASKED) as (_, remotes):
-        for name, remote in zip(ASKED, remotes, strict=True):
-            for case in ASKED[name]:
+def test_a_served_model_draws_and_streams_what_the_model_draws(protocol, asked):
+    names = [name for name, cases in asked.items() if cases]
+    with served(protocol, *names) as (_, remotes):
+        for name, remote in zip(names, remotes, strict=True):
+            for case in asked[name]:
                 expected = live(name, case, SMALL_SEED)
                 same(drawn(remote, name, case, SMALL_SEED), expected, name)
             rest = (GIVEN[name],) if name in GIVEN else ()

@@ -18,7 +18,7 @@ from serving.bundles.signature import Signature
 from serving.engine.registry import ModelRegistry
 from serving.settings import Settings
 
-QUICK = ("own", "sound", "conditioned", "picture")  # which other tests here make, too
+QUICK = ("own", "sound", "conditioned", "classes")  # which other tests here make, too
 NOTHING_ELSE = "does not describe a model that can be served: "
 WRONG = ("x", -1, 1e9, 0.5, True, float("nan"), [], [[]], ["x"], [10**9], {}, {"x": 1})
 
@@ -52,7 +52,7 @@ def test_what_export_writes_obeys_the_rules(name):
     ("name", "field"),
     [("own", field) for field in (*FIELDS, *OF_SEQUENCES)]
     + [("sound", field) for field in OF_SOUND]
-    + [("picture", field) for field in OF_IMAGES],
+    + [("classes", field) for field in OF_IMAGES],
 )
 def test_every_field_that_is_wrong_is_named(name, field):
     rule = {**FIELDS, **OF_SEQUENCES, **OF_SOUND, **OF_IMAGES}[field]
@@ -80,7 +80,7 @@ def paths(value, above=()):
             yield from paths(each, (*above, key))
 
 
-@pytest.mark.parametrize("name", ["conditioned", "picture"])
+@pytest.mark.parametrize("name", ["conditioned", "classes"])
 def test_no_value_anywhere_ends_in_anything_but_a_refusal(name):
     """Whatever the path, the file is accepted or refused, and what is accepted can be warmed."""
     places = [path for path in paths(spec_of(name)) if path]

@@ -258,7 +258,7 @@ LOADERS = {
     "allow_pickle=True": "",
     "pickle.": "",
     "marshal.": "",
-    "model_store.load": "serving/bundles/stored_models.py",
+    "model_store.load_stored": "serving/bundles/stored_models.py",
     "storage.load import load": "serving/bundles/bundle.py autoregressive/storage/__init__.py",
 }
 

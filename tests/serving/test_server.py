@@ -205,10 +205,7 @@ def test_missing_packages_are_one_line_that_says_what_to_do(store, mistake, monk
         (("--queue-rows", "0"), "`--queue-rows` must be at least 1, got 0."),
         (("--timeout-seconds", "nan"), "`--timeout-seconds` must be at least 0.001, got nan."),
         (("--port", "70000"), "`--port` must be at most 65535, got 70000."),
-        (
-            ("--port", "9000", "--grpc-port", "9000"),
-            "`--grpc-port` must differ, both are 9000.",
-        ),
+        (("--port", "9000", "--grpc-port", "9000"), "`--grpc-port` must differ, both are 9000."),
         (("--prot", "1"), "did you mean --port?"),
     ],
 )

@@ -55,11 +55,7 @@ def test_one_output_has_no_name(models, monkeypatch):
 def test_the_status_is_in_both_protocols_words(models, place):
     answer = ask(models, "GET", f"/v1/models/{place}").json()
     assert answer["model_version_status"] == [
-        {
-            "version": "1",
-            "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": ""},
-        }
+        {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     ]
     assert (answer["id"], answer["object"]) == ("voice", "model")
 
@@ -84,10 +80,7 @@ def test_types_have_the_names_of_tensorflows_enumeration():
 @pytest.mark.parametrize("path", ["/v1/models/voice/versions/1:predict", SPEAK])
 def test_the_signature_is_the_one_named(models, path):
     for name in ("serving_default", "compiled"):
-        body = {
-            "signature_name": name,
-            "instances": [{"frames": frames(1, 2)[0], "num_frames": 2}],
-        }
+        body = {"signature_name": name, "instances": [{"frames": frames(1, 2)[0], "num_frames": 2}]}
         assert ask(models, "POST", path, json=body).status_code == 200
     assert [call[0] for call in models.controls["voice", 1].calls] == [
         "serving_default",

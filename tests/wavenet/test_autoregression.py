@@ -10,6 +10,7 @@ from vocoders import frames_of, vocoder_of
 
 import onepass
 from autoregressive.incremental import UnsupportedNetworkError
+from autoregressive.samplers import SAMPLERS
 from wavenet.density import Density
 from wavenet.samplers import Request, generate
 from wavenet.samplers.numba.sampler import loops_of
@@ -55,6 +56,19 @@ def test_the_derived_step_draws_the_sound_of_the_hand_written_one(kind):
     expected = drawn_by(network, "xla")
     assert len(np.unique(expected)) > 5
     np.testing.assert_array_equal(drawn(network, "cached"), expected)
+
+
+def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
+    network, heats = network_of("softmax, speakers", compute_dtype="float64"), [1.0, 0.3]
+    condition = sound_of(network)[2]
+
+    def sample(heat):
+        model = autoregressive(network)
+        return model.sample(BATCH, SAMPLES, SEED, condition, method="fixed-point", temperature=heat)
+
+    expected = [sample(heat)[row] for row, heat in enumerate(heats)]
+    monkeypatch.setitem(SAMPLERS, "fixed-point", None)  # by whole passes
+    np.testing.assert_array_equal(sample(heats), expected)
 
 
 @pytest.mark.parametrize("kind", VOCODERS)
@@ -146,6 +160,7 @@ def test_the_shipped_teacher_draws_the_sound_of_its_seed():
         np.testing.assert_array_equal(sound, expected)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_wavenet_is_trained_on_an_array_in_memory():
     model = autoregressive(network_of("mixture"))
     waves = 0.3 * np.sin(np.arange(64) * np.linspace(0.1, 0.4, 6)[:, None])

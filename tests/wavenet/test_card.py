@@ -20,7 +20,8 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     data = runs.recordings(folder / "speech")
     config = runs.looped(evaluate_every_steps=4)
-    train(SpeechRecipe("wavenet-smoke", config, data), folder / "run", lambda line: None)
+    with runs.eagerly(), runs.unevaluated():
+        train(SpeechRecipe("wavenet-smoke", config, data), folder / "run", lambda line: None)
     words = ["export", str(folder / "run"), "--out", str(folder / "model"), "--bare"]
     assert onepass.main([*words, "--data-licence", "CC0 of a voice."]) == 0
     return folder

@@ -10,14 +10,7 @@ import soundfile
 from PIL import Image
 from processes import ROOT
 
-from wavenet.listening_page import (
-    HEIGHT,
-    RECORDINGS,
-    WIDTH,
-    ListeningPage,
-    opus_file,
-    ordered,
-)
+from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage, opus_file, ordered
 
 RATE_HZ = 16_000
 TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3

@@ -12,13 +12,7 @@ from wavenet.data import audio
 from wavenet.density import Density
 from wavenet.measures import log_mel_distance_db
 from wavenet.model import load
-from wavenet.samplers import (
-    NumbaVocoderSampler,
-    Request,
-    VocoderSampler,
-    generate,
-    stream,
-)
+from wavenet.samplers import NumbaVocoderSampler, Request, VocoderSampler, generate, stream
 
 SAMPLES = 200
 TOLERANCE = 1e-4

@@ -15,7 +15,7 @@ from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 SPEAKERS = {"softmax, speakers": "two"}
 
@@ -107,9 +107,7 @@ def test_a_file_with_wrong_fields_is_refused(kind):
     recordings = recordings_for(model, (9, 4))
     data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
     hostile_files.check(
-        read(data),
-        model.decompress,
-        lambda found: all(map(np.array_equal, found, recordings)),
+        read(data), model.decompress, lambda found: all(map(np.array_equal, found, recordings))
     )
 
 

@@ -17,7 +17,7 @@ import soundfile
 import tensorflow as tf
 from marks import some_slow
 from processes import ROOT, TensorflowProcess
-from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, steps_of
+from runs import NEVER, TINY, assert_same, eagerly, looped, newest, options, recordings, steps_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from vocoders import vocoder_of
 
@@ -30,7 +30,7 @@ from replicator.training import recipe as recipes
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import DataConfig
 
 COMMAND = ROOT / "onepass" / "__main__.py"
@@ -66,12 +66,10 @@ def watched():
 def train(data, tmp_path):
     """Trains a configuration in a folder of that name; gives the outcome and the lines said."""
 
-    def train(config, name="run"):
-        said = []
-        outcome = recipes.train(
-            training.SpeechRecipe("tiny", config, data), tmp_path / name, said.append
-        )
-        return outcome, said
+    def train(config, name="run", traced=False):
+        said, recipe = [], training.SpeechRecipe("tiny", config, data)
+        with contextlib.nullcontext() if traced else eagerly():
+            return recipes.train(recipe, tmp_path / name, said.append), said
 
     return train
 
@@ -100,9 +98,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kin
         network=dataclasses.replace(TINY.network, **network),
         data=dataclasses.replace(TINY.data, **recorded),
     )
-    train(looped(config, num_steps=4), "whole")
-    train(looped(config, num_steps=2), "parts")
-    outcome, said = train(looped(config, num_steps=4), "parts")
+    train(looped(config, num_steps=4), "whole", traced=True)
+    train(looped(config, num_steps=2), "parts", traced=True)
+    outcome, said = train(looped(config, num_steps=4), "parts", traced=True)
     assert (outcome.step, outcome.reason) == (4, DONE)
     assert "resuming from step 2" in said[-1]
     found = newest(tmp_path / "parts")
@@ -180,7 +178,8 @@ def test_a_reader_of_f0_learns_where_steps_are_given(monkeypatch, bins, pitch_st
 
 def test_the_loss_falls_on_real_speech(train, tmp_path):
     config = looped(num_steps=80)
-    train(dataclasses.replace(config, data=dataclasses.replace(config.data, clip_samples=2048)))
+    longer = dataclasses.replace(config, data=dataclasses.replace(config.data, clip_samples=2048))
+    train(longer, traced=True)
     lines = read_metrics(tmp_path / "run")
     bits = [line["bits_per_sample"] for line in lines]
     assert np.mean(bits[-10:]) < np.mean(bits[:5]) - 0.3

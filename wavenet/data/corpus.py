@@ -158,7 +158,7 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
 
 
 def _cached(path: Path) -> dict[str, np.ndarray] | None:
-    """Return the content of a cache file, or None if it is missing or fails its checksum."""
+    """Return the content of a cache file, or None if it is missing, unreadable or damaged."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in ("waveform", "mel", "f0_hz")}

@@ -81,7 +81,7 @@ def cache_key(path: Path) -> str:
     return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def load(cache_folder: Path | None) -> dict[str, FileInfo]:
+def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
     """Return the cached properties by cache key; {} if the cache is missing or damaged."""
     if cache_folder is None:
         return {}
@@ -92,7 +92,7 @@ def load(cache_folder: Path | None) -> dict[str, FileInfo]:
         return {}
 
 
-def save(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
+def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
     """Write properties by cache key to the cache, if there is a cache folder.
 
     Raises:

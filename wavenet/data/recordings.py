@@ -162,7 +162,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
-    known = file_info.load(cache_folder)
+    known = file_info.load_infos(cache_folder)
 
     def measured(path: Path) -> FileInfo | AudioError:
         try:
@@ -178,7 +178,7 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     }
     if good.keys() - known.keys():
         try:
-            file_info.save(cache_folder, known | good)
+            file_info.save_infos(cache_folder, known | good)
         except OSError as error:
             raise DataError(
                 f"{shown(cache_folder)}: cannot be written ({error.strerror})."

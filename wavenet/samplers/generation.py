@@ -17,7 +17,7 @@ from foundation.errors import UserError
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 CHUNK_SAMPLES = 1024
 

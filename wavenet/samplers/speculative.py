@@ -15,7 +15,7 @@ from likelihoods import noise
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of
 from wavenet.sound_network import Network
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 BLOCK_SAMPLES = 64
 

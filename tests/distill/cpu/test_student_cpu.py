@@ -23,7 +23,7 @@ from distill.student import Condition, ParallelWaveNet
 from foundation.errors import UserError
 from likelihoods import noise as counter_noise
 from wavenet.features import MelConvention
-from wavenet.speech_model import Request
+from wavenet.trained_speech import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
 STUDENTS = {

@@ -25,10 +25,7 @@ EVERY_TERM = FlowTargets(likelihood=1.0, forward=1.0, guidance=1.0, draws=4, fea
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "changes"),
-    [
-        ("guided-smoke", {"table_side": 2}),
-        ("flow-smoke", {"targets": EVERY_TERM}),
-    ],
+    [("guided-smoke", {"table_side": 2}), ("flow-smoke", {"targets": EVERY_TERM})],
 )
 def test_steps_in_jax_equal_those_in_tensorflow(
     preset, changes, tmp_path, monkeypatch, quick_compilation

@@ -174,8 +174,8 @@ def test_features_have_a_gradient_to_the_frames_and_none_to_the_weights(classifi
 
 
 def test_a_classifier_comes_back_from_its_file(classifier, corpus, tmp_path):
-    unit_classifier.save(classifier, tmp_path / "units.npz")
-    loaded = unit_classifier.load(tmp_path / "units.npz")
+    unit_classifier.save_units(classifier, tmp_path / "units.npz")
+    loaded = unit_classifier.load_units(tmp_path / "units.npz")
     mel = dev_mel(corpus)
     assert loaded.config == classifier.config
     np.testing.assert_array_equal(loaded.logits(mel[None]), classifier.logits(mel[None]))
@@ -185,23 +185,23 @@ def test_a_classifier_comes_back_from_its_file(classifier, corpus, tmp_path):
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
 def test_a_damaged_file_is_named(classifier, tmp_path, where):
     path = tmp_path / "units.npz"
-    unit_classifier.save(classifier, path)
+    unit_classifier.save_units(classifier, path)
     data = bytearray(path.read_bytes())
     data[int(where * len(data))] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(UserError, match=re.escape(str(path))) as caught:
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_or_cut_file_is_named(classifier, tmp_path):
     path = tmp_path / "units.npz"
     with pytest.raises(UserError, match=r"There is no checkpoint .*units\.npz"):
-        unit_classifier.load(path)
-    unit_classifier.save(classifier, path)
+        unit_classifier.load_units(path)
+    unit_classifier.save_units(classifier, path)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(UserError, match=r"units\.npz is damaged"):
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"kind": "speech units, format 9"}'])
@@ -209,22 +209,22 @@ def test_a_foreign_file_is_explained(tmp_path, text):
     path = tmp_path / "other.npz"
     write_npz(path, {"description": np.array(text), "step": np.array(3)})
     with pytest.raises(UserError, match=r"other\.npz holds no speech units of this version"):
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
     write_npz(path, {"step": np.array(3)})
     with pytest.raises(UserError, match=r"other\.npz holds no speech units of this version"):
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
 
 
 def test_a_file_with_a_wrong_or_missing_array_is_explained(classifier, tmp_path):
     path = tmp_path / "units.npz"
-    unit_classifier.save(classifier, path)
+    unit_classifier.save_units(classifier, path)
     arrays = read_npz(path)
     write_npz(path, {**arrays, "kernel/1": arrays["kernel/1"][:, :-1]})
     with pytest.raises(UserError, match=r"`kernel/1` must be float32 of shape \(3, 16, 16\)"):
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
     write_npz(path, {name: array for name, array in arrays.items() if name != "centres"})
     with pytest.raises(UserError, match=r"`centres` must be float32 of shape \(8, 26\)"):
-        unit_classifier.load(path)
+        unit_classifier.load_units(path)
 
 
 def test_wrong_arguments_are_explained(corpus):

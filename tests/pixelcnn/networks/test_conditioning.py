@@ -307,8 +307,7 @@ def test_the_convolutional_lstm_carries_what_moves_sideways():
 
 
 @pytest.mark.parametrize(
-    ("kind", "lost"),
-    [("text", "caption"), ("map", "map"), ("video", "past"), ("video", "action")],
+    ("kind", "lost"), [("text", "caption"), ("map", "map"), ("video", "past"), ("video", "action")]
 )
 def test_what_the_batch_lacks_is_named(kind, lost):
     batch = {name: array for name, array in batch_of(kind).items() if name != lost}

@@ -262,9 +262,7 @@ def test_a_map_reaches_its_own_pixel_and_its_prediction():
     here = np.eye(12, dtype=np.float32).reshape(12, 3, 4, 1)
     base, changed = tf.repeat(map_[:1], 12, 0), tf.repeat(map_[:1], 12, 0) + here
     for one, other in zip(
-        network(image, Condition(None, base)),
-        network(image, Condition(None, changed)),
-        strict=True,
+        network(image, Condition(None, base)), network(image, Condition(None, changed)), strict=True
     ):
         moved = (one != other).numpy().any(-1).reshape(12, 12)
         assert moved.diagonal().all()

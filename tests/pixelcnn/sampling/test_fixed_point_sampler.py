@@ -115,7 +115,7 @@ def test_the_image_itself_as_a_guess_takes_one_pass():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [0, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [0, 7])
 def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(count):
     network = network_of("colour mixture")
     words, given = (

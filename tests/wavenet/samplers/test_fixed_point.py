@@ -13,7 +13,7 @@ from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import stream
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
-from wavenet.speech_model import PassCount, Request
+from wavenet.trained_speech import PassCount, Request
 
 SAMPLES = 60
 KIND = "softmax, speakers"

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from autoregressive.machine.kernels import entry
@@ -263,8 +264,10 @@ def test_a_row_is_the_same_in_any_batch(speaking, batch):
         np.testing.assert_array_equal(part, whole)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 8])
-@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize(
+    ("batch", "threads"),
+    some_slow([(1, 2), (3, 4), (8, 4), (1, 4), (3, 2), (8, 2)], [(1, 4), (3, 2), (8, 2)]),
+)
 def test_threads_change_no_sample(speaking, batch, threads):
     first, every = (12, 20) if is_vocoder(speaking) else (9, 5)
     chunks = tuple(range(first, samples_of(speaking), every))  # enough for both ways of working

@@ -84,7 +84,10 @@ class Stream:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a decoder reads all frames: they have a constant bit rate, or `is_counted`."""
+        """Whether a decoder reads all frames.
+
+        They are one piece, and have a constant bit rate without a header, or a header counts them.
+        """
         constant = self.head is None and len(self.rates) == 1
         return len(self.pieces) == 1 and (constant or self.is_counted)
 

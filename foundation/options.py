@@ -1,0 +1,51 @@
+"""Keyword options of a function that are the fields of a dataclass."""
+
+import dataclasses
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a function whose `**options` are the fields of a dataclass.
+
+    Its signature, which `help` and editors show, lists the fields with their defaults, and an
+    unknown option is a TypeError that names the closest known one.
+
+    Args:
+      options: the dataclass, whose fields have defaults.
+    """
+    fields = dataclasses.fields(options)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        known = [each.name for each in own] + [field.name for field in fields]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs.keys() - set(known):
+                close = difflib.get_close_matches(name, known, 1)
+                meant = f" Did you mean {close[0]!r}?" if close else ""
+                raise TypeError(f"{function.__name__}() has no argument {name!r}.{meant}")
+            return function(*args, **kwargs)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        more = [
+            inspect.Parameter(field.name, kind, default=_default(field), annotation=field.type)
+            for field in fields
+        ]
+        checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return checked
+
+    return decorate
+
+
+def _default(field: dataclasses.Field) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
