@@ -7,7 +7,7 @@ from marks import some_slow
 from likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.networks import make_network
+from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 
 SMALL = dict(layers=6, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
