@@ -1,5 +1,6 @@
 """`onepass.load` gives any model, and what it gives does what it says."""
 
+import json
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 import onepass
 from foundation.errors import UserError
+from onepass.models import makes_of
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
 from serving.bundles.bundle import Bundle
@@ -169,3 +171,16 @@ def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_
         own = flow.multiscale.factors[part].trainable_variables
         for weight, theirs in zip(own, factor.trainable_variables, strict=True):
             np.testing.assert_allclose(weight, theirs, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "makes"),
+    [("multiscale", "images"), ("wavenet", "sound"), ("flow-student", "arrays"), ("new", "sound")],
+)
+def test_a_folder_of_versions_makes_what_its_bundles_make(kind, makes, tmp_path):
+    assert makes_of(tmp_path) is None
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "model.json").write_text(json.dumps({"kind": kind}))
+    assert makes_of(tmp_path) == makes
+    assert makes_of(tmp_path / "2") == makes
