@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,11 +15,11 @@ R = TypeVar("R")
 def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a function whose `**options` are the fields of a dataclass.
 
-    Its signature, which `help` and editors show, lists the fields with their defaults, and an
-    unknown option is a TypeError that names the closest known one.
+    Its signature and its docstring, which `help` shows, list the fields; an unknown option is a
+    TypeError that names the closest known one.
 
     Args:
-      options: the dataclass, whose fields have defaults.
+      options: the dataclass. Its fields have defaults and are described under `Args:`.
     """
     fields = dataclasses.fields(options)
 
@@ -40,10 +41,20 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             inspect.Parameter(field.name, kind, default=_default(field), annotation=field.type)
             for field in fields
         ]
+        checked.__doc__ = _described(function, options)
         checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         return checked
 
     return decorate
+
+
+def _described(function: Callable, options: type) -> str:
+    """Return a function's docstring with the entries of its options in place of `**options`."""
+    entries = re.search(r"^Args:\n((?:  .*\n?)*)", inspect.getdoc(options) or "", re.M)
+    own = inspect.getdoc(function) or ""
+    if entries is None:
+        return own
+    return re.sub(r"^  \*\*options:.*(?:\n    .*)*", lambda _: entries[1].rstrip(), own, flags=re.M)
 
 
 def _default(field: dataclasses.Field) -> Any:

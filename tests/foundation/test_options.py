@@ -12,13 +12,33 @@ from foundation.options import takes
 
 @dataclasses.dataclass(frozen=True)
 class Heat:
+    """Settings.
+
+    Args:
+      temperature: at least 0;
+        1 samples.
+      rows: none.
+
+    Raises:
+      ValueError: never.
+    """
+
     temperature: float = 1.0
     rows: list = dataclasses.field(default_factory=list)
 
 
 @takes(Heat)
 def drawn(num, *, seed=0, **options):
-    """Draw."""
+    """Draw.
+
+    Args:
+      num: how many.
+      **options: `temperature` and
+        `rows`.
+
+    Returns:
+      All.
+    """
     return num, seed, Heat(**options)
 
 
@@ -27,7 +47,9 @@ def test_options_reach_the_function_and_its_signature_has_their_defaults():
     assert str(inspect.signature(drawn)).startswith(
         "(num, *, seed=0, temperature: float = 1.0, rows"
     )
-    assert (drawn.__name__, drawn.__doc__) == ("drawn", "Draw.")
+    assert drawn.__name__ == "drawn"
+    arguments = "  num: how many.\n  temperature: at least 0;\n    1 samples.\n  rows: none."
+    assert drawn.__doc__ == f"Draw.\n\nArgs:\n{arguments}\n\nReturns:\n  All."
 
 
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
@@ -44,3 +66,4 @@ def test_users_see_every_option_of_a_draw(method):
     known = inspect.signature(method).parameters
     assert {field.name for field in dataclasses.fields(DrawOptions)} < known.keys()
     assert "batch_size" in inspect.signature(onepass.fit).parameters
+    assert "top_k: number of most probable tokens" in method.__doc__
