@@ -284,8 +284,7 @@ class Autoregressive:
             otherwise "cached", or "fixed-point" if the network has no step.
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", the model that proposes symbols: a smaller model with equal
-            symbols and noise, a student, or any object with `as_draft(model)`. It affects only the
-            speed.
+            symbols and noise, a student, or an object with `as_draft(model)`; only speed changes.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Returns:

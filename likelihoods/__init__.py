@@ -1,4 +1,4 @@
-"""Distributions over symbols, parametrised by a network's output, and codecs for elements.
+"""Distributions over symbols, parameterised by a network's output, and codecs for elements.
 
 A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A codec follows
 `Codec`: `encode`, `decode`, `scale`. The names below are imported on first access: a configuration

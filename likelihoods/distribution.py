@@ -15,7 +15,7 @@ from likelihoods.categorical import sample_categorical
 
 @runtime_checkable
 class Distribution(Protocol):
-    """A distribution over symbols, parametrised by channels of a network's output.
+    """A distribution over symbols, parameterised by channels of a network's output.
 
     Every method is a pure function that treats every location independently, so results do not
     depend on batch size, chunking or order; it compiles under XLA.
