@@ -52,7 +52,7 @@ class OneSize:
         self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
 
     def fault(self, *sizes: int) -> str:
-        """Return why it cannot take a size, "" if it can."""
+        """Return why the network cannot take a size; "" if it can."""
         is_longer = sizes[0] > self.sizes[0] if len(self.sizes) == 1 else sizes != self.sizes
         return self.reason if is_longer else ""
 
@@ -62,7 +62,7 @@ class OneSize:
         return self.reason
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the outputs for arguments of up to `sizes`."""
+        """Return the outputs for arguments up to `sizes`; raise ValueError for longer ones."""
         length = arguments[0].shape[1]
         if len(self.sizes) > 1 or length == self.sizes[0]:
             return self._call(*arguments)
@@ -94,7 +94,7 @@ class UpTo:
         self._call, self._sizes, self._reason = call, tuple(sizes), reason
 
     def fault(self, *sizes: int) -> str:
-        """Return why it cannot take a size, "" if it can."""
+        """Return why the network cannot take a size; "" if it can."""
         return "" if all(map(int.__le__, sizes, self._sizes)) else self._reason
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
@@ -194,7 +194,8 @@ def _chosen(
 ) -> Found:
     """Return the index of the first candidate equal to the network, and why it cannot be larger.
 
-    The index is None if no candidate equals it; then the second value says why.
+    The reason is "" if it takes larger sizes, too. The index is None if no candidate equals the
+    network; the second value then says why.
     """
     from autoregressive.size_trials import Trial  # a heavy import: derivation of steps
 
@@ -210,7 +211,7 @@ def _chosen(
 
 
 def _reason(is_equal: Callable[[], bool], others: str) -> str:
-    """Return why a network cannot be called at sizes other than its own, "" if it can."""
+    """Return why a network cannot be called at other sizes; "" if it can."""
     try:
         return "" if is_equal() else CHANGES
     except BakedSizeError as error:

@@ -48,7 +48,8 @@ class Causality:
       is_causal: whether no output depends on later inputs, on the length or on random numbers, and
         the output [batch, time, parameters] has one time step per input.
       has_step: whether the network has a cached step, user-defined or derived.
-      message: the fault, with the name of the layer if the graph shows it; "" if there is none.
+      message: the fault, with the name of the layer if the graph shows it, or the reason why no
+        step can be derived; "" if the network is causal and has a step.
       left_to_xla: the operation that forces sampling on a CPU to use a step compiled by XLA; "" if
         the step machine supports all operations, or if there is no step.
     """
@@ -78,13 +79,16 @@ def check_causal(
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
       inputs: spec of the first argument, [None, None, channels]; None: as declared by a Keras
-        model, or float32 [None, None, 1].
+        model or a `tf.function`, or float32 [None, None, 1].
       condition: spec of the second argument, or specs of all further arguments by name; None: there
         are none, or they are declared inputs of a Keras model.
       seed: seed of the random inputs.
 
     Returns:
       A `Causality`, which is true if the network is causal.
+
+    Raises:
+      UserError: the network belongs to Keras on a backend other than TensorFlow.
     """
     try:
         taken, specs = _taken(network, inputs, condition)
@@ -159,7 +163,7 @@ def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
 
 
 def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Return the specs, the first one with any length, even if the network takes only one."""
+    """Return the specs with the size None for the first one's time axis, even if it has a size."""
     first, *others = specs
     return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
 
@@ -204,11 +208,11 @@ def observed_lookahead(
     seed: int = 0,
     length: int = LENGTHS[0],
 ) -> str:
-    """Return a description of the look-ahead found by comparing outputs; "" if none is found.
+    """Compare outputs and return how they violate causality; "" if no violation is found.
 
     Args:
       network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
-      inputs: spec of the first argument; None: a Keras model's input, or float32 [None, None, 1].
+      inputs: spec of the first argument; None: as for `check_causal`.
       condition: spec of the second argument, or specs of all further arguments by name, or None.
       seed: seed of the random inputs.
       length: length of the sequences, in steps.
@@ -232,11 +236,11 @@ def observed_fault(
     Args:
       call: the network.
       specs: specs of the network's arguments, [batch, time, ...].
-      causal: the specs of arguments on whose later time steps the outputs must not depend.
+      causal: those of `specs` whose arguments must not affect outputs at earlier time steps.
       seed: seed of the random arguments.
       length: length of the sequences, in steps.
-      longest: length of the sequences in calls with random weights, in steps; 0: no such calls.
-      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
+      longest: length in calls with random weights, in steps; no such calls if at most `length`.
+      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
     """
     traces = call if isinstance(call, Traces) else Traces(call)
     draw = _Draw(traces, specs, seed, symbols, [length])
@@ -265,7 +269,7 @@ def observed_unmasked(
     symbols: int | None = None,
     conditions: Sequence[tf.TensorSpec] = (),
 ) -> str:
-    """Return how a masked network's outputs depend on later pixels; "" if no dependence is found.
+    """Return how a masked network violates the order of pixels; "" if no violation is found.
 
     The network is called with its own weights, and on larger images with random weights.
 
@@ -273,7 +277,7 @@ def observed_unmasked(
       call: the network, whose outputs at a pixel must depend only on the pixels before it.
       inputs: spec of the network's first argument, [batch, height, width, channels].
       seed: seed of the random images.
-      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
+      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
       conditions: specs of the network's further arguments.
     """
     call = _conditioned(call, conditions, seed)
@@ -321,7 +325,7 @@ def _conditioned(
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
-    """Return how outputs for two images depend on later pixels; "" if no dependence is found."""
+    """Return how outputs depend on other images, or on their own or later pixels; "" if neither."""
     batch, height, width, _ = first.shape
 
     def outputs(pixels: tf.Tensor) -> tf.Tensor:
@@ -346,13 +350,13 @@ def _flat(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class _Draw:
-    """Random arguments of a network, two rows each.
+    """A source of random arguments for a network, two rows each.
 
     Args:
       call: the network.
       specs: specs of the network's arguments.
       seed: seed of the random numbers.
-      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
+      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
       sizes: sizes for which the network can be traced, [time] or [height, width].
     """
 

@@ -1,4 +1,4 @@
-"""Options of sampling: temperature, top-k, top-p, prefix and stop symbol."""
+"""Sampling options: temperature, top-k, top-p, prefix and stop symbol."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,7 @@ class DrawOptions:
       top_k: number of most probable tokens to draw from; 0: all tokens.
       top_p: draw only from the most probable tokens that together have this probability, in (0, 1];
         applied after `temperature` and `top_k`.
-      prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list of
+      prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix.
       stop: the element that ends a row; all later elements of the row are equal to it. None: rows
         do not end early.
@@ -42,7 +42,7 @@ class DrawOptions:
         Args:
           distribution: distribution of the symbols.
           num: number of rows.
-          axes: number of axes of the elements' positions.
+          axes: number of axes of the positions that have independent noise.
 
         Raises:
           ValueError: an argument is out of its range, or the distribution is not over tokens.
@@ -62,5 +62,5 @@ class DrawOptions:
     def prompt(
         self, codec: Codec, num: int, length: int, layout: Layout
     ) -> tuple[Prompt | None, int]:
-        """Return the prompt and the number of its elements, as `prompt_of` does."""
+        """Return the prompt, and the number of symbols known in every row, as `prompt_of` does."""
         return prompt_of(self.prefix, self.stop, codec, num, length, layout)

@@ -16,7 +16,7 @@ class Memory(tf.TensorSpec):
     """The spec of a condition with a separate axis, such as an encoder's outputs.
 
     Args:
-      shape: [None, entries, ...]; None: any number of entries, the same for all rows of a call.
+      shape: [None, entries, ...]; `entries` is None if each call may have a different number.
       dtype: type of the condition's entries.
     """
 
@@ -104,7 +104,7 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
 
 
 def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
-    """Return zeros for a network's conditions as a list of arguments; empty if it reads none.
+    """Return zeros for a network's conditions: a list of one tensor or dict by name, or [].
 
     Args:
       network: a `SymbolNetwork`.

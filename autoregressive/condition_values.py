@@ -52,7 +52,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
         sizes.
 
     Returns:
-      None; the tensor of the only condition, if that has a time axis; otherwise `NamedConditions`.
+      None; the tensor of the only condition, if it has a time axis; otherwise `NamedConditions`.
 
     Raises:
       ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
@@ -134,7 +134,7 @@ def _shaped(
 
 
 def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    """Return a condition with `wanted` rows; a single row is repeated."""
+    """Return a condition with a single row repeated for all rows of the shape `wanted`."""
     if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
         tensor = tensor[tf.newaxis]
     rows = wanted[0]
@@ -150,7 +150,7 @@ def _as_type(
 
     Raises:
       ValueError: the condition is not numeric, is not integral where the network reads integers, or
-        has numbers for which the network's embedding has no entry.
+        contains numbers for which the network's embedding has no entry.
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
         raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
@@ -171,7 +171,9 @@ def _as_type(
 
 
 def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
-    """Return the number of values that each integer condition can have, from its embedding.
+    """Return the number of values that integer conditions can have, by name, from embeddings.
+
+    A condition for which no embedding is found is omitted.
 
     Args:
       call: the network as a function of its elements and conditions.

@@ -55,7 +55,7 @@ def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
 
 
 def check_speculative(model: Any) -> None:
-    """Raise ValueError unless a model generates levels in time order in steps of one symbol."""
+    """Raise ValueError if speculative sampling does not support a model."""
     if model.order != "time" or model.distribution.levels is None:
         raise ValueError('`method="speculative"` needs levels in time order.')
     if model.layout.event:

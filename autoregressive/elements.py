@@ -70,7 +70,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
 def check_elements(
     elements: np.ndarray, codec: Codec, layout: Layout, name: str = "elements"
 ) -> None:
-    """Raise ValueError for elements that the codec would silently change.
+    """Raise ValueError for elements of a wrong shape, or that the codec would silently change.
 
     Args:
       elements: integers or floats.
@@ -117,8 +117,8 @@ def as_condition(
       sizes: sizes of batch and time that the condition must have in time order; None: unknown.
 
     Raises:
-      ValueError: the network in time order reads a condition that is missing or has another shape,
-        or a condition is given and the network reads none.
+      ValueError: the network in time order reads a condition that is missing or has a different
+        shape, or a condition is given and the network reads none.
     """
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}
@@ -139,10 +139,10 @@ def as_condition(
 
 
 def check_finite(array: np.ndarray, name: str) -> None:
-    """Raise ValueError for an array with NaN or a value that is infinite in float32.
+    """Raise ValueError unless an array contains only numbers that are finite in float32.
 
     Args:
-      array: integers or floats.
+      array: any array.
       name: name of the argument, for the error message.
     """
     if array.dtype.kind not in "iuf":

@@ -57,7 +57,7 @@ class Trainable(Protocol):
 def negative_log_likelihood(
     model: Autoregressive, batch: dict[str, tf.Tensor]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the mean negative log-likelihood per element in nats, and in bits as a metric.
+    """Return the mean negative log-likelihood per element in nats, and the metric "bits".
 
     Args:
       model: any model with `log_prob`.
@@ -127,7 +127,7 @@ class FitOptions:
         )
 
     def listener(self) -> KerasCallbacks | None:
-        """Return the callbacks as a listener of the training loop; None without any."""
+        """Return the callbacks as a listener of the training loop; None if there are none."""
         return KerasCallbacks(self.callbacks, self.evaluate_every) if self.callbacks != () else None
 
 
@@ -172,11 +172,11 @@ def fit(
       **options: `patience`, `batch_size`, `seed`, `callbacks` and the other fields of `FitOptions`.
 
     Returns:
-      The outcome: `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
+      An `Outcome` with `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
 
     Raises:
-      ValueError, UserError: the data or the loss is invalid, training diverged, or the directory
-        holds a different run.
+      ValueError, UserError: an argument or a batch is invalid, training diverged, or `workdir`
+        contains a different run.
     """
     asked = FitOptions(**options)
     read = _reader(model, int(asked.batch_size), int(asked.seed))
@@ -246,7 +246,7 @@ class _Fit:
         return KerasState(module, self.optimizer, self.loop.num_steps)
 
     def _identity(self, state: TrainState) -> dict:
-        """Return what a run directory must have in common with a run that resumes it."""
+        """Return the settings compared when a run is resumed; only those of `loop` may change."""
         adam, asked = self.optimizer, self.asked
         is_adam = isinstance(adam, OptimizerConfig)
         return {
@@ -291,7 +291,12 @@ def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:
 
 
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
-    """Return the weights that the model reads; raise ValueError if there are none."""
+    """Return the weights that the model reads.
+
+    Raises:
+      ValueError: there are none, some of the trained ones are 16-bit floats, or the condition is
+        invalid.
+    """
     symbols, condition = model.codec.encode(example["elements"]), nested(example).get("condition")
     network = getattr(model, "symbol_network", None)
     if getattr(network, "conditions", None):

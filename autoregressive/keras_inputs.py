@@ -52,7 +52,7 @@ class KerasInputs:
         return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
 
     def conditions(self, call: Callable[..., Any]) -> Specs:
-        """Return the conditions' specs; a condition whose length may differ is a `Memory`.
+        """Return the conditions' specs; `Memory` if a length may differ from that of the elements.
 
         Args:
           call: the network as a function of its arguments.
@@ -96,7 +96,11 @@ def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
 
 
 def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:
-    """Return the indices of the inputs, the index of the elements first."""
+    """Return the indices of the inputs, the index of the elements first.
+
+    Raises:
+      ValueError: the inputs are named, and several of them could be the elements.
+    """
     places = list(range(len(specs)))
     grows = [n for n in places if specs[n].shape.rank > 1 and specs[n].shape[1] is None]
     if len(specs) < 2 or (not named and 0 in grows):

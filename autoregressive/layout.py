@@ -72,7 +72,7 @@ class Layout:
           seed: seed of the noise, an integer in [0, 2^64).
           num: number of rows.
           shape: shape of a row's elements.
-          start: time of the first element.
+          start: time step of the first element.
         """
         positions = tuple(shape[: self.noise_axes])
         each = int(np.prod(self.event))

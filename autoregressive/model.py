@@ -1,4 +1,4 @@
-"""`Autoregressive`: a model of arrays made of a causal network and a distribution."""
+"""`Autoregressive`, a model that combines a causal network and a distribution."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
@@ -59,15 +59,15 @@ class Autoregressive:
         or for the real symbols -1 and 1; the default is (-1, 1).
 
     Raises:
-      ValueError: the number of the network's output channels differs from the number of the
-        distribution's parameters, codec and distribution have different levels, or the network
-        cannot read `start` or `input_scale`.
+      ValueError: an argument is invalid, the number of the network's output channels does not match
+        the distribution, codec and distribution have different levels, or the network cannot read
+        `start` or `input_scale`.
       NotCausalError: the network's outputs depend on later inputs, change with the length, or are
         random.
 
     Attributes:
       layout: description of the axes of the model's elements.
-      sample_rate_hz: sample rate with which a sound model was stored; None otherwise.
+      sample_rate_hz: sample rate with which an audio model was stored, in Hz; None otherwise.
     """
 
     kind = "autoregressive"
@@ -140,7 +140,7 @@ class Autoregressive:
 
     @property
     def feeds(self) -> str:
-        """A sentence that describes the network's inputs; "" if the network reads symbols."""
+        """A sentence about the network's inputs, without its final period; "" if there is none."""
         return getattr(self.symbol_network, "feeds", "")
 
     @property
@@ -155,7 +155,7 @@ class Autoregressive:
         return 0 if spec is None else (*spec.shape, 1)[2]
 
     def check_causal(self) -> None:
-        """Raise NotCausalError if outputs depend on later inputs with the current weights."""
+        """Raise NotCausalError if the network is not causal with its current weights."""
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
@@ -164,7 +164,8 @@ class Autoregressive:
         """Return the non-frozen variables that the network's output depends on.
 
         Args:
-          *example: symbols, and conditions if there are any; by default four zeros in time order.
+          *example: symbols, and conditions if there are any; only in time order may they be
+            omitted.
         """
         return self.weights_read(*example).trained
 
@@ -172,7 +173,8 @@ class Autoregressive:
         """Return the variables that the network's output depends on, trained and frozen.
 
         Args:
-          *example: symbols, and conditions if there are any; by default four zeros in time order.
+          *example: symbols, and conditions if there are any; only in time order may they be
+            omitted.
         """
         if not example:
             dtype = tf.float32 if self.distribution.levels is None else tf.int32
@@ -181,7 +183,9 @@ class Autoregressive:
         return weights_read(self.symbol_network.parameters, *example)
 
     def check_length(self, sizes: Sequence[int]) -> None:
-        """Raise ValueError if the network has a table of positions with too few rows.
+        """Raise ValueError if the network cannot take elements of the given sizes.
+
+        Its table of positions may have too few rows, for example.
 
         Args:
           sizes: (length,), or (height, width, channels).
@@ -191,7 +195,7 @@ class Autoregressive:
             tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
-        """Check elements and return their symbols.
+        """Check elements and return their symbols; tensors in a `tf.function` are not checked.
 
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
@@ -213,8 +217,11 @@ class Autoregressive:
             name. For a condition without a time axis, one row may be given for all.
 
         Returns:
-          [..., num_parameters]; for images [batch, height, width, channels, num_parameters] if the
-          distribution is over single channels.
+          The shape of the elements and [num_parameters], without the channel axis if the
+          distribution is over whole pixels.
+
+        Raises:
+          ValueError: the elements or the condition are invalid.
         """
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)
@@ -240,7 +247,8 @@ class Autoregressive:
           channels. The sum over a row is the row's log-probability.
 
         Raises:
-          ValueError: the elements are invalid, or the lengths are not integers from 0 to time.
+          ValueError: the elements or the condition are invalid, or the lengths are not integers
+            from 0 to time.
         """
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
@@ -270,8 +278,8 @@ class Autoregressive:
     ) -> Any:
         """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
-        Each row depends only on the seed and on its index, condition and prefix; the method and
-        `num` affect it only through rounding in the network.
+        With given options, each row depends only on the seed and on its index, condition and
+        prefix; the method and `num` affect it only through rounding in the network.
 
         Args:
           num: number of rows.
@@ -284,7 +292,8 @@ class Autoregressive:
             otherwise "cached", or "fixed-point" if the network has no step.
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", the model that proposes symbols: a smaller model with equal
-            symbols and noise, a student, or an object with `as_draft(model)`; only speed changes.
+            symbols and noise, a student, or an object with `as_draft(model)`; it affects only the
+            speed.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Returns:
@@ -293,6 +302,7 @@ class Autoregressive:
 
         Raises:
           ValueError: an argument is invalid for this model.
+          UnsupportedNetworkError: the method needs a step, which the network does not have.
         """
         methods = *methods_of(self.network, self.distribution), "speculative"
         if method not in methods:
@@ -328,7 +338,7 @@ class Autoregressive:
         chunk: int = 2000,
         **options: Any,
     ) -> Iterator[np.ndarray]:
-        """Yield the elements that `sample` would return, up to [num, chunk] at a time.
+        """Yield the elements that `sample` would return, up to `chunk` of each row at a time.
 
         It ends early once all rows have ended with `stop`.
 
@@ -337,7 +347,8 @@ class Autoregressive:
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.
-          chunk: number of elements per chunk, rounded up to a multiple of the network's block.
+          chunk: number of elements per chunk, rounded up to a multiple of the number of symbols
+            that the network computes together.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Raises:
@@ -362,7 +373,7 @@ class Autoregressive:
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
-        """Return this model as a draft for another model.
+        """Return this model as a draft for speculative sampling of another model.
 
         Args:
           model: the model for which symbols are proposed.

@@ -1,4 +1,4 @@
-"""The form in which samplers use the conditions of a call."""
+"""`NamedConditions`: the conditions of a call by name, in the form that samplers read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ class NamedConditions(NamedTuple):
 
     Attributes:
       timed: conditions with the elements' time axis, [batch, time, ...] each.
-      fixed: conditions that are the same at every time step, [batch, ...] each.
+      fixed: conditions that are the same at every time step, [batch, ...] each; for images, all.
     """
 
     timed: dict[str, tf.Tensor]
@@ -58,7 +58,7 @@ def timed_of(condition: Any) -> list[tf.Tensor]:
 
 
 def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
-    """Return `tensors` in the structure of a condition with a time axis; inverse of `timed_of`."""
+    """Return `tensors` in the structure that `timed_of` flattens, without fixed conditions."""
     if isinstance(condition, NamedConditions):
         return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
     return tensors[0] if tensors else None

@@ -73,7 +73,7 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
 def image_spec(
     network: Any, channels: int | None, given: tf.TensorSpec | None = None
 ) -> tf.TensorSpec:
-    """Return the spec of the images that a network takes: as given, as in Keras, or float32.
+    """Return the spec of the images that a network takes: as given, as declared, or float32.
 
     Args:
       network: any network.
@@ -94,7 +94,8 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
     Args:
       network: any network.
       given: a spec, specs by name or in a list, or the number of channels of a condition with a
-        time axis; None: the further inputs of a Keras model, whose kinds are found by trial calls.
+        time axis; None: the further inputs of a Keras model, and trial calls find which of them
+        are `Memory`.
 
     Raises:
       ValueError: `given` has none of these forms.
@@ -112,7 +113,8 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
     Args:
       network: any callable.
-      specs: specs of the network's arguments, for which a Keras layer without weights is built.
+      specs: specs of the network's arguments; a Keras layer that has no weights yet is built for
+        them.
 
     Raises:
       UserError: the network belongs to Keras on a backend other than TensorFlow.

@@ -53,7 +53,7 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
 
 
 class OtherSizes:
-    """A Keras model whose inputs may have sizes other than it was built for.
+    """A Keras model whose inputs may have sizes other than those it was built for.
 
     Args:
       network: a functional or built sequential Keras model.

@@ -70,7 +70,7 @@ def check_stateless(network: Any) -> None:
             if getattr(layer, "stateful", False):
                 raise ValueError(
                     f"`network` must start from the same state in every call, but its layer"
-                    f" `{layer.name}` is stateful; build it with stateful=False, the library"
+                    f" `{layer.name}` is stateful; build it with stateful=False, since the library"
                     " keeps the state itself."
                 )
 
@@ -89,8 +89,8 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
     except (ValueError, TypeError, tf.errors.OpError) as error:
         given = " and ".join(f"{spec.dtype.name} {_axes(spec)}" for spec in specs)
         raise ValueError(
-            f"`network` cannot be called on {given}: {one_line(error)} (`inputs` says what it"
-            " reads, if it is another shape or dtype)."
+            f"`network` cannot be called on {given}: {one_line(error)} (pass `inputs` if it reads a"
+            " different shape or dtype)."
         ) from error
 
 

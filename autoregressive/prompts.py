@@ -42,7 +42,7 @@ class Prompt(NamedTuple):
         return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return which rows the symbols [batch, 1] drawn at a position end, bool [batch]."""
+        """Return which rows end with the symbols [batch, 1] drawn at a position, bool [batch]."""
         if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # these have no `stop`
             return tf.zeros([drawn.shape[0]], tf.bool)
         return (drawn[:, 0] == self.stop) & (position >= self.known)
@@ -97,7 +97,7 @@ def _encoded(row: np.ndarray, codec: Codec, layout: Layout, name: str) -> np.nda
 
 
 def _end(stop: Any, codec: Codec, layout: Layout) -> int:
-    """Return the symbol for the element that ends a sequence."""
+    """Return the symbol of the element that ends a sequence; raise ValueError if it is invalid."""
     if codec.levels is None:
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
     return int(_encoded(checked_stop(stop)[np.newaxis], codec, layout, "stop")[0])
@@ -161,7 +161,7 @@ class Following:
 def decoded(
     parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
 ) -> Iterator[np.ndarray]:
-    """Yield the elements for parts of symbols until all rows have ended."""
+    """Decode chunks of symbols and yield their elements until all rows have ended."""
     following = Following(prompt)
     for symbols in parts:
         kept = following.kept(symbols)

@@ -1,4 +1,4 @@
-"""Pad rows of different lengths to one array, and keep their lengths."""
+"""Pad rows of different lengths to form one array, and keep their lengths."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,16 @@ from likelihoods.codec import Codec
 
 
 def filler(codec: Codec) -> np.ndarray:
-    """Return an element, [], that the codec can encode, to pad the end of a row."""
+    """Return a scalar element that the codec can encode, for padding the ends of rows."""
     symbol = 0.0 if codec.levels is None else codec.levels // 2
     with tf.init_scope():
         return np.asarray(codec.decode(tf.constant(symbol)))
 
 
 def listed(values: Any, axes: int) -> list[np.ndarray] | None:
-    """Return the rows of a list or ragged tensor; None for an array or anything else.
+    """Return the rows of a list or ragged tensor as arrays.
+
+    None for other types, an empty list, or rows that differ in more than their length.
 
     Args:
       values: a list or tuple of arrays, or a `tf.RaggedTensor`.
@@ -97,7 +99,9 @@ def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 def with_lengths(
     elements: Any, lengths: Any, codec: Codec, rank: int
 ) -> tuple[Any, tf.Tensor | None]:
-    """Return elements [batch, time, ...] and lengths int32 [batch], or None if all rows are full.
+    """Return elements [batch, time, ...] and their lengths, int32 [batch] or None.
+
+    The lengths are None if none are given and all rows are equally long.
 
     Values after the end of a row are replaced, so they may be anything, such as NaN.
 

@@ -1,4 +1,4 @@
-"""How a network reads symbols: as integers or scaled numbers, with a first input before them."""
+"""Convert symbols to a network's input: integers or scaled numbers, after a first input."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ class Reading:
         return tf.cast(low + tf.cast(symbols, dtype) * step, self.dtype)
 
     def of_scaled(self, values: tf.Tensor) -> tf.Tensor:
-        """Convert values on the codec's scale, -1 to 1, to the numbers that the network reads."""
+        """Convert values that the codec scaled, about -1 to 1, to what the network reads."""
         if self.input_scale == SCALE:
             return tf.cast(values, self.dtype)
         low, high = self.input_scale
@@ -83,7 +83,7 @@ class Reading:
 
     @property
     def feeds(self) -> str:
-        """A sentence, without full stop, that describes the network's inputs."""
+        """A sentence about the network's inputs, without its final period."""
         low, high = self.input_scale
         if self.codec.levels is None:
             fed = f"real elements as {type(self.codec).__name__} scales them"
@@ -188,7 +188,7 @@ def rescaled(network: Any, reading: Reading) -> str:
 
 
 def check_start(reading: Reading, entries: int) -> None:
-    """Raise ValueError if the network's embedding has no entry for the first symbol.
+    """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`.
 
     Args:
       reading: how the network reads symbols, which must be as integers.

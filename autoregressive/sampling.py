@@ -27,7 +27,7 @@ class Samplers:
     """The samplers of a network and a distribution.
 
     Args:
-      model: an `Autoregressive`, or an object with the same parts.
+      model: an `Autoregressive`, or an object with the same attributes.
     """
 
     def __init__(self, model: Any) -> None:
@@ -56,6 +56,10 @@ class Samplers:
           prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
           shared: number of first symbols that are known in every row.
           draft: the object that proposes symbols for "speculative".
+
+        Raises:
+          ValueError: the method or the draft does not support the request.
+          UnsupportedNetworkError: the method needs a step, which the network does not have.
         """
         given = noise, condition, temperature
         if method == "speculative":
@@ -227,7 +231,7 @@ class Samplers:
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
-        """Read symbols that all rows share in passes; return their number and the next state."""
+        """Read symbols known in all rows, many per pass; return their number and the next state."""
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
@@ -243,12 +247,12 @@ class Samplers:
         return start, state
 
     def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
-        """Return the state after known symbols, read in one pass.
+        """Read known symbols in one pass, and return the state after them.
 
         Args:
           symbols: [batch, n].
           condition: the condition of these symbols, or None.
-          state: the state before the first symbol, with `input` and `network`.
+          state: the state before the first symbol, a dict with the keys "input" and "network".
         """
         inputs = self._network.read(symbols)
         before = tf.concat([state["input"], inputs[:, :-1]], 1)
@@ -266,7 +270,7 @@ class Samplers:
         prompt: Prompt | None,
         shared: int,
     ) -> Iterator[np.ndarray]:
-        """Draw symbols and yield them as [num, chunk]; the last part may be shorter.
+        """Draw symbols and yield them, up to `chunk` of each row at a time.
 
         Args:
           seed: the noise's seed, an integer in [0, 2^64).

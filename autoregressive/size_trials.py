@@ -102,7 +102,7 @@ class Trial:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the largest relative difference, scaled to the coarser tolerance of 16-bit types."""
+    """Return the largest relative difference, scaled down for 16-bit types, which round more."""
     coarse = TOLERANCE / HALF_TOLERANCE if first.dtype in (tf.float16, tf.bfloat16) else 1.0
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
     return coarse * tf.reduce_max(tf.abs(first - second) / (1.0 + tf.abs(second)))

@@ -33,7 +33,7 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """The interface of a network that samplers use.
+    """The interface through which samplers use a network.
 
     Law: the parameters at a position depend only on the symbols at earlier positions.
     """
@@ -57,7 +57,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 
     @property
     def block(self) -> int:
-        """Period of the steps: a network may compute a block of several symbols together."""
+        """Number of symbols that the network computes together; 1 for most networks."""
 
     def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return {"input": the input before the first symbol, "network": the network's state}.
@@ -90,7 +90,7 @@ class TimeOrder:
     Args:
       network: a causal network, a `CausalNetwork`.
       distribution: the distribution of a symbol.
-      reading: how the network reads symbols, with the input before the first symbol.
+      reading: how the network reads symbols, including the input before the first symbol.
       inputs: spec of the network's first argument: [None, None], [None, None, 1] or [None, None,
         channels].
       condition: spec of the second argument, specs by name of all further arguments, or None.
@@ -129,7 +129,7 @@ class TimeOrder:
 
     @property
     def stepped(self) -> Any:
-        """The network with `initial_state` and `step`, derived on first use.
+        """The network with `initial_state` and `step`, its own or derived on first use.
 
         Raises:
           NotCausalError: no step can be derived because the network looks ahead.
@@ -151,7 +151,7 @@ class TimeOrder:
         """True if the network has a step, user-defined or derived.
 
         Raises:
-          NotCausalError: the network violates the law of a `SymbolNetwork`.
+          NotCausalError: the network looks ahead, and has no condition in which that is allowed.
         """
         if self._has_step is None:
             try:
@@ -165,7 +165,7 @@ class TimeOrder:
         return self._has_step
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs depend on later inputs, on the length, or are random.
+        """Raise NotCausalError if outputs depend on later inputs or the length, or are random.
 
         Args:
           with_random_weights: whether to check the network with random weights, too, on longer
@@ -191,7 +191,7 @@ class TimeOrder:
         Float inputs need not correspond to symbols; gradients flow through them.
 
         Raises:
-          ValueError: the network has a table of positions with fewer rows than the input.
+          ValueError: the network cannot take an input of this length, or a condition is missing.
         """
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
@@ -226,7 +226,7 @@ class TimeOrder:
         Args:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
-          fixed: conditions that are the same at every time, by name.
+          fixed: conditions that are the same at every time step, by name.
           at_once: whether to compute a derived step's state without compiling, which is faster if
             it is needed only once.
         """
@@ -244,13 +244,13 @@ class TimeOrder:
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
-        """Number of values that a condition of integers can have, by name, where it is known."""
+        """Number of values that each integer condition can have, by name, if it is known."""
         example = [tf.zeros(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
         return class_counts(self.call, self.conditions, example)
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a limited length: the network has keys or positions."""
+        """True if a state is made for a limited length, as for attention or learned positions."""
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
@@ -315,7 +315,7 @@ class RasterOrder:
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
-        """Number of values that a condition of integers can have, by name, where it is known."""
+        """Number of values that each integer condition can have, by name, if it is known."""
         sides = [size or SMALL for size in self.inputs.shape[1:3]]
         example = [tf.zeros([1, *sides, self.inputs.shape[-1]], self.inputs.dtype)]
         example += [tf.zeros(sized(x, 1, sides), x.dtype) for x in self.conditions.values()]
@@ -330,7 +330,7 @@ class RasterOrder:
             return rows_above(self.call, self.inputs)
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
+        """Raise NotCausalError if outputs depend on their own or later pixels, or are random."""
         del with_random_weights  # images are always checked with random weights, too
         self.call.forget()
         fault = observed_unmasked(
@@ -341,7 +341,7 @@ class RasterOrder:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return parameters [batch, height, width, p], or [batch, height, width, channels, p]."""
+        """Return parameters [batch, height, width, p], or per channel [..., channels, p]."""
         self.tables.check(*symbols.shape[1:3])
         outputs = self.call(self.read(symbols), *in_order(condition, self.conditions))
         if self._whole_pixels:

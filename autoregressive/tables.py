@@ -49,7 +49,7 @@ class Tables:
         return hasattr(self._built, "no_step")
 
     def check(self, *sizes: int | None) -> None:
-        """Raise ValueError if the network has a table with too few rows.
+        """Raise ValueError if the network cannot take a size, such as for lack of positions.
 
         Args:
           *sizes: size of the sequence, (time,), or of the image, (height, width); None: unknown.
@@ -108,7 +108,10 @@ class Tables:
         return ""
 
     def _refused(self, reason: str) -> str:
-        """Return why the network cannot be traced: a table that is too short, else `reason`."""
+        """Return a phrase about a table that is too short for tracing, or `reason` if none is.
+
+        It is "" if the network cannot be traced for a small size, which another check reports.
+        """
         short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # for any length; another check reports the reason
@@ -137,6 +140,7 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
     """Return `incremental(network, ...)`, with an error that names a table that is too short.
 
     Raises:
+      NotCausalError: the network looks ahead, depends on the length or draws random numbers.
       UnsupportedNetworkError: no step can be derived, or a table has fewer rows than the lengths
         from which steps are derived.
     """
@@ -158,7 +162,7 @@ class _Read(NamedTuple):
       op: the operation.
       rows: number of rows of the table.
       last: index of the last row that is read.
-      num: number of rows that are read.
+      num: number of rows that are read; 0 for a slice.
     """
 
     op: tf.Operation

@@ -2,7 +2,7 @@
 
 A `tf.Variable` has an attribute `trainable`. A Keras variable is trained if its model or layer
 lists it among `trainable_variables`; this can change later without changing the `tf.Variable` that
-it wraps. Therefore the layers of a network are searched for in whatever object holds them.
+it wraps. Therefore the layers are searched for among all objects that a network refers to.
 """
 
 import functools
@@ -71,7 +71,7 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
     """Return all variables that a function of tensors reads, in order of their first read.
 
-    The order is the same in a process that resumes the run. Arguments are as in `weights_read`.
+    A process that resumes a run finds the same order. Arguments are as in `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
     return without_copies(in_order_of_reads(traced))
@@ -120,7 +120,7 @@ def _listed_by_layers(holder: Any) -> dict[int, bool]:
 
 
 def layers_within(holder: Any) -> Iterator[Any]:
-    """Yield the outermost layers reachable from an object, which know what is trained."""
+    """Yield the outermost Keras layers, and the `Listed`, that are reachable from an object."""
     seen: dict[int, Any] = {}  # keeps temporary objects alive, so that no `id` is reused
     waiting = [holder]
     while waiting:

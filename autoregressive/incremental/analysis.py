@@ -42,7 +42,7 @@ class Analysis:
       fixed: tensors read in a step that depend only on arguments without a time axis, by name.
       memory: number of past rows to keep of each tensor that a step reads at a delay, by name.
       groups: the groups of tensors with an entry per pair of time steps, such as attention scores.
-      lag: number of rows by which the output precedes the input.
+      lag: number of the output's rows before time step 0, by which a step delays its output.
 
     Raises:
       NotCausalError: the network looks ahead or depends on the length; the message names the layer.

@@ -56,7 +56,7 @@ def lengthened(cache: tf.Tensor, length: int) -> tf.Tensor:
 
 
 def as_ring(cache: tf.Tensor, position: tf.Tensor, window: int) -> tf.Tensor:
-    """Return the last rows of a cache [horizon, ...] before `position` as a ring."""
+    """Return the last `window` rows before `position` of a cache [horizon, ...], as a ring."""
     # For each slot, the latest time step before `position` stored in it; negative if there is none.
     times = position - 1 - tf.math.floormod(position - 1 - tf.range(window), window)
     rows = tf.gather(cache, tf.maximum(times, 0))

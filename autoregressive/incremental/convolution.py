@@ -1,4 +1,4 @@
-"""Rules for plain, dilated, depthwise and grouped convolutions; a step reads only taps' rows."""
+"""Rules for plain, dilated, depthwise and grouped convolutions; a step reads a row per tap."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -27,7 +27,8 @@ class Incremental:
     parts in turn gives the outputs of `network(x)`, up to rounding.
 
     With attention or a table of positions, the state has room for a limited number of time steps,
-    its horizon: the length it was made for, rounded up to a power of two. `lengthened` extends it.
+    its horizon: the length that it was made for, rounded up to a power of two if the table has
+    enough rows. `lengthened` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].
@@ -51,7 +52,7 @@ class Incremental:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a limited length: the network has keys or positions."""
+        """True if a state has a horizon, because of attention or a table of positions."""
         return self.program(1).has_horizon
 
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
@@ -138,7 +139,7 @@ class Incremental:
         return step
 
     def _horizon(self, program: StepProgram, length: int) -> int:
-        """Return the horizon for a length: a power of two, or the length if no table is longer."""
+        """Return the horizon for a length: a power of two, or the length if a table is shorter."""
         if not program.has_horizon:
             return 0
         with tf.init_scope():
@@ -149,7 +150,7 @@ class Incremental:
             return length
 
     def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
-        """Return a state for a longer sequence.
+        """Return a state for a longer sequence; `state` itself if it has room for it.
 
         Args:
           state: a state from `initial_state` or `step`.
@@ -158,6 +159,7 @@ class Incremental:
 
         Raises:
           ValueError: a layer's table has fewer positions than `length`.
+          UnsupportedNetworkError: the state does not contain enough keys for the longer sequence.
         """
         before = horizon_of(state)
         if before >= length or not before:
@@ -177,7 +179,8 @@ class Incremental:
           *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
-          ValueError: the state was made for fewer time steps; only eager calls detect this.
+          ValueError: the batch size or n is not static, or the state was made for fewer time steps,
+            which only eager calls detect.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
@@ -237,7 +240,7 @@ def incremental(
       network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and,
         optionally, conditions.
       inputs: spec of the first argument, [None, None, channels]; by default as declared by a Keras
-        model, or float32 [None, None, 1].
+        model or a `tf.function`, or float32 [None, None, 1].
       condition: spec of the second argument, or specs of all further arguments by name, like
         `conditions` of `Autoregressive`; not needed for a Keras model with several inputs.
       function: the network as a function of `inputs` and the conditions, if the caller already has
@@ -251,7 +254,8 @@ def incremental(
     Raises:
       NotCausalError: the network looks ahead, depends on the length or draws random numbers; the
         message names the layer.
-      UnsupportedNetworkError: an operation has no rule; the message names it.
+      UnsupportedNetworkError: no step can be derived, for example because an operation has no rule;
+        the message says why.
     """
     if brings_step(network):
         return network

@@ -54,7 +54,7 @@ class Groups:
         self._parents: dict[str, str] = {}
 
     def axes(self, group: str, first: int, second: int) -> tuple[int, int]:
-        """Return the query and the key axis of a new group's two growing axes."""
+        """Return a new group's query axis and key axis, given its two growing axes in order."""
         self._parents.setdefault(group, group)
         return (second, first) if group in self.turned else (first, second)
 

@@ -1,4 +1,4 @@
-"""Tables and attention windows of a step for sequences of limited length, its horizon."""
+"""Tables and attention windows of a step for a limited number of time steps, its horizon."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +88,7 @@ class Horizon:
                 yield (name, self.keys_name(name, root)), self.windows.get(root, self.length)
 
     def keys_name(self, name: str, root: str) -> str:
-        """Return the name of the state entry that holds a stream's rows as keys of a group."""
+        """Return the name of the state entry in which a stream's rows are keys of a group."""
         window = self.windows.get(root)
         return f"keys/{name}" + (f"/{window}" if window else "")
 
@@ -274,5 +274,5 @@ def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 
 def parts_with_tables(parts: Sequence[tuple[tf.Operation, Part]]) -> bool:
-    """Return whether an operation of a step reads a table."""
+    """Return whether any operation of a step reads a table."""
     return any(part.tables for _, part in parts)

@@ -19,7 +19,7 @@ PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
 
 
 def only_pairs(node: Node) -> Pairs:
-    """Return the kind of the first input, which must be a tensor of pairs."""
+    """Return the kind of the first input; raise an error unless it is a tensor of pairs."""
     kind = node.kinds[0]
     if not isinstance(kind, Pairs):
         raise node.unsupported("its input is not a tensor of pairs")

@@ -41,7 +41,7 @@ def reshape(node: Node) -> Part:
 
 
 def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
-    """Return the sizes before and after the query axis up to the key axis, and the rest."""
+    """Return the products of the sizes before and after the query, up to the key, and the rest."""
     first, last = math.prod(shape[: min(query, key)]), math.prod(shape[max(query, key) + 1 :])
     between = math.prod(shape[min(query, key) + 1 : max(query, key)])
     return (first, between, last) if query < key else (between, last, first)

@@ -91,7 +91,7 @@ class StepProgram:
 
     @property
     def has_horizon(self) -> bool:
-        """True if a state is made for a limited length, because there are keys or positions."""
+        """True if a state has a horizon, because of attention or a table of positions."""
         parts = self._analysis.parts
         return parts_with_tables(parts) or any(part.keys for _, part in parts)
 
@@ -108,6 +108,7 @@ class StepProgram:
 
         Raises:
           ValueError: a layer's table has fewer positions than `length`.
+          UnsupportedNetworkError: the network has different operations for this length.
         """
         if self._none is not None:
             return self._none

@@ -138,7 +138,7 @@ def entry_of(node: Node, axis: int) -> int | None:
     """Return the index of the entry in a slice's specification for an axis; None: there is none.
 
     Args:
-      node: an operation StridedSlice.
+      node: a StridedSlice operation.
       axis: an axis of the operation's input.
     """
     count = len(node.bounds(3)[0])

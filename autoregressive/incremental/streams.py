@@ -14,11 +14,11 @@ ENDLESS = 1 << 40
 
 
 class NotCausalError(ValueError):
-    """An output depends on later inputs, or on the length of the sequence."""
+    """Raised if outputs depend on later inputs or on the length of the sequence, or are random."""
 
 
 class UnsupportedNetworkError(ValueError):
-    """The network may be causal, but one of its operations has no rule for a step."""
+    """Raised if no step can be derived for a network, although it may be causal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,11 +174,11 @@ class Node:
         return self.op.type
 
     def streams(self) -> list[Stream]:
-        """Return the kinds of the inputs that grow with time."""
+        """Return the kinds of the inputs that are streams."""
         return [kind for kind in self.kinds if isinstance(kind, Stream)]
 
     def only(self, index: int = 0) -> Stream:
-        """Return the kind of an input, the only input that may depend on the sequence."""
+        """Return the stream of an input; raise an error unless the other inputs are constant."""
         stream = self.kinds[index]
         if isinstance(stream, Stream) and all(
             kind is None for i, kind in enumerate(self.kinds) if i != index
@@ -188,7 +188,7 @@ class Node:
         raise self.unsupported("the sequence is not the input that its rule expects")
 
     def first(self, fault: str = "its input has no time") -> Stream:
-        """Return the kind of the first input, a stream; another one raises with `fault`."""
+        """Return the stream of the first input; if it is none, raise an error that says `fault`."""
         stream = self.kinds[0]
         if isinstance(stream, Stream):
             return stream
@@ -202,21 +202,21 @@ class Node:
                 raise kind.error()
 
     def bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value of an input for both lengths; it must not depend on the sequence."""
+        """Return the value of an input for both lengths; raise an error if it is not known."""
         values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
             raise self.unsupported("an argument that must be constant is computed")
         return values[0], values[1]
 
     def static(self, index: int) -> np.ndarray:
-        """Return the value of an input, which must be the same at both lengths."""
+        """Return the value of an input; raise an error unless it is the same at both lengths."""
         short, long = self.bounds(index)
         if not np.array_equal(short, long):
             raise self.refused("depends on the length of its input")
         return short
 
     def entry(self, index: int, position: int) -> int:
-        """Return one entry of an input, which must be the same at both lengths."""
+        """Return one entry of an input; raise an error unless it is the same at both lengths."""
         short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
             raise self.refused("depends on the length of its input")
@@ -227,7 +227,7 @@ class Node:
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
     def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
-        """Return the kind of an output that is aligned with the stream `like`.
+        """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
 
         Raises:
           NotCausalError: the output has a different number of rows per time step.
@@ -327,7 +327,7 @@ class Start:
     """The state of a stateful operation before the first time step.
 
     Attributes:
-      needs: tensors of the graph from whose values for zero inputs the state is computed.
+      needs: tensors of the graph; the state is computed from their values for zero inputs.
       states: function from these values, and a function that evaluates other tensors, to the
         entries of the state by name.
     """
@@ -345,14 +345,14 @@ class Part:
 
     Attributes:
       kinds: kind of each output.
-      run: function from the inputs, each a list with one tensor per delay, and a `Call` to the
-        outputs.
+      run: function from the inputs, each a list with one tensor per delay, and a `Call`, to the
+        outputs; None if the outputs have no value in a step.
       delays: delays in time steps at which an input is read, by index of the input; (0,) by
         default.
       start: the initial state of a stateful operation, such as a loop.
       is_alias: whether the output has the same rows as the first input, at the same time steps.
       tables: how each table among the inputs is read, by index of the input.
-      keys: indices of the inputs whose time steps are keys, so that all rows so far are read.
+      keys: indices of the inputs whose time steps are keys; their rows so far are read.
       group: name of the group of pairs that the operation reads or creates.
     """
 

@@ -122,7 +122,7 @@ def run_traced(
       arguments: arguments of the network.
       outside: values of the captured tensors, by the names of their placeholders; None: the values
         that the graph captured.
-      assigns: whether to run also the assignments to variables that come before.
+      assigns: whether to also run the assignments to variables that the operations wait for.
     """
     values = dict(captured(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
@@ -179,7 +179,7 @@ def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 def first_difference(
     short: Sequence[tf.Operation], long: Sequence[tf.Operation]
 ) -> tf.Operation | None:
-    """Return the first operation for the shorter length that has another type for the longer one.
+    """Return the first operation in `short` that differs in type from its counterpart in `long`.
 
     If one list is a prefix of the other, return the last operation that has a counterpart.
     """
@@ -222,7 +222,7 @@ def aligned(
       arguments: indices of the arguments with a time axis.
 
     Returns:
-      The second graph's operation by the first graph's; None if the graphs differ.
+      The second graph's operations by the first graph's; None if the graphs differ.
     """
     pair = dependent(first, arguments), dependent(second, arguments)
     if first_difference(*pair) is not None:

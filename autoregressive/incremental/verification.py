@@ -20,7 +20,8 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
 
     Raises:
       NotCausalError: a layer attends to later time steps.
-      UnsupportedNetworkError: the outputs of the steps differ from the outputs of the call.
+      UnsupportedNetworkError: the outputs of the steps differ from the outputs of the call, or the
+        network has different operations for a long input.
     """
     length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
     arguments = random_arguments(

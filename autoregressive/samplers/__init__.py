@@ -1,4 +1,4 @@
-"""Samplers: functions of (network, distribution, noise, condition, temperature)."""
+"""Samplers: functions of (network, distribution, noise, condition, temperature, prompt)."""
 
 import autoregressive.samplers.cached
 import autoregressive.samplers.fixed_point

@@ -13,7 +13,7 @@ is the model's distribution; the first that is not kept is redrawn from the resi
 so that every symbol has the model's distribution (Leviathan et al. 2023, arXiv 2211.17192, theorem
 3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925), but differs from the draws of the
 other samplers. r is drawn by rejection: a candidate from p is kept with probability max(0, 1 - q /
-p). It suits many levels with similar neighbours, as in 16-bit sound.
+p). It suits many levels with similar neighbours, as in 16-bit audio.
 
 All random numbers have an address (seed, row, position), so a symbol depends only on earlier
 symbols and on the numbers at its address: block length and batch affect only rounding.
@@ -48,7 +48,13 @@ class SymbolDistributions(NamedTuple):
 
 
 class Address(NamedTuple):
-    """The address of random numbers: seed uint32 [2], rows int32 [batch], position of the first."""
+    """The address of random numbers, from which they are computed.
+
+    Attributes:
+      seed: uint32 [2].
+      rows: int32 [batch], index of each row.
+      start: int32 [] or [batch], position of the first symbol.
+    """
 
     seed: tf.Tensor
     rows: tf.Tensor
@@ -97,7 +103,11 @@ def coupling(
 def rejection(
     guess: tf.Tensor, p: SymbolDistributions, q: SymbolDistributions | None, block: Block
 ) -> tuple[tf.Tensor, Fresh]:
-    """Keep symbols with probability min(1, p / q); a `Rule`."""
+    """Keep symbols with probability min(1, p / q); a `Rule`.
+
+    Raises:
+      ValueError: `q` or the block's address is None.
+    """
     address, size = block.address, guess.shape[1]
     if q is None or address is None:
         raise ValueError("`draft` must have densities to be accepted by rejection.")
@@ -126,7 +136,7 @@ def kept(
 def redrawn(
     q: SymbolDistributions, p: SymbolDistributions, address: Address, wanted: tf.Tensor
 ) -> tf.Tensor:
-    """Draw levels [batch] from the residual distribution at one position per row, where wanted."""
+    """Draw levels [batch] from the residual distributions of the rows that `wanted` selects."""
 
     def draw(
         count: tf.Tensor, levels: tf.Tensor, found: tf.Tensor

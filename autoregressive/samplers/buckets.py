@@ -21,7 +21,7 @@ def row_bucket(rows: int) -> int:
 
 
 def time_bucket(count: int) -> int:
-    """Return the number of time steps to compile a sampler for that stops after `count`.
+    """Return the number of time steps for which to compile a sampler that stops after `count`.
 
     In a loop of unknown length, an accelerator synchronises with its host before every step, so the
     exact count is compiled there.

@@ -20,7 +20,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Draw the same symbols [batch, time, ...] as `naive`, with one step of the network each."""
+    """Draw the same symbols [batch, time, ...] as `naive`, with one network step for each."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 

@@ -44,7 +44,8 @@ class ChunkSampler(abc.ABC):
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
           condition: the condition of these symbols, [batch, time, channels], or None.
-          noise: their noise, float32 [batch, time, noise channels], a multiple of the block.
+          noise: their noise, float32 [batch, time, noise channels]; time is a multiple of the
+            number of symbols that the network computes together.
           temperature: 1 samples the model; smaller values are closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
@@ -52,8 +53,8 @@ class ChunkSampler(abc.ABC):
     def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the state after known symbols, int32 [batch, time], from one parallel pass.
 
-        `state` must be an initial state, except in fixed-point samplers; the number of symbols must
-        be a multiple of the block.
+        `state` must be an initial state, except in fixed-point samplers. The number of symbols must
+        be a multiple of the number that the network computes together.
         """
         return self._prime(state, condition, levels)
 
@@ -115,7 +116,7 @@ def in_chunks(
     known: np.ndarray | None = None,
     passes: Any = None,
 ) -> Iterator[np.ndarray]:
-    """Yield chunks of symbols [batch, up to length]; the last one is padded while it is drawn.
+    """Yield chunks of `length` symbols of each row; the last chunk may be shorter.
 
     Args:
       sampler: a `ChunkSampler`.
@@ -145,13 +146,13 @@ def in_chunks(
 
 
 def padded(values: tf.Tensor, length: int) -> tf.Tensor:
-    """Pad values [batch, time, ...] to full length, so that no shorter chunk is compiled."""
+    """Pad values [batch, time, ...] to `length` with zeros, so no shorter chunk is compiled."""
     others = [[0, 0]] * (len(values.shape) - 2)
     return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])
 
 
 def chunk_length(wanted: int, count: int, block: int, longest: int | None = None) -> int:
-    """Return the number of symbols per chunk, a multiple of the block, small for short sequences.
+    """Return the number of symbols per chunk, a multiple of `block`, small for short sequences.
 
     Args:
       wanted: number of symbols per chunk that the caller requested.

@@ -2,7 +2,7 @@
 
 With the noise fixed, every symbol is a function of the symbols before it. From any start, repeated
 passes converge to the unique sequence that satisfies all these functions, in at most as many passes
-as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom 2020,
+as there are positions. Sources: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom 2020,
 arXiv:2002.09928. `windows` does this in windows of an image, `time_windows` in windows of time.
 """
 

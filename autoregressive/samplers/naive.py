@@ -19,11 +19,11 @@ def naive(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Draw symbols [batch, time, ...] or [batch, height, width, channels], one pass each.
+    """Draw symbols [batch, time, ...] or [batch, height, width, channels], a pass per position.
 
     Args:
-      network: a network of symbols; if it has a `reach`, the number of earlier symbols that an
-        output depends on, it is evaluated only on these, in whole blocks.
+      network: a network of symbols. If it has a `reach`, the number of earlier symbols on which an
+        output depends, each pass evaluates it only on these, in whole blocks.
       distribution: the distribution of a symbol.
       noise: the noise of all positions, [batch, time, ..., noise channels], or [batch, height,
         width, ..., noise channels] for images; with a channel axis if each channel has a separate

@@ -27,7 +27,7 @@ LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at an
 
 
 def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
-    """Return the sampler on the step machine, or None if it cannot or should not run here.
+    """Return the sampler on the step machine; None if there is a GPU or a step is not one symbol.
 
     Args:
       network: a network of symbols with a step.

@@ -23,7 +23,7 @@ class Written(NamedTuple):
       method: name by which the argument `method` selects it; "": only "auto" selects it.
       ratio: speed relative to the derived sampler at batch size 1; None: there is no derived
         sampler, or the speed was not measured.
-      measured: what the ratio was measured on; samplers below 1.2 are not worth keeping.
+      measured: model and machine of the measurement; samplers below 1.2 are not worth keeping.
       on_processors: whether "auto" skips it if there is a GPU.
     """
 
@@ -101,7 +101,7 @@ def specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
 
 
 def methods_of(network: Any, distribution: Any) -> tuple[str, ...]:
-    """Return the values of `method` for a network and a distribution, without "speculative"."""
+    """Return the valid values of `method` for given parts of a model, except "speculative"."""
     own = [row.method for row in _rows_of(network, distribution) if row.method]
     return tuple(dict.fromkeys(["auto", *own, *SAMPLERS]))
 

@@ -69,7 +69,7 @@ class SteppedPasses:
 
 
 def passes_of(network: Any) -> WindowPasses:
-    """Return a network's `block_passes`, or passes by its step if it has none."""
+    """Return a network's `block_passes`, or `SteppedPasses` if it has none."""
     own: WindowPasses | None = getattr(network, "block_passes", None)
     return SteppedPasses(network) if own is None else own
 
@@ -85,7 +85,7 @@ class Settled(NamedTuple):
       passes: int32 [], number of the model's passes so far.
       memory: the state that the draft's proposals share.
       states: the states of the model and of the draft after the block; during the passes, the first
-        entry is what the model's last pass read.
+        entry is the record that the model's last pass returned for `after`.
     """
 
     symbols: tf.Tensor
@@ -253,7 +253,7 @@ class SteppedDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
-        """Return a block that continues the known symbols, the memory, and the state after it."""
+        """Return a block that begins with the known symbols, the memory, and the state after it."""
         size, network = symbols.shape[1], self._network
         is_truncated = isinstance(block.temperature, Choice)
         distribution = Truncated(self._distribution) if is_truncated else self._distribution

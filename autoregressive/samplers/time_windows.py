@@ -33,20 +33,26 @@ class WindowPasses(Protocol):
         """Return the state before the first of `length` symbols."""
 
     def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of symbols int32 [batch, n], and what the pass read."""
+        """Return the parameters of symbols int32 [batch, n], and a record of them for `after`."""
 
     def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor | None = None, /) -> Any:
-        """Return the state after a block, or after its first `count` [batch] symbols."""
+        """Return the state after a block, or after its first `count` [batch] symbols.
+
+        Args:
+          read: the record that the pass over the block returned.
+          symbols: the block's final symbols, int32 [batch, n].
+          count: number of the block's first symbols, int32 [batch]; None: all.
+        """
 
 
 class Settling(NamedTuple):
-    """What one pass hands to the next.
+    """The values that one pass hands to the next.
 
     Attributes:
-      first: where each row's window begins, int32 [batch].
+      first: position at which each row's window begins, int32 [batch].
       settled: number of the window's first symbols that are final, int32 [batch].
       guess: the symbols of the window, int32 [batch, window].
-      symbols: those of the whole sequence, int32 [batch, time + window].
+      symbols: the symbols of the whole sequence, int32 [batch, time + window].
       state: the network's state before the window.
       count: number of passes so far, int32 [].
     """
@@ -73,7 +79,7 @@ def by_time_windows(
     state: Any,
     window: int = WINDOW,
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """Draw symbols int32 [batch, time]; return them, the number of passes, and the state.
+    """Draw symbols int32 [batch, time]; return them, the number of passes, and the next state.
 
     Args:
       passes: the network's passes over a window.

@@ -3,10 +3,10 @@
 The stopping rule is exact. A frontier separates pixels that are known to be final from the others.
 A pass draws the pixel at the frontier from final pixels only, so it becomes final; so does every
 pixel up to and including the first that the pass changes. An image is finished when its frontier
-has passed its last pixel; the next image then takes its slot.
+has passed its last pixel; the next image then takes its slot, its row in the batch of a pass.
 
-Final rows are read only as far up as the network's receptive field, and rows far below wait. Pixels
-beyond the frontier are guesses, which affect only the number of passes.
+A window contains rows from the frontier down, and the rows above them that the network's receptive
+field covers. Pixels beyond the frontier are guesses, which affect only the number of passes.
 """
 
 from typing import Any, NamedTuple
@@ -40,10 +40,10 @@ class Sampling(NamedTuple):
     """The arguments and settings that every pass reads.
 
     Attributes:
-      network: a network of images. `rows_above` is the number of rows upwards that it reads; None:
-        all. With a condition, it has `rows_of(condition, at)`, which selects rows of images by
-        int32 [images, rows, 2]. It may have `forecast(parameters, symbols, newer, condition)`,
-        which predicts the parameters given newer symbols, for a better next guess.
+      network: a network of images. `rows_above` is the number of rows above a pixel that it reads;
+        None: all. With a condition, it has `rows_of(condition, at)`, which selects rows by (image,
+        row), int32 [images, rows, 2]. It may have a method `forecast(parameters, symbols, newer,
+        condition)`, which predicts the parameters given newer symbols, for a better next guess.
       distribution: the distribution of a symbol. If it has `twins`, the batch contains that many
         versions of each image, which take every step together.
       noise: the noise of all positions, [batch, height, width, ..., noise channels].
@@ -67,7 +67,7 @@ class Sampling(NamedTuple):
         return getattr(self.distribution, "twins", 1)
 
     def condition_at(self, at: tf.Tensor) -> Any:
-        """Return the condition for rows of images, indexed by int32 [images, rows, 2]."""
+        """Return the condition for rows given by (image, row), int32 [images, rows, 2]."""
         if self.condition is None or (self.slots is None and self.rows == self.noise.shape[1]):
             return self.condition
         return self.network.rows_of(self.condition, at)
@@ -115,11 +115,14 @@ def by_windows(
         height and width.
       condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: the known pixels, the first `known` int32 [batch] of each image; None: there are none.
+      prompt: the known first pixels of each image; None: there are none.
       guess: symbols to start from; None: the middle level.
       active_rows: number of rows, starting at the frontier, that a pass draws; None: all.
-      slots: number of images per pass; the next image takes the place of a finished one. None: all.
+      slots: number of images per pass; the next image takes the slot of a finished one. None: all.
       few: number of passes over whole images before passes over windows.
+
+    Raises:
+      ValueError: `active_rows` or `slots` is less than 1.
     """
     for name, count in (("active_rows", active_rows), ("slots", slots)):
         if count is not None and count < 1:
@@ -155,7 +158,7 @@ def by_windows(
 
 
 def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
-    """Return arguments of `by_windows` for images of a height; {} if windows are not worthwhile."""
+    """Return arguments of `by_windows` for a given height; {} if windows are not worthwhile."""
     above = getattr(network, "rows_above", None)
     if above is None or height is None or height < WORTH * (above + ACTIVE):
         return {}

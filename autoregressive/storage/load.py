@@ -103,7 +103,7 @@ class StoredDistribution:
         self.min_log_scale = spec.get("min_log_scale")
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability float32 [...], nats."""
+        """Return the log-probability, float32 [...], in nats."""
         return self._program.log_prob(parameters, symbols)
 
     def sample(
@@ -143,7 +143,7 @@ class StoredContinuous(StoredDistribution):
     """A stored distribution that also has a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values [batch, time] or [draws, batch, time], nats per unit."""
+        """Return the log-density of values [batch, time] or [draws, batch, time], in nats."""
         function = self._program.log_densities[DENSITY_AXES.index(values.shape.rank)]
         return function(parameters, values)
 
@@ -166,7 +166,7 @@ class StoredCodec:
         self._program, self.levels, self.log_unit = program, levels, log_unit
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the symbols of elements."""
+        """Return the symbols of elements; raise ValueError for floats if it encodes integers."""
         elements = tf.convert_to_tensor(elements)
         stored = self._program.encode.concrete_functions[0].inputs[0].dtype
         if stored.is_integer and not elements.dtype.is_integer:
@@ -178,7 +178,7 @@ class StoredCodec:
         return self._ranked(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Convert symbols to a network's input."""
+        """Return symbols as the input of a network, float32, about -1 to 1."""
         return self._ranked(self._program.scale, symbols)
 
     def _ranked(self, function: Any, values: Any) -> tf.Tensor:

@@ -32,8 +32,11 @@ class Program(tf.Module):
     """All functions of a model: network, step, distribution and codec.
 
     Args:
-      model: the model, whose functions are each traced once.
+      model: the model; its functions are traced here.
       with_step: whether to store the step, too.
+
+    Raises:
+      UserError: the network is of a shipped kind, which is stored as a model folder.
     """
 
     def __init__(self, model: Autoregressive, with_step: bool) -> None:
@@ -133,7 +136,7 @@ def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
 
 
 def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int) -> tuple[Any, Any]:
-    """Return the functions `initial_state()` and `step(inputs, state[, condition])`."""
+    """Return `initial_state()` and `step(inputs, state[, condition])` for a batch of `rows`."""
     state = stepped.initial_state(rows)
     structure = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), state)
     sized = [tf.TensorSpec([rows, 1, *spec.shape[2:]], spec.dtype) for spec in specs]

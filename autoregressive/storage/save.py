@@ -40,17 +40,17 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
     Args:
       model: the model; its current weights are stored.
       folder: the folder to write, created if missing; an existing model is replaced.
-      sample_rate_hz: sample rate in Hz of a model of sound; None: the model's, if it has one.
+      sample_rate_hz: sample rate in Hz of an audio model; None: the model's, if it has one.
 
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
-      `steps` and `initial_states` (of 1 and of 8 rows), `log_prob`, `draw`, `mode`, `noise`,
-      `encode`, `decode` and `scale`.
+      `log_prob`, `draw`, `noise`, `encode`, `decode` and `scale`, and others, such as `steps` and
+      `mode`, if the model has them.
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
-      ValueError: the sample rate is not an integer of at least 1, or the model generates images or
-        integers.
+      ValueError: the sample rate is not an integer of at least 1, or is given for a model of images
+        or integers.
     """
     network = model.symbol_network
     # A step whose state depends on a length or on conditions is derived after loading instead.
@@ -61,14 +61,14 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
-    """Return the sample rate in Hz to store with a model, or None if it generates no sound.
+    """Return the sample rate in Hz to store with a model; None if none is given or known.
 
     Args:
       model: any model with `order`, `codec` and `sample_rate_hz`.
       sample_rate_hz: the rate to store; None: the model's.
 
     Raises:
-      ValueError: the rate is not an integer of at least 1, or the model generates images or
+      ValueError: the rate is not an integer of at least 1, or is given for a model of images or
         integers.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
@@ -79,7 +79,7 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
         raise ValueError(
             f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; a model"
-            " of sound has codec=onepass.likelihoods.Linear or MuLaw."
+            " of audio has codec=onepass.likelihoods.Linear or MuLaw."
         )
     return None if rate_hz is None else int(rate_hz)
 
@@ -109,7 +109,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
 @contextlib.contextmanager
 def named_reasons(verb: str) -> Iterator[None]:
-    """Convert a TensorFlow error in saving a program to a one-line UserError."""
+    """Convert an error raised inside the block to a one-line UserError: "cannot be" and `verb`."""
     try:
         yield
     except UserError:

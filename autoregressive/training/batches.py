@@ -32,7 +32,7 @@ def nested(batch: Batch) -> dict[str, Any]:
 
 
 def _flat(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with each named condition under a key of its own; the inverse of `nested`."""
+    """Return a batch with each named condition under a separate key; the inverse of `nested`."""
     named = batch.get("condition")
     if not isinstance(named, dict):
         return batch
@@ -43,9 +43,9 @@ def _flat(batch: dict[str, Any]) -> dict[str, Any]:
 class Batches:
     """Reproducible batches that can start at any step.
 
-    Every batch has `step` and `row`, int32 [rows], as addresses of noise for losses that draw
-    random numbers. A batch with `lengths` also has `mean_length`, the mean over its rows before
-    replicas or microbatches split it.
+    Every batch has `step` and `row`, int32 [rows] each, from which losses that draw random numbers
+    can derive their noise. A batch with `lengths` also has `mean_length`, the mean over its rows
+    before replicas or microbatches split it.
 
     Args:
       source: an array of elements [num, ...], from which every batch draws random rows; a list of
@@ -61,8 +61,9 @@ class Batches:
       takes: function from a length to whether the network takes sequences of that length.
 
     Raises:
-      ValueError: there is no data, elements or a condition contain NaN, elements are out of range
-        or have a wrong rank, or arrays have different numbers of rows.
+      ValueError: the source has an unknown form, or its arrays are invalid: empty, of different
+        numbers of rows, with NaN, or with elements out of range or of a wrong rank. Batches of
+        other sources are checked when they are read.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Batches:
 
     @contextlib.contextmanager
     def raising_own_errors(self) -> Iterator[None]:
-        """Raise the source's original error instead of the error that tf.data makes of it."""
+        """Raise the source's original error instead of the error to which tf.data converts it."""
         try:
             yield
         except tf.errors.OpError:
@@ -184,7 +185,7 @@ class Batches:
         return _addressed(self._sized(batch.taken(rows)).arrays, step)
 
     def _sized(self, batch: Padded) -> Padded:
-        """Return a batch padded to one of a few lengths; unchanged if devices need equal shapes."""
+        """Return a batch padded to one of a few lengths; unchanged if all must have one length."""
         if self._arrays is not None and self._one_length:
             return batch
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
@@ -241,7 +242,11 @@ def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
 
 
 def _endless(source: Iterable) -> Iterator:
-    """Yield the items of an iterable repeatedly, without end."""
+    """Yield the items of an iterable repeatedly, without end.
+
+    Raises:
+      UserError: the iterable has no items, or has ended and cannot be restarted.
+    """
     while True:
         count = 0
         for item in source:

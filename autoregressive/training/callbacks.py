@@ -27,14 +27,15 @@ class KerasCallbacks(Listener):
     """A `Listener` that calls Keras callbacks.
 
     An epoch is `every` updates, or fewer at the end. The logs are the metrics of the last update,
-    as in the run's log; `on_epoch_end` also gets the score as "val_loss".
+    as in the run's log; `on_epoch_end` also gets the score, if there is one, as "val_loss".
 
     Args:
       callbacks: Keras callbacks, in the order in which they are called.
       every: number of updates between scores.
 
     Raises:
-      UserError: a callback needs more than metrics; the message names it and an alternative.
+      UserError: `callbacks` is not a list of Keras callbacks, or one needs more than metrics; then
+        the message names it and an alternative.
     """
 
     def __init__(self, callbacks: Sequence[Any], every: int) -> None:
@@ -66,12 +67,12 @@ class KerasCallbacks(Listener):
         self._call("on_train_batch_begin", (step - 1) % self._every)
 
     def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Call `on_train_batch_end`."""
+        """Call `on_train_batch_end`; return whether a callback ends training."""
         self._call("on_train_batch_end", (step - 1) % self._every, logs=dict(metrics))
         return self._model.stop_training
 
     def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
-        """Call `on_epoch_end`."""
+        """Call `on_epoch_end`; return whether a callback ends training."""
         self._open = False
         logs = dict(metrics) if score is None else {**metrics, "val_loss": score}
         self._call("on_epoch_end", self._epoch(step), logs=logs)
@@ -91,11 +92,11 @@ class KerasCallbacks(Listener):
 
 
 class _NotThereError(UserError, AttributeError):
-    """An error of a callback that reads an attribute which its `model` does not have here."""
+    """Raised when a callback reads an attribute that its `model` does not have in `fit`."""
 
 
 class _Model:
-    """The `model` of a callback, through which it can only stop training."""
+    """The object that callbacks see as `model`; through it they can only stop training."""
 
     def __init__(self) -> None:
         self.stop_training = False
@@ -106,12 +107,12 @@ class _Model:
     def __getattr__(self, name: str) -> Any:
         raise _NotThereError(
             f"`{self.caller}` cannot read `model.{name}` in `fit`: callbacks have the logs and"
-            " `model.stop_training`; use your own model by its name."
+            " `model.stop_training`; refer to your model by its variable."
         )
 
 
 def _check(callback: Any, kind: type) -> None:
-    """Raise UserError if a callback needs more than metrics."""
+    """Raise UserError if a callback is not one of Keras, or needs more than metrics."""
     name = type(callback).__name__
     if not isinstance(callback, kind):
         raise UserError(f"`callbacks` must be a list of Keras callbacks, got {name} in it.")
@@ -123,7 +124,7 @@ def _check(callback: Any, kind: type) -> None:
         name, reason = f"{name}(restore_best_weights=True)", "`patience` keeps the best weights"
     options = [o for o in OF_TENSORBOARD if "TensorBoard" in known and getattr(callback, o)]
     if options:
-        name, reason = f"TensorBoard({options[0]}=...)", "`fit` passes it figures alone"
+        name, reason = f"TensorBoard({options[0]}=...)", "`fit` passes only metrics to it"
     own = [] if "TensorBoard" in known else _never_called(callback, kind)
     if own:
         name, reason = (

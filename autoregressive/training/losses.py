@@ -17,8 +17,8 @@ Loss = Callable[[Any, Batch], Any]
 def checked(loss: Loss, model: Any) -> LossFn:
     """Return the loss as a function from a batch to a scalar and a dict of metrics.
 
-    The function raises ValueError if the loss or a metric is not a floating scalar. It is a
-    `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
+    The function raises ValueError if the loss is not a floating scalar, or a metric is not a
+    scalar. It is a `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
       loss: the user's function from the model and a batch to a scalar, or to a scalar and a dict of
@@ -57,15 +57,15 @@ def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     """Raise ValueError if a loss is not a mean over rows.
 
     Replicas and microbatches compute the loss of their share, and the update is for the mean of
-    these losses. Two shares a and b are compared in batches of equal size, which have the same
-    rounding: loss(a, b) = (loss(a, a) + loss(b, b)) / 2. A sum violates loss(a, a) = loss(a), for
-    which a rough comparison suffices.
+    these losses. For two shares a and b, a mean satisfies loss(a, b) = (loss(a, a) + loss(b, b)) /
+    2; all these batches have the same size, so they round alike. A sum satisfies this, too, but
+    violates loss(a, a) = loss(a), for which a rough comparison suffices.
 
     Args:
       loss_fn: a loss from `checked`; nothing is checked if it is a `GlobalBatchLoss`, or if it
         draws random numbers and so differs from call to call.
       batch: rows of the global batch.
-      shares: number of replicas and microbatches that share the batch.
+      shares: number of replicas and microbatches that share the batch; 1: nothing is checked.
     """
     if shares == 1 or isinstance(loss_fn, GlobalBatchLoss):
         return
@@ -139,7 +139,7 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean; batches are weighted by their number of rows, times their mean length.
+        """Return the mean; a batch's weight is its number of rows times its mean length, if any.
 
         Raises:
           ValueError: there is no batch.

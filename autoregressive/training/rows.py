@@ -28,7 +28,7 @@ class Padded(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Number of elements of the longest row."""
+        """Number of time steps of the longest row; 0 if the batch has no lengths."""
         return int(self.arrays[LENGTHS].max()) if LENGTHS in self.arrays else 0
 
     def of_length(self, length: int) -> "Padded":
@@ -55,8 +55,8 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
       rank: number of axes of the elements.
 
     Raises:
-      ValueError: an array has rows of different lengths from those of the elements, or the lengths
-        are not integers from 0 to time.
+      ValueError: an array has rows of different lengths from those of the elements, `lengths` are
+        not integers from 0 to time, or they are given where the elements cannot have any.
     """
     fill = filler(codec)
     rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
@@ -99,8 +99,8 @@ def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> 
 def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the mean length of a batch's rows, repeated for every row, if there are lengths.
 
-    If the sum over each row is divided by it, the mean over rows equals the mean over real
-    elements, so replicas with only some of the rows need not know the others.
+    If the sum over each row is divided by it, the mean over rows equals the mean over all elements
+    that are not padding, so replicas with only some of the rows need not know the others.
 
     Returns:
       A dict with one array, float32 [rows]; empty if the rows have no lengths.

@@ -27,7 +27,8 @@ def held_out_score(
       evaluate: a function from the model to a score, or held-out data, or None.
 
     Raises:
-      UserError: both are given, or `validation` is a function or has invalid data.
+      UserError: both are given, or `validation` is a function.
+      ValueError: the data is invalid.
     """
     if validation is not None and evaluate is not None:
         raise UserError("`validation` and `evaluate` are two ways to a score; pass one of them.")
