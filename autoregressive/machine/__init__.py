@@ -1,1 +1,1 @@
-"""The step machine: an interpreter, compiled once, that runs the steps of any network."""
+"""The step machine: an interpreter, compiled once, that runs the steps of networks on CPUs."""

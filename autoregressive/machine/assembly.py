@@ -140,7 +140,7 @@ class Assembly:
         return out
 
     def stored(self, array: np.ndarray, wide: bool) -> Buffer:
-        """Return a buffer that holds constant numbers; equal arrays share a buffer."""
+        """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
         array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
         key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
         if key not in self._stored:
@@ -149,13 +149,13 @@ class Assembly:
         return self._stored[key]
 
     def packed_matrix(self, matrix: np.ndarray) -> Buffer:
-        """Return a buffer that holds a constant matrix [inputs, outputs], packed for products."""
+        """Return a buffer with a constant matrix [inputs, outputs], packed for products."""
         buffer = self.stored(pack_matrix(matrix), False)
         self.matrices[buffer] = matrix
         return buffer
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
-        """Return a buffer that holds constant 32-bit integers."""
+        """Return a buffer with constant 32-bit integers."""
         return self.stored(np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False)
 
     def value_of(self, constant: Constant) -> Value:
@@ -192,11 +192,11 @@ class Program:
 
 
 def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
-    """Assemble a program: drop unused instructions, and assign a place to every buffer.
+    """Assemble a program: drop unused instructions, and assign an offset to every buffer.
 
     Args:
       assembly: the instructions in order, and their constants.
-      kept: buffers that get a place even if no instruction uses them.
+      kept: buffers that get an offset even if no instruction uses them.
       counter: the buffer in `kept` that holds the position; None: there is none.
     """
     instructions = needed(assembly.instructions)

@@ -1,8 +1,8 @@
 """Fuse instructions into fewer and larger ones with the same results.
 
 A bias is merged into the product it is added to; products of the same row become one; tanh times
-sigmoid becomes one function; and the part of a convolution that reads past rows is computed for
-many time steps at once, since these rows are known long before, to read its weights only once.
+sigmoid becomes one function; and the part of a convolution that reads past rows, which are known
+long before, is computed for many time steps at once, so that its weights are read only once.
 """
 
 from collections import defaultdict
@@ -74,7 +74,7 @@ class Fusion:
             self._readers[new].append(each)
 
     def _maker(self, place: Place, *ops: Op) -> Instruction | None:
-        """Return the only instruction that writes a buffer if it is one of these operations."""
+        """Return the only instruction that writes a buffer if it is one of `ops`, else None."""
         writers = self._writers[place.buffer]
         if place.buffer.kept or len(writers) != 1 or self._is_dropped(writers[0]):
             return None
@@ -218,7 +218,7 @@ class Fusion:
         return copies if simple and whole == product.numbers[0] else []
 
     def _lag(self, copy: Instruction) -> int:
-        """Return the age of a part in time steps; 0 if it is not a row of a ring."""
+        """Return the age in time steps of the row that `copy` copies; 0 if it is not of a ring."""
         read = self._maker(copy.reads[0], Op.READ)
         if read is None or read.numbers[:2] != (1, 1) or copy.numbers[3] != read.numbers[2]:
             return 0

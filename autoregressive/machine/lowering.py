@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a function that lowers operations of these types, from lowered inputs to outputs."""
+    """Register a function from lowered inputs to lowered outputs for operations of these types."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -49,7 +49,7 @@ class Resource:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An integer computed at run time: the number at a place plus `add`, modulo `modulo`.
+    """An integer computed at run time: the number at `place` plus `add`, modulo `modulo`.
 
     Attributes:
       place: a scalar, stored as a double.
@@ -121,7 +121,11 @@ class Lowering:
         return array
 
     def value(self, given: Any_Value) -> Value:
-        """Return a constant as a value in memory; a value is returned unchanged."""
+        """Return a constant as a value in memory; a value is returned unchanged.
+
+        Raises:
+          Unlowerable: it has no entries.
+        """
         if given.size == 0:
             raise Unlowerable("a tensor without entries")
         return given if isinstance(given, Value) else self.assembly.value_of(given)
@@ -277,7 +281,7 @@ class Lowering:
         return self._slots.get(key, Slot(self.doubles(value)))
 
     def counts(self, buffer: Buffer) -> bool:
-        """Return whether a state is the position of written rows; the first candidate is chosen."""
+        """Return whether a state is the position; the first candidate asked about becomes it."""
         if self.counter is None and buffer in self.candidates:
             self.counter = buffer
         return self.counter is buffer

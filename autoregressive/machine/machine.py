@@ -39,7 +39,7 @@ class StepMachine:
       arguments: specs of the arguments that differ at every time step, such as noise.
       settings: specs of the arguments that are the same at all time steps of a call, such as a
         temperature.
-      state: the states of one row before the first step, equal for all rows.
+      state: the states of one row before the first step; `begin` takes states of the same shapes.
 
     Raises:
       Unlowerable: the machine does not support an operation of the step.
@@ -95,7 +95,7 @@ class StepMachine:
         return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
-        """Return whether the results of a few steps are the same without limits to filled rows."""
+        """Return whether a few steps give the same results if they also compute unfilled rows."""
         if not self.program.rows[:, -1].any():
             return True
         generator, found = np.random.default_rng(0), []
@@ -145,7 +145,7 @@ class StepMachine:
         return False
 
     def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
-        """Return the workspaces of `batch` rows, float32 [batch, words].
+        """Return the initial workspaces of `batch` rows, float32 [batch, words].
 
         Args:
           batch: number of rows.
@@ -184,11 +184,11 @@ class StepMachine:
         return found
 
     def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Run all time steps, update the workspaces, and return the results [rows, times, ...].
+        """Run all time steps, update the workspaces, and return the results [rows, time, ...].
 
         Args:
           workspaces: workspaces from `begin`, or after an earlier `run`.
-          *arguments: arguments of every time step, [rows, times, ...] each.
+          *arguments: arguments of every time step, [rows, time, ...] each.
         """
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]

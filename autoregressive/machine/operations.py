@@ -212,7 +212,7 @@ def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
 
 @compiled
 def _slot(p: np.ndarray, at: int) -> int:
-    """Return the row that an index selects: plus p[13], modulo p[14], clipped to [0, p[15]]."""
+    """Return an index plus p[13], modulo p[14] if that is positive, clipped to [0, p[15]]."""
     slot = np.int64(double_at(at)) + p[13]
     if p[14] > 0:
         slot = slot % p[14]
@@ -262,7 +262,7 @@ def _joined(code: int, total: float, value: float) -> float:
 
 @compiled
 def _reduced(code: int, a: int, step: int, count: int) -> float:
-    """Return the reduction numbered `code` of `count` floats."""
+    """Return the reduction numbered `code` of `count` floats; for a mean, their sum."""
     if step == 1 and code <= _MEAN:
         return sum_of(a, count)
     if step == 1 and code == _LARGEST:

@@ -88,7 +88,7 @@ def _slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 
 def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) -> Value:
-    """Return `count` rows of an axis, starting at a slot."""
+    """Return `count` rows of an axis, starting at the index in `slot`."""
     given, (outer, outer_step), inner = _around(lowering, given, axis)
     size, step = given.shape[axis], given.strides[axis]
     shape = [*given.shape[:axis], count, *given.shape[axis + 1 :]]
@@ -101,7 +101,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
-    """Return a value, size and stride of its merged axes before `axis`, and the size of a row."""
+    """Return a value, the size and stride of its axes before `axis`, merged, and a row's size."""
     for _ in range(2):
         before = axes_of(given.shape[:axis], given.strides[:axis]) or [(1, 0)]
         after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]

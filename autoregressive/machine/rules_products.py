@@ -97,7 +97,7 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
 def _without_lone(
     lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
 ) -> tuple[list[Any_Value], list[str]]:
-    """Sum over letters that occur in only one term; return the new inputs and terms."""
+    """Sum over letters that occur in one term and not in the result; return inputs and terms."""
     made, named = [], []
     for index, (each, term) in enumerate(zip(inputs, terms, strict=True)):
         others = "".join(terms[:index] + terms[index + 1 :]) + result

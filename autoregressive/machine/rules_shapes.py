@@ -75,7 +75,7 @@ def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Valu
 
 
 def _arrangement(*names: str) -> Callable[..., Any]:
-    """Register a function that returns how an operation rearranges its first input, in NumPy."""
+    """Register a function that returns, for an operation, a NumPy function of its first input."""
 
     def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
         @rule(*names)

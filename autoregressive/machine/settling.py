@@ -126,7 +126,7 @@ def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> 
 
 
 def _limit(instructions: Sequence[Instruction], is_counted: bool) -> None:
-    """Keep only limits with which no instruction reads rows that were skipped."""
+    """Remove limits with which an instruction would read rows that another has skipped."""
     readers: dict[Buffer, list[Instruction]] = {}
     for each in instructions:
         for place in each.reads:

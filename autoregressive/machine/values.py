@@ -17,14 +17,14 @@ KNOWN = tuple(
 
 
 class Unlowerable(Exception):  # noqa: N818  (not an error of the network)
-    """The machine does not support an operation; the message names it and its layer."""
+    """Raised if the machine does not support an operation; the message names it and its layer."""
 
 
 class Buffer:
     """Memory for numbers of one type in a row's workspace.
 
     Args:
-      size: number of numbers.
+      size: count of the numbers.
       wide: whether the numbers are doubles, which take two words each.
       kept: whether the buffer's content is kept from one step to the next.
     """
@@ -119,7 +119,7 @@ def contiguous(
       shape: sizes of the value's axes.
       dtype: type of the value's entries.
       kept: whether the buffer's content is kept from one step to the next.
-      pitch: distance between rows of the last axis, in numbers; by default that axis's size.
+      pitch: distance between rows along the last axis, in numbers; by default that axis's size.
     """
     shape = tuple(int(size) for size in shape)
     inner = shape[-1] if shape else 1
@@ -138,12 +138,12 @@ def contiguous(
 def axes_of(
     shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return axes as (size, stride of each operand), with adjacent ones merged where possible.
+    """Return axes as (size, stride of each operand), merged where possible, without size 1.
 
     Args:
       shape: sizes of the axes.
       *strides: strides of each operand, one number per axis.
-      apart: an axis that is not merged with others.
+      apart: an axis that is neither merged nor omitted.
     """
     merged: list[tuple[int, ...]] = []
     before = None  # the axis that was added last
@@ -191,6 +191,9 @@ def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Va
 
     Returns:
       The view, or the index in the buffer of each entry of the result.
+
+    Raises:
+      Unlowerable: the result has no entries.
     """
     places = indices(value)
     made = np.asarray(function(places))
