@@ -60,7 +60,7 @@ def check_speculative(model: Any) -> None:
         raise ValueError('`method="speculative"` needs levels in time order.')
     if model.layout.event:
         raise ValueError(
-            f'`method="speculative"` needs one channel per time, got {model.layout.channels}.'
+            f'`method="speculative"` needs one channel per time step, got {model.layout.channels}.'
         )
     network = model.symbol_network
     if network.block != 1 and not hasattr(network, "block_passes"):

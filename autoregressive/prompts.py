@@ -75,7 +75,7 @@ def prompt_of(
     if layout.order != "time":
         raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
     if stop is not None and layout.event:
-        raise ValueError(f"`stop` needs one channel per time, got {layout.channels}.")
+        raise ValueError(f"`stop` needs one channel per time step, got {layout.channels}.")
     rows = [np.zeros([0, *layout.event])] * num
     if prefix is not None:
         given = checked_prefix(prefix, num, length, layout.event)

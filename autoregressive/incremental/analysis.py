@@ -210,7 +210,7 @@ class Analysis:
             raise UnsupportedNetworkError(f"{layer} gives the output two axes that grow with time")
         if kind.axis != 1 or kind.is_merged:
             raise UnsupportedNetworkError(
-                f"{kind.merged_by or layer} gives the output another rate or order than [batch,"
+                f"{kind.merged_by or layer} gives the output a rate or order other than [batch,"
                 f" time, parameters]: for {self.lengths[0]} inputs it has shape {output.shape}"
             )
         offset, texts = kind.offset or 0, " and ".join(kind.ahead or (layer,))

@@ -76,7 +76,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
-        raise node.unsupported("it is dilated along another axis than time")
+        raise node.unsupported("it is dilated along an axis other than time")
     dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
     pairs = (whole, node.op), (longer, node.longer)
     bounds = [_bounds(node, part, op, axis) for part, op in pairs]

@@ -185,14 +185,14 @@ class Incremental:
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
             raise ValueError(
-                f"`inputs` must have a static batch size and number of times, got {inputs.shape}."
+                f"`inputs` must have a static batch size and length, got {inputs.shape}."
             )
         if tf.executing_eagerly() and (horizon := horizon_of(state)):
             end = int(state[POSITION]) + inputs.shape[1]
             if end > horizon:
                 raise ValueError(
-                    f"`state` must be made for at least {end} times, got one for {horizon}; see"
-                    " `lengthened`."
+                    f"`state` must be made for at least {end} time steps, got one for {horizon};"
+                    " `lengthened` extends it."
                 )
         # Traced once per number of time steps, even if called inside a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))

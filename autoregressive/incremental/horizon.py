@@ -76,7 +76,7 @@ class Horizon:
         found = aligned(first, self._graph, self._analysis.timed)
         if found is None:
             raise UnsupportedNetworkError(
-                f"the network has different operations for {self.length} times"
+                f"the network has different operations for {self.length} time steps"
             )
         return found
 

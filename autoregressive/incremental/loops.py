@@ -126,9 +126,9 @@ def loop(node: Node) -> Part:
     # Rows that are equal at all time steps have no delay.
     offsets = {stream.offset for stream in streams if stream.offset is not None}
     if not offsets:
-        raise node.unsupported("it reads no rows but equal ones")
+        raise node.unsupported("all rows that it reads are equal")
     if min(offsets) < 0:
-        raise node.unsupported("the first times were dropped before it")
+        raise node.unsupported("the first time steps were dropped before it")
     if len(offsets) > 1:
         raise node.unsupported("it reads sequences with different delays")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))

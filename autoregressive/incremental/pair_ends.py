@@ -48,7 +48,7 @@ def reduction(node: Node, groups: Groups) -> Part:
         return Part([plain(made)], replayed(node), group=kind.group)
     groups.unbounded.add(kind.group)
     if node.type == "Mean":
-        raise node.refused("averages over all times (Mean)")
+        raise node.refused("averages over all time steps (Mean)")
     by = "" if kind.outer * kind.inner == 1 else node.layer
     stream = node.grown(0, Stream(0, 0, ENDLESS, kind.outer, kind.inner, merged_by=by))
     return Part([stream], replayed(node), group=kind.group)

@@ -29,7 +29,7 @@ def only_pairs(node: Node) -> Pairs:
 def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
     """Return the delay that aligns an input's row i with time step i."""
     if (kind.offset or 0) < 0:
-        raise node.unsupported("its first times were dropped")
+        raise node.unsupported("its first time steps were dropped")
     if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
         raise node.unsupported("time was merged with another axis")
     return (kind.offset or 0,)
@@ -102,7 +102,7 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
     tensors = [op.outputs[output] for op in (node.op, node.longer)]
     for axis, entries in ((made.query, made.outer * made.inner), (made.key, 1)):
         if tensors[1].shape[axis] - tensors[0].shape[axis] != growth * entries:
-            raise node.unsupported("its axes do not grow by one entry per time")
+            raise node.unsupported("its axes do not grow by one entry per time step")
     return made
 
 

@@ -73,14 +73,14 @@ def pairs(node: Node, groups: Groups) -> Part:
         return sliced(node)
     if node.type in SHAPED or node.type in PLAIN or node.type in ELEMENTWISE:
         return _elementwise(node, groups)
-    raise node.unsupported("there is no rule for it on pairs of times")
+    raise node.unsupported("there is no rule for it on pairs of time steps")
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
     """Return how a step runs an operation that keeps both time axes and their order."""
     moving = node.moving(0)
     if len(moving) != 2:
-        raise node.unsupported("it does not keep both times")
+        raise node.unsupported("it does not keep both time axes")
     aligned = {i: _aligned(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
     first = next((i for i, kind in enumerate(node.kinds) if isinstance(kind, Pairs)), None)
     if first is None:
@@ -113,7 +113,7 @@ def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
     if len(growing) == 2:
         return [moving[sorted(growing).index(axis)] for axis in growing]
     if node.type in PLAIN:
-        raise node.unsupported("it makes pairs of times in a way that has no rule")
+        raise node.unsupported("it makes pairs of time steps in a way that has no rule")
     ranks = [tensor.shape.rank for tensor in (node.op.outputs[0], node.op.inputs[index])]
     return [growing[0] + ranks[0] - ranks[1]]
 

@@ -132,8 +132,8 @@ class StepProgram:
             return
         if aligned(self.graph, graph, self._analysis.timed) is None:
             raise UnsupportedNetworkError(
-                f"the network has different operations for {length} times; no step can be derived"
-                " from it"
+                f"the network has different operations for {length} time steps; no step can be"
+                " derived from it"
             )
 
     def _check_positions(self, length: int) -> None:
@@ -244,7 +244,7 @@ class StepProgram:
                 kept[key] = caches.as_ring(state[previous], state[POSITION], size)
             else:
                 raise UnsupportedNetworkError(
-                    f"the network reads {size} keys from {before} times on, and {rows} before"
+                    f"the network reads {size} keys beyond {before} time steps, {rows} before"
                 )
         return kept | new.tables(fixed) | {EXTENT: self._extent(after)}
 

@@ -66,7 +66,7 @@ def rowwise(node: Node) -> Part:
     if node.type in LAST_AXIS and any(
         stream.axis == node.op.inputs[0].shape.rank - 1 for stream in streams[:1]
     ):
-        raise node.refused(f"mixes all times ({node.type} over the time axis)")
+        raise node.refused(f"mixes all time steps ({node.type} over the time axis)")
     offset, end, ahead = aligned(node, streams)
     changes = {"offset": offset, "end": end, "ahead": ahead}
     kinds = [node.grown(i, streams[0], **changes) for i in range(len(node.op.outputs))]
@@ -96,9 +96,9 @@ def gather(node: Node) -> Part:
     if isinstance(table, Stream) and indices is None:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
         if axis == table.axis:
-            raise node.refused("reads times by index (GatherV2)")
+            raise node.refused("reads time steps by index (GatherV2)")
     elif isinstance(table, Stream):
-        raise node.refused("reads times by index (GatherV2)")
+        raise node.refused("reads time steps by index (GatherV2)")
     return rowwise(node)
 
 

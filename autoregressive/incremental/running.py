@@ -29,11 +29,11 @@ def running_total(node: Node) -> Part:
     if axis != stream.axis:
         return Part([kind], lambda inputs, call: [_run(node, inputs[0][0], axis)])
     if node.op.get_attr("reverse"):
-        raise node.refused(f"sums over later times ({node.type}, reversed)")
+        raise node.refused(f"sums over later time steps ({node.type}, reversed)")
     if stream.is_merged:
         raise node.unsupported("time was merged with another axis")
     if stream.offset is None or stream.offset < 0:
-        raise node.unsupported("the first times were dropped before it")
+        raise node.unsupported("the first time steps were dropped before it")
     offset, key = stream.offset, f"{node.op.name}:total"
     _, reduce, combine = _TOTALS[node.type]
 

@@ -14,7 +14,7 @@ from autoregressive.incremental.streams import Call, Node, Part, Stream
 def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
     """Return a stream after padding with constant rows at the front and the end."""
     if front and (stream.offset or 0) < 0:
-        raise node.unsupported("it pads a sequence whose first times were dropped")
+        raise node.unsupported("it pads a sequence whose first time steps were dropped")
     offset = (stream.offset or 0) + front
     ahead = stream.ahead
     if after > 0:
@@ -54,7 +54,7 @@ def mirror_pad(node: Node) -> Part:
     """Return how a step runs a mirror pad along axes other than time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
-        raise node.refused("mirrors the start of the sequence, which reads later times")
+        raise node.refused("mirrors the start of the sequence, which reads later time steps")
     return rowwise(node)
 
 

@@ -187,7 +187,7 @@ class Node:
         self.refuse_kinds()
         raise self.unsupported("the sequence is not the input that its rule expects")
 
-    def first(self, fault: str = "its input has no time") -> Stream:
+    def first(self, fault: str = "its input has no time axis") -> Stream:
         """Return the stream of the first input; if it is none, raise an error that says `fault`."""
         stream = self.kinds[0]
         if isinstance(stream, Stream):
@@ -236,7 +236,7 @@ class Node:
         axes = self.moving(output)
         if not axes:
             if self.type in ("Slice", "StridedSlice"):
-                return Refused(f"{self.layer} reads fixed times of the sequence", is_causal=True)
+                return Refused(f"{self.layer} reads fixed time steps", is_causal=True)
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
             raise self.unsupported("two axes of its output grow with time")

@@ -30,7 +30,7 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
     program.check_operations(LONG)
     layer = program.looks_ahead(*arguments)
     if layer:
-        raise NotCausalError(f"{layer} attends to later times")
+        raise NotCausalError(f"{layer} attends to later time steps")
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
     state, outputs, start = stepped.first_state(1, length, fixed), [], 0

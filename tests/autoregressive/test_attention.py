@@ -75,12 +75,12 @@ def unmasked_layer():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (Unmasked, "attends to later times"),
-        (LooksAhead, "attends to later times"),
+        (Unmasked, "attends to later time steps"),
+        (LooksAhead, "attends to later time steps"),
         (SoftmaxOverQueries, "mixes queries with keys"),
-        (Averaged, "averages over all times"),
-        (ReversedSum, "later times"),
-        (unmasked_layer, "looks attends to later times"),
+        (Averaged, "averages over all time steps"),
+        (ReversedSum, "later time steps"),
+        (unmasked_layer, "looks attends to later time steps"),
     ],
 )
 def test_attention_that_is_not_causal_is_refused(make, text):
@@ -133,7 +133,7 @@ def test_a_step_beyond_the_horizon_is_refused():
     derived = incremental(attention_networks.Rotary(), inputs=SPEC)
     state = derived.initial_state(1, 64)
     _, state = derived.step(tokens(1, 64), state)
-    with pytest.raises(ValueError, match="at least 65 times"):
+    with pytest.raises(ValueError, match="at least 65 time steps"):
         derived.step(tokens(1, 1), state)
 
 

@@ -132,10 +132,13 @@ REFUSED = {
         lambda m: m.sample(2, 4, 0, prefix=np.zeros([2, 2, 3])),
         r"`prefix` must be \[batch, time, 2\], got shape",
     ),
-    "stop": (lambda m: m.sample(2, 4, 0, stop=0.0), "`stop` needs one channel per time, got 2"),
+    "stop": (
+        lambda m: m.sample(2, 4, 0, stop=0.0),
+        "`stop` needs one channel per time step, got 2",
+    ),
     "draft": (
         lambda m: m.sample(2, 4, 0, method="speculative", draft=m),
-        "needs one channel per time, got 2",
+        "needs one channel per time step, got 2",
     ),
     "distill": (lambda m: onepass.distill(m, np.zeros([2, 4]), steps=1), "`teacher` must have one"),
     "compress": (

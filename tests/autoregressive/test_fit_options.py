@@ -233,7 +233,7 @@ REFUSED = {
     ),
     "TensorBoard(histogram_freq=...)": (
         lambda: of_keras.TensorBoard("a", histogram_freq=1),
-        "`fit` passes it figures alone",
+        "`fit` passes only metrics to it",
     ),
     "Evaluated.on_test_end": (Evaluated, "`fit` calls on_train_begin, on_train_end"),
 }
