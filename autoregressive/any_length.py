@@ -26,8 +26,8 @@ class Taken(NamedTuple):
 
     Attributes:
       call: function from tensors to the parameters.
-      specs: specs of the function's arguments; in the first one, the time axis has a size only if
-        the network cannot be called at any other size.
+      specs: specs of the function's arguments; in the first one, the axes that could grow have
+        sizes only if the network cannot be called at any other size.
     """
 
     call: Call

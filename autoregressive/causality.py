@@ -50,8 +50,8 @@ class Causality:
       has_step: whether the network has a cached step, user-defined or derived.
       message: the fault, with the name of the layer if the graph shows it, or the reason why no
         step can be derived; "" if the network is causal and has a step.
-      left_to_xla: the operation that forces sampling on a CPU to use a step compiled by XLA; "" if
-        the step machine supports all operations, or if there is no step.
+      left_to_xla: a text about an operation that the step machine does not support, so that CPUs
+        sample with a step compiled by XLA; "" if there is no such operation, or no step.
     """
 
     is_causal: bool
@@ -113,7 +113,7 @@ def check_causal(
 
 
 def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
-    """Return the name of an operation of a step that the step machine does not support, or ""."""
+    """Return a text about an operation that the step machine does not support; "" if none is."""
     from autoregressive.machine.machine import unknown_operation  # a heavy import
 
     return unknown_operation(stepped, _specs(network, inputs, condition))
@@ -125,7 +125,7 @@ def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
 
 
 def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
-    """Return a network as a function, with specs of its arguments; the first has any length."""
+    """Return a network as a function, with specs of its arguments, the first of any length."""
     call, specs = any_length(network, _specs(network, inputs, condition))
     return Taken(call, opened(specs))
 
@@ -187,7 +187,7 @@ def _derivation(
     """Try to derive a step.
 
     Return why there is no step ("" if there is one), whether there is a step, whether the graph
-    looks causal, and the operation that the step machine does not support.
+    looks causal, and a text about an operation that the step machine does not support.
     """
     try:
         stepped = derived(network, tables, inputs=inputs, condition=condition)
@@ -269,7 +269,7 @@ def observed_unmasked(
     symbols: int | None = None,
     conditions: Sequence[tf.TensorSpec] = (),
 ) -> str:
-    """Return how a masked network violates the order of pixels; "" if no violation is found.
+    """Return how outputs violate the law of a masked network; "" if no violation is found.
 
     The network is called with its own weights, and on larger images with random weights.
 
@@ -312,7 +312,7 @@ def _images(
 def _conditioned(
     call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
 ) -> Callable[..., tf.Tensor]:
-    """Return a network as a function of only images, with fixed random conditions."""
+    """Return a network as a function of images only, with random conditions for `seed`."""
     if not conditions:
         return call
 

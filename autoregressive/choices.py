@@ -22,8 +22,8 @@ class DrawOptions:
       temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
         values are closer to its mode.
       top_k: number of most probable tokens to draw from; 0: all tokens.
-      top_p: draw only from the most probable tokens that together have this probability, in (0, 1];
-        applied after `temperature` and `top_k`.
+      top_p: draw only from the most probable tokens that together have at least this probability,
+        in (0, 1]; applied after `temperature` and `top_k`.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix.
       stop: the element that ends a row; all later elements of the row are equal to it. None: rows

@@ -1,4 +1,4 @@
-"""Specs of conditions: with the elements' time axis, the same at every time step, or a memory."""
+"""Specs of conditions: with the elements' time axis, constant, or with a separate axis."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -45,6 +45,8 @@ def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 def sized(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
     """Return the shape of an argument in a call on elements [batch, *sizes].
+
+    Its other axes of unknown size get `FIXED_ENTRIES` entries.
 
     Args:
       spec: spec of the argument.

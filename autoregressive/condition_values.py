@@ -134,7 +134,7 @@ def _shaped(
 
 
 def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    """Return a condition with a single row repeated for all rows of the shape `wanted`."""
+    """Return a condition; a single row is repeated for all rows of the shape `wanted`."""
     if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
         tensor = tensor[tf.newaxis]
     rows = wanted[0]

@@ -69,7 +69,7 @@ def negative_log_likelihood(
 
 
 def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return log-probabilities whose mean is the mean over all elements before the ends of rows."""
+    """Return log-probabilities, scaled so that their mean is the mean over unpadded elements."""
     given = batch["elements"], batch.get("condition")
     if "lengths" not in batch:
         return model.log_prob(*given)

@@ -51,7 +51,7 @@ class Autoregressive:
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
         Channels of a time step are independent given earlier steps; the network outputs the
-        parameters of one after the other.
+        parameters of one channel after another.
       start: the network's input before the first element in time order. For a network that reads
         integers it is a symbol, possibly one that is never drawn (default levels // 2); for a
         network that reads floats, a number on its scale (default the middle of `input_scale`).
@@ -121,7 +121,7 @@ class Autoregressive:
         codec: Codec,
         order: Literal["time", "raster"] = "time",
     ) -> "Autoregressive":
-        """Return a model of a network that reads symbols and shifts them by one step itself.
+        """Return a model of a `SymbolNetwork`, which reads symbols and shifts them itself.
 
         Args:
           symbols: a `SymbolNetwork`; the method "cached" needs a `SteppedSymbols` in time order.
@@ -164,8 +164,7 @@ class Autoregressive:
         """Return the non-frozen variables that the network's output depends on.
 
         Args:
-          *example: symbols, and conditions if there are any; only in time order may they be
-            omitted.
+          *example: symbols, and conditions if there are any; required in raster order.
         """
         return self.weights_read(*example).trained
 
@@ -173,8 +172,7 @@ class Autoregressive:
         """Return the variables that the network's output depends on, trained and frozen.
 
         Args:
-          *example: symbols, and conditions if there are any; only in time order may they be
-            omitted.
+          *example: symbols, and conditions if there are any; required in raster order.
         """
         if not example:
             dtype = tf.float32 if self.distribution.levels is None else tf.int32
@@ -217,8 +215,8 @@ class Autoregressive:
             name. For a condition without a time axis, one row may be given for all.
 
         Returns:
-          The shape of the elements and [num_parameters], without the channel axis if the
-          distribution is over whole pixels.
+          [..., num_parameters], with the axes of the elements except, if the distribution is over
+          whole pixels, that of the channels.
 
         Raises:
           ValueError: the elements or the condition are invalid.
@@ -283,7 +281,7 @@ class Autoregressive:
 
         Args:
           num: number of rows.
-          length: number of elements per row, including the prefix, or (height, width, channels).
+          length: number of time steps, including the prefix, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           method: "cached", one cached step per element; "fixed-point", full passes until nothing
@@ -343,11 +341,11 @@ class Autoregressive:
         It ends early once all rows have ended with `stop`.
 
         Args:
-          length: number of elements of each row, including the prefix.
+          length: number of time steps of each row, including the prefix.
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           num: number of rows.
-          chunk: number of elements per chunk, rounded up to a multiple of the number of symbols
+          chunk: number of time steps per chunk, rounded up to a multiple of the number of symbols
             that the network computes together.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 

@@ -48,12 +48,12 @@ def brings_step(network: Any) -> bool:
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return the inputs of a functional or built sequential Keras model, the elements first."""
+    """Return the input specs of a functional or built sequential Keras model, elements first."""
     return KerasInputs(network).specs
 
 
 def declared_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return the inputs of a Keras model, or those in the signature of a `tf.function`."""
+    """Return the input specs of a Keras model, or those in a `tf.function`'s signature, or []."""
     own = keras_inputs(network)
     for part in (network, type(network).__call__) if callable(network) else ():
         signature = None if own else getattr(part, "input_signature", None)
@@ -148,7 +148,7 @@ def _check_backend(network: Any) -> None:
 
 
 def _takes_training(network: Callable) -> bool:
-    """Return whether a network, or its Keras `call`, has an argument `training`."""
+    """Return whether a network is a Keras layer or otherwise has an argument `training`."""
     if getattr(network, "input_signature", None) is not None:  # then it takes only tensors
         return False
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):

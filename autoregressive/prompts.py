@@ -68,7 +68,8 @@ def prompt_of(
 
     Raises:
       ValueError: the model generates images; the prefix has a wrong number of rows, is longer than
-        `length`, or has elements outside the codec; or `stop` is outside the codec.
+        `length`, or has elements outside the codec; or `stop` is outside the codec, or elements
+        have several channels or are real.
     """
     if prefix is None and stop is None:
         return None, 0

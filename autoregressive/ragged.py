@@ -20,7 +20,7 @@ def filler(codec: Codec) -> np.ndarray:
 def listed(values: Any, axes: int) -> list[np.ndarray] | None:
     """Return the rows of a list or ragged tensor as arrays.
 
-    None for other types, an empty list, or rows that differ in more than their length.
+    The result is None for other types, an empty list, or rows that differ in other axes or rank.
 
     Args:
       values: a list or tuple of arrays, or a `tf.RaggedTensor`.
@@ -75,7 +75,7 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
 
 
 def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
-    """Return a mask of the elements before their row's end, bool [batch, time, 1, ...].
+    """Return a mask of the elements that come before their row's end, bool [batch, time, 1, ...].
 
     Args:
       lengths: int32 [batch].
@@ -101,9 +101,8 @@ def with_lengths(
 ) -> tuple[Any, tf.Tensor | None]:
     """Return elements [batch, time, ...] and their lengths, int32 [batch] or None.
 
-    The lengths are None if none are given and all rows are equally long.
-
-    Values after the end of a row are replaced, so they may be anything, such as NaN.
+    The lengths are None if none are given and all rows are equally long. Values after the end of a
+    row are replaced, so they may be anything, such as NaN.
 
     Args:
       elements: an array or tensor; or rows of different lengths, which determine `lengths`.

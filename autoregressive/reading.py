@@ -1,4 +1,4 @@
-"""Convert symbols to a network's input: integers or scaled numbers, after a first input."""
+"""`Reading`: how symbols become the input of a network, as integers or as scaled numbers."""
 
 import dataclasses
 import functools
@@ -76,7 +76,7 @@ class Reading:
 
     @property
     def usual_start(self) -> float:
-        """Default of the network's input before the first symbol."""
+        """The network's default input before the first symbol."""
         if self.dtype.is_integer:
             return (self.codec.levels or 0) // 2
         return 0.5 * (self.input_scale[0] + self.input_scale[1])

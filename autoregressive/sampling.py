@@ -45,7 +45,7 @@ class Samplers:
         shared: int = 0,
         draft: Any = None,
     ) -> tf.Tensor:
-        """Draw symbols, with the shape of the noise without its last axis.
+        """Draw the symbols of all positions, [num, time, ...] or [num, height, width, channels].
 
         Args:
           method: name of a sampler, "auto" or "speculative".
@@ -129,7 +129,7 @@ class Samplers:
         temperature: tf.Tensor,
         prompt: Prompt | None,
     ) -> Iterator[np.ndarray]:
-        """Yield `count` symbols of each row in chunks drawn by a `ChunkSampler`."""
+        """Yield `count` symbols of each row, known ones first, in chunks from a `ChunkSampler`."""
         network = self._network
         length = chunk_length(chunk, count, network.block, network.longest)
         known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
@@ -276,7 +276,7 @@ class Samplers:
           seed: the noise's seed, an integer in [0, 2^64).
           num: number of rows.
           length: number of symbols of each row.
-          chunk: number of symbols per part, a multiple of the network's block.
+          chunk: number of time steps per chunk, a multiple of the network's `block`.
           condition: the conditions of all positions, or None.
           temperature: 1 samples the distribution, smaller values are closer to its mode; or a
             `Choice` of tokens.

@@ -69,7 +69,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         """
 
     def stepper(self, condition: Any) -> Step:
-        """Return the step function for a chunk that starts at a block's beginning.
+        """Return the step function for a chunk that starts at the beginning of a block.
 
         Args:
           condition: the condition of the chunk: [batch, time, channels], `NamedConditions` or None.
@@ -182,7 +182,7 @@ class TimeOrder:
             )
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; position t depends only on the symbols before t."""
+        """Return parameters [batch, time, ...], which depend only on the symbols before them."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
@@ -215,7 +215,7 @@ class TimeOrder:
 
     @property
     def feeds(self) -> str:
-        """A sentence that says what the network's inputs are."""
+        """A sentence about the network's inputs, without its final period."""
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def initial_state(
@@ -355,7 +355,7 @@ class RasterOrder:
 
     @property
     def feeds(self) -> str:
-        """A sentence that says what the network's inputs are."""
+        """A sentence about the network's inputs, without its final period."""
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:

@@ -49,7 +49,7 @@ class Tables:
         return hasattr(self._built, "no_step")
 
     def check(self, *sizes: int | None) -> None:
-        """Raise ValueError if the network cannot take a size, such as for lack of positions.
+        """Raise ValueError if the network cannot take a size, for example for lack of positions.
 
         Args:
           *sizes: size of the sequence, (time,), or of the image, (height, width); None: unknown.
@@ -65,7 +65,7 @@ class Tables:
         return found or ("" if built is None else built(*sizes))
 
     def _fault(self, *sizes: int) -> str:
-        """Return an error text that names a table with too few rows; "" if there is none."""
+        """Return how a table or an error in tracing rules out a size; "" if nothing does."""
         if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
             return ""
         if self._any is None:
@@ -83,7 +83,7 @@ class Tables:
         return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
-        """Return whether the network reads more rows of a table for a longer input."""
+        """Return whether a longer input reads more rows of a table, or cannot be traced."""
         short = self._traced(DERIVED[:1]) if self._axes == 1 else ""
         more: Sequence[int] = DERIVED[1:]
         if isinstance(short, str):
@@ -126,7 +126,7 @@ class Tables:
         return f"the table of positions in its layer `{layer}` has {read.rows} rows"
 
     def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
-        """Return the network's graph for an input of these sizes, or the error of tracing it."""
+        """Return the network's graph for an input of these sizes, or the text of an error."""
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
         specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]

@@ -172,7 +172,7 @@ class Analysis:
         return part
 
     def _static(self, node: Node) -> Part:
-        """Return how a step computes a tensor that grows but does not depend on the sequence."""
+        """Return how a step computes a tensor that grows with the length, whatever the sequence."""
         if not any(isinstance(kind, Table) for kind in node.kinds):
             try:
                 if not node.streams() or node.type in SHAPES:
@@ -186,7 +186,7 @@ class Analysis:
         return Part([Table(tuple(each)) if each else refused for each in axes], None)
 
     def _constant(self, node: Node) -> Part:
-        """Return how a step runs an operation that neither grows nor reads the sequence."""
+        """Return how a step runs an operation whose output depends on neither length nor input."""
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
             return Part([None] * len(outputs), rowwise.replayed(node))

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
       op: the operation.
       inputs: names of the tensors that it reads.
       outputs: names of the tensors that it computes.
-      last: names of the tensors that no later operation reads.
+      last: names of the tensors that are neither fetched nor read by a later operation.
     """
 
     op: tf.Operation

@@ -95,7 +95,7 @@ def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
 
 
 def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
-    """Return the numbers of zero rows before and after, without those that fill the last block."""
+    """Return the numbers of zero rows before and after, except those that fill the last block."""
     paddings = _known(node, whole.space.inputs[2])[axis - 1]
     crops = _known(node, batch.inputs[2])[axis - 1]
     # Rows that fill the last block are padded first and cropped at the end.

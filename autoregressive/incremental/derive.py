@@ -56,7 +56,7 @@ class Incremental:
         return self.program(1).has_horizon
 
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
-        """Return the program for a batch size, computed once.
+        """Return the program for a batch size; it is cached.
 
         Args:
           batch: number of rows.
@@ -248,7 +248,7 @@ def incremental(
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
-      rows [batch, n, channels] and returns parameters [batch, n, parameters] and the next state.
+      time steps [batch, n, channels], and returns [batch, n, parameters] and the next state.
       Conditions without a time axis are passed to `initial_state(batch, length, fixed)` instead.
 
     Raises:

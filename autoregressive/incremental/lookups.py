@@ -7,7 +7,7 @@ from autoregressive.incremental.sizes import static_value
 
 
 def entries(op: tf.Operation) -> int | None:
-    """Return the number of entries of the table that a lookup reads; None for other operations.
+    """Return the number of entries of the table that a lookup reads; None if unknown or no lookup.
 
     Args:
       op: any operation of a graph, including a read of a variable through its handle.

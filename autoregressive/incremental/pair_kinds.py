@@ -69,7 +69,7 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
     Args:
       node: an operation that reads pairs, or creates the first pairs of a group.
       groups: all groups of the graph; the groups of the inputs are joined.
-      query: the query axis of the result, in the coordinates of `axes`.
+      query: the query axis of the result, an index or a letter as in `axes`.
       axes: index and query axis of every input that may have pairs.
     """
     names = []

@@ -41,7 +41,10 @@ def reshape(node: Node) -> Part:
 
 
 def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
-    """Return the products of the sizes before and after the query, up to the key, and the rest."""
+    """Return the numbers of entries before the query axis, after it, and beyond the key axis.
+
+    The first two count only axes on the same side of the key axis as the query axis.
+    """
     first, last = math.prod(shape[: min(query, key)]), math.prod(shape[max(query, key) + 1 :])
     between = math.prod(shape[min(query, key) + 1 : max(query, key)])
     return (first, between, last) if query < key else (between, last, first)

@@ -68,7 +68,7 @@ class StepProgram:
         self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
     def _trace(self) -> tuple[tuple[int, int], list]:
-        """Return two lengths for which the graphs have the same operations, and both graphs."""
+        """Return two lengths, if possible with equal operations, and both traced functions."""
         found, failure, pairs = None, None, LENGTHS
         long = [sized(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long):
@@ -203,7 +203,7 @@ class StepProgram:
         return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
     def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the values of `fetches` for zero inputs; rows before time step 0 are constant."""
+        """Return the values of `fetches` for zero inputs, as they are before time step 0."""
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
         values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
         names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]

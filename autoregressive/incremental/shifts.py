@@ -135,7 +135,7 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
 
 
 def entry_of(node: Node, axis: int) -> int | None:
-    """Return the index of the entry in a slice's specification for an axis; None: there is none.
+    """Return the index of an axis's entry in a slice's specification, or None if there is none.
 
     Args:
       node: a StridedSlice operation.

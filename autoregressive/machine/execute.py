@@ -131,8 +131,8 @@ def run(
       position: index of the word in the workspace that holds the position; negative: none.
       constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
-      given: arguments of every time step, float64 [all rows, times, channels].
-      drawn: filled with the results of every time step, float64 [all rows, times, channels].
+      given: arguments of every time step, float64 [all rows, time, channels].
+      drawn: filled with the results of every time step, float64 [all rows, time, channels].
       first: index of the first row to run.
       rows: number of rows to run.
     """

@@ -1,4 +1,4 @@
-"""Helpers to emit LLVM code, and to write functions for Numba's compiled code in it."""
+"""Helpers that emit LLVM code, and make it callable from functions that Numba compiles."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Lowering rules of operations that read or write rows at an index that varies by step."""
+"""Lowering rules for operations that read or write rows at an index that varies by step."""
 
 import dataclasses
 import operator
@@ -48,7 +48,7 @@ def _strided(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
             or _bit(op, "ellipsis", slice(0, i))
             or _bit(op, "new_axis", slice(0, i))
         ):
-            raise Unlowerable("a slice at more than one place that changes")
+            raise Unlowerable("a slice at several indices that change from step to step")
         found = i
     if found is None:
         raise Unlowerable("a slice whose length changes from step to step")
@@ -94,7 +94,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
     shape = [*given.shape[:axis], count, *given.shape[axis + 1 :]]
     out = contiguous(shape, given.dtype)
     if count > 1 and step != inner:
-        raise Unlowerable("rows that do not follow each other")
+        raise Unlowerable("rows that are not adjacent")
     numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step]
     numbers += [slot.add, slot.modulo, size - count]
     return lowering.made(Op.READ, out, [given, slot.place], numbers)
@@ -118,12 +118,12 @@ def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
         given = Constant(lowering.variable(given, op.get_attr("dtype")))
     if op.type == "GatherNd":
         if index.shape[-1] != 1:
-            raise Unlowerable("places along several axes")
+            raise Unlowerable("indices along several axes")
         index = reshaped(lowering, index, list(index.shape[:-1]))
     axis = int(whole(inputs[2])) if op.type == "GatherV2" else 0
     axis %= len(given.shape)
     if op.type != "GatherNd" and op.type != "Gather" and int(op.get_attr("batch_dims")):
-        raise Unlowerable("places of its own for every row")
+        raise Unlowerable("different indices for every row")
     if isinstance(index, Constant):
         return [lowering.arranged(given, lambda x: np.take(x, index.array, axis))]
     shape = [*given.shape[:axis], *index.shape, *given.shape[axis + 1 :]]
@@ -137,7 +137,7 @@ def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
 def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:
     given, (outer, _), inner = _around(lowering, given, axis)
     if outer > 1:
-        raise Unlowerable("several places along an inner axis")
+        raise Unlowerable("several indices along an inner axis")
     if index.wide is False:
         index = lowering.doubles(index)
     steps = axes_of(index.shape, index.strides)
@@ -155,7 +155,7 @@ def _scatter(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     given, index, update = inputs
     value = lowering.value(given)
     if index.shape[-1] != 1:
-        raise Unlowerable("places along several axes")
+        raise Unlowerable("indices along several axes")
     count = index.size
     if count > MOST_WRITES:
         raise Unlowerable(f"more than {MOST_WRITES} rows at once")
@@ -176,7 +176,7 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
         if not isinstance(place, Constant) or int(place.array)
     ]
     if len(changing) != 1:
-        raise Unlowerable("an update at places along several axes")
+        raise Unlowerable("an update at indices along several axes")
     axis, place = changing[0]
     others = [i for i in range(len(given.shape)) if i != axis]
     if any(given.shape[i] != update.shape[i] for i in others):

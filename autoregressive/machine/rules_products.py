@@ -1,4 +1,4 @@
-"""Lowering rules of matrix products, einsums and convolutions."""
+"""Lowering rules for matrix products, einsums and convolutions."""
 
 import dataclasses
 import functools
@@ -75,7 +75,7 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
         order = [terms[0].index(letter) for letter in result]
         return lowering.arranged(inputs[0], lambda x: x.transpose(order))
     if len(inputs) > 2:
-        raise Unlowerable("a product of more than two")
+        raise Unlowerable("a product of more than two tensors")
     sizes = {
         letter: size
         for term, each in zip(terms, inputs, strict=True)

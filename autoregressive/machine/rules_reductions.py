@@ -1,4 +1,4 @@
-"""Lowering rules of operations along an axis: reductions, argmax, running sums, softmax."""
+"""Lowering rules for operations along an axis: reductions, argmax, running sums, softmax."""
 
 import dataclasses
 import functools

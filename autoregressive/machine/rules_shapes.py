@@ -1,4 +1,4 @@
-"""Lowering rules of operations that only select, reorder and repeat entries."""
+"""Lowering rules for operations that only select, reorder and repeat entries."""
 
 import functools
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def _diagonal(
     op: tf.Operation, k: np.ndarray, padding: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
     if np.any(k):
-        raise Unlowerable("another diagonal")
+        raise Unlowerable("a diagonal other than the main one")
     return lambda x: np.diagonal(x, 0, -2, -1)
 
 

@@ -24,7 +24,7 @@ class Buffer:
     """Memory for numbers of one type in a row's workspace.
 
     Args:
-      size: count of the numbers.
+      size: how many numbers there are.
       wide: whether the numbers are doubles, which take two words each.
       kept: whether the buffer's content is kept from one step to the next.
     """
@@ -138,7 +138,7 @@ def contiguous(
 def axes_of(
     shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return axes as (size, stride of each operand), merged where possible, without size 1.
+    """Return axes as (size, *strides), merged where possible, without those of size 1.
 
     Args:
       shape: sizes of the axes.

@@ -1,6 +1,6 @@
-"""Pad rows and time steps to a few sizes, so that few samplers are compiled, and cut the results.
+"""Pad rows and time steps to a few sizes, so that few samplers are compiled.
 
-Rows are independent, so drawing the padded rows does not change the others.
+Rows are independent, so drawing additional rows does not change the others.
 """
 
 from typing import Any, NamedTuple

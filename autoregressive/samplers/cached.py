@@ -47,7 +47,7 @@ def cached_chunk(
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
         one number for each row.
       state: the state from `network.initial_state`, or from the previous chunk, whose length must
-        have been a multiple of the network's block.
+        have been a multiple of `network.block`.
       prompt: the known symbols of this chunk and the one that ends a row; None: there are none.
       count: int32 scalar, number of symbols to draw; None: one for each noise vector.
     """

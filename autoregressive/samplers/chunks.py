@@ -39,7 +39,7 @@ class ChunkSampler(abc.ABC):
     def generate_chunk(
         self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: Any = 1.0
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return the next symbols int32 [batch, time], the result called `found`, the next state.
+        """Return the next symbols int32 [batch, time], the result `found`, and the next state.
 
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.

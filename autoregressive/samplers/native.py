@@ -27,7 +27,7 @@ LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at an
 
 
 def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
-    """Return the sampler on the step machine; None if there is a GPU or a step is not one symbol.
+    """Return the sampler on the step machine; None with a GPU or for steps of several symbols.
 
     Args:
       network: a network of symbols with a step.

@@ -28,14 +28,14 @@ class StoredNetwork:
         self._program, self._listed = program, listed
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
-        """Return the parameters, [batch, time, parameters]."""
+        """Return the parameters, [batch, time, ...] or [batch, height, width, ...]."""
         return self._program.call(inputs, *conditions)
 
 
 class SteppedStoredNetwork(StoredNetwork):
     """A stored network with a step for specific batch sizes.
 
-    Other batches are computed in groups of rows, because rows do not depend on each other.
+    Other batches are computed in groups of rows, since rows do not depend on each other.
 
     Args:
       program: the SavedModel.

@@ -109,7 +109,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
 @contextlib.contextmanager
 def named_reasons(verb: str) -> Iterator[None]:
-    """Convert an error raised inside the block to a one-line UserError: "cannot be" and `verb`."""
+    """Convert an error raised inside the block to a UserError, "The model cannot be {verb}"."""
     try:
         yield
     except UserError:

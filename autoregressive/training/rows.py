@@ -1,4 +1,4 @@
-"""Pad batches of rows of different lengths to few lengths, so that few steps are compiled."""
+"""Pad batches of rows of different lengths to a few lengths, so that few steps are compiled."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -11,7 +11,7 @@ from replicator.training.state import TrainState
 
 
 class WeightsModule(tf.Module):
-    """A module that holds given variables, for training code that expects a module."""
+    """A module with given variables, for training code that expects a module."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         super().__init__(name="network")
@@ -50,7 +50,7 @@ class KerasState(TrainState):
         return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
 
     def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Return the values of all slots after an update, and metrics, without assigning them."""
+        """Return the values of all slots after an update, and metrics; no variable is changed."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())
         before = [tf.identity(variable) for variable in variables]
