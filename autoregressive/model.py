@@ -365,7 +365,7 @@ class Autoregressive:
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
-            # raises what is missing
+            # raises an error that says what is missing
             first_state(self.symbol_network, 1, length, rows(given, slice(1)))
         parts = self.samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
         return decoded(parts, prompt, self.codec)

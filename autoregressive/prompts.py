@@ -141,10 +141,10 @@ class Following:
         return self._prompt is not None and bool(self._ended.all())
 
     def kept(self, symbols: np.ndarray) -> np.ndarray:
-        """Return the next symbols [num, n], with `stop` in every position after a row's end.
+        """Record which rows end, and return the symbols with `stop` after each row's end, [num, n].
 
         Args:
-          symbols: the drawn symbols, [num, n].
+          symbols: the next drawn symbols, [num, n].
         """
         if self._prompt is None or int(self._prompt.stop) == NEVER:
             return symbols

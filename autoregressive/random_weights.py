@@ -70,7 +70,9 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
 
 
 def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
-    """Return the number of symbols that a network distinguishes: the rows of its embedding.
+    """Return the number of symbols that a network distinguishes, the size of its embedding.
+
+    Of several embeddings or one-hot encodings of the first argument, the smallest counts.
 
     Args:
       graph: graph of the network, whose first argument contains integers.

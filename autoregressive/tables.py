@@ -60,7 +60,7 @@ class Tables:
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
-        built = getattr(self._built, "fault", None)  # only of networks built for one size
+        built = getattr(self._built, "fault", None)  # only networks built for certain sizes have it
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
 

@@ -23,7 +23,7 @@ _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
 
 
 class Listed(NamedTuple):
-    """All variables and the trained ones among them, listed like those of a Keras layer."""
+    """All variables and the trained ones among them, in attributes named as in a Keras layer."""
 
     variables: list[tf.Variable]
     trainable_variables: list[tf.Variable]

@@ -88,7 +88,7 @@ class Analysis:
         return self.roots.get(name, name)
 
     def stream(self, name: str) -> Stream:
-        """Return the kind of a tensor that has a time axis."""
+        """Return the stream of a tensor; raise TypeError if it has no time axis."""
         kind = self.kinds[name]
         if not isinstance(kind, Stream):
             raise TypeError(f"{name} must have a time axis, it is {kind}.")

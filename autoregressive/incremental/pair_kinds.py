@@ -1,4 +1,4 @@
-"""Helpers of the rules for pairs of time steps: axes, groups and reads."""
+"""Helpers for the rules for pairs of time steps: axes, groups and reads."""
 
 import dataclasses
 from collections.abc import Sequence

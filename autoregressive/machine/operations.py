@@ -202,7 +202,7 @@ def copy_axes(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
-    """Copy the numbers at the indices in a table."""
+    """Copy the numbers at the indices that a table contains."""
     words = p[8]
     for i in range(p[9]):
         source = a + 4 * words * word_at(table + 4 * i)

@@ -21,11 +21,11 @@ class Unlowerable(Exception):  # noqa: N818  (not an error of the network)
 
 
 class Buffer:
-    """Memory for numbers of one type in a row's workspace.
+    """Memory for entries of one type, in a row's workspace or among the constants.
 
     Args:
-      size: how many numbers there are.
-      wide: whether the numbers are doubles, which take two words each.
+      size: number of entries.
+      wide: whether the entries are doubles, which take two words each.
       kept: whether the buffer's content is kept from one step to the next.
     """
 

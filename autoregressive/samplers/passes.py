@@ -1,4 +1,4 @@
-"""Create and draw the symbols of samplers that work in full passes."""
+"""Create empty symbols and draw new ones, for samplers that make passes over all symbols."""
 
 import tensorflow as tf
 

@@ -117,7 +117,7 @@ def speculative(
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
         number for each row, or a `Choice`.
       draft: source of the proposed symbols.
-      block: number of symbols per proposal.
+      block: number of symbols per proposal, rounded up to a multiple of `network.block`.
       prompt: the known first symbols of each row; None: there are none.
     """
     passes = passes_of(network)
