@@ -63,7 +63,7 @@ def declared_inputs(network: Any) -> list[tf.TensorSpec]:
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the spec of a network's first argument: as given, as declared, or one channel."""
+    """Return the spec of a network's first argument: given, declared, or one channel of floats."""
     own = declared_inputs(network)
     if given is not None:
         return given

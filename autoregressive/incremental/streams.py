@@ -178,7 +178,7 @@ class Node:
         return [kind for kind in self.kinds if isinstance(kind, Stream)]
 
     def only(self, index: int = 0) -> Stream:
-        """Return the stream of an input; raise an error if it is none or others vary, too."""
+        """Return the stream of an input; raise an error unless it is the only input that varies."""
         stream = self.kinds[index]
         if isinstance(stream, Stream) and all(
             kind is None for i, kind in enumerate(self.kinds) if i != index

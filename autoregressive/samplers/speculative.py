@@ -158,7 +158,7 @@ def speculative(
 def _given(
     prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a block's known symbols, int32 [batch, size], and their number in each row."""
+    """Return a block's symbols in the prompt, int32 [batch, size], and the number of known ones."""
     if prompt is None:
         return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
     symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)

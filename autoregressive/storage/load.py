@@ -174,7 +174,7 @@ class StoredCodec:
         return self._ranked(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the elements that symbols stand for."""
+        """Return the elements that are encoded as the given symbols."""
         return self._ranked(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:

@@ -185,7 +185,7 @@ class Batches:
         return _addressed(self._sized(batch.taken(rows)).arrays, step)
 
     def _sized(self, batch: Padded) -> Padded:
-        """Return a batch padded to one of a few lengths, or, for arrays in `shard`, to a single one."""
+        """Return a batch padded to one of a few lengths; with `shard`, arrays keep a single one."""
         if self._arrays is not None and self._one_length:
             return batch
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
