@@ -1,4 +1,4 @@
-"""Tables and attention windows of a step for a limited number of time steps, its horizon."""
+"""The tables and attention windows of a step whose state has a horizon, a limited length."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
