@@ -172,7 +172,7 @@ class Analysis:
         return part
 
     def _static(self, node: Node) -> Part:
-        """Return how a step obtains a tensor that grows with the length but ignores the sequence."""
+        """Return how a step gets a tensor that grows with the length but ignores the sequence."""
         if not any(isinstance(kind, Table) for kind in node.kinds):
             try:
                 if not node.streams() or node.type in SHAPES:
