@@ -113,7 +113,7 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
     Raises:
       UserError: the network belongs to Keras on a backend other than TensorFlow.
-      ValueError: the network cannot be built, or is stateful.
+      ValueError: the network cannot be built, or has a stateful layer.
     """
     given = tuple(specs[0].shape[1 : 1 + axes])
     is_given = len(given) == axes and None not in given

@@ -47,7 +47,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
     Args:
       network: a `SymbolNetwork` with `conditions`.
       given: None; an array for the only condition; or arrays by name. A condition without the
-        elements' time axis may have a single row for all elements.
+        elements' time axis may have a single row for all rows of elements.
       sizes: sizes of the elements' axes, [num, time] or [num, height, width]; None for unknown
         sizes.
 

@@ -49,7 +49,7 @@ class Layout:
         return (*sizes, *self.event)
 
     def parted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return outputs [batch, time, ...], with a separate axis for channels if elements have one."""
+        """Return outputs [batch, time, ...] with an axis for channels if elements have one."""
         if self.channels is None:
             return outputs
         sizes = tf.shape(outputs)[:2] if None in outputs.shape[:2] else outputs.shape[:2]

@@ -118,7 +118,7 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
     Raises:
       UserError: the network belongs to Keras on a backend other than TensorFlow.
-      ValueError: the network cannot be built, or is stateful.
+      ValueError: the network cannot be built, or has a stateful layer.
     """
     _check_backend(network)
     check_stateless(network)

@@ -94,6 +94,9 @@ class TimeOrder:
       inputs: spec of the network's first argument: [None, None], [None, None, 1] or [None, None,
         channels].
       condition: spec of the second argument, specs by name of all further arguments, or None.
+
+    Raises:
+      ValueError: `inputs` has a wrong shape, or the network's embedding has no entry for the start.
     """
 
     block = 1

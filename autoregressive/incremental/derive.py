@@ -35,6 +35,9 @@ class Incremental:
       specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
         a size has no time axis.
       names: names of the network's layers, for errors.
+
+    Raises:
+      NotCausalError, UnsupportedNetworkError: no step can be derived, as for `incremental`.
     """
 
     def __init__(
@@ -256,6 +259,7 @@ def incremental(
         message names the layer.
       UnsupportedNetworkError: no step can be derived, for example because an operation has no rule;
         the message says why.
+      ValueError: the network cannot be built or traced, or has a stateful layer.
     """
     if brings_step(network):
         return network

@@ -127,7 +127,8 @@ def in_chunks(
       length: number of symbols of a chunk.
       temperature: 1 samples the model; smaller values are closer to its mode.
       known: symbols [batch, time] before the first to draw, or None.
-      passes: object whose `add` receives each chunk's numbers of passes and symbols, or None.
+      passes: object whose `add` receives each chunk's numbers of passes and symbols, if the sampler
+        reports passes; or None.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)
