@@ -40,7 +40,7 @@ class WindowPasses(Protocol):
 
         Args:
           read: the record that the pass over the block returned.
-          symbols: the block's final symbols, int32 [batch, n].
+          symbols: the block's symbols, int32 [batch, n]; the first `count` are final.
           count: number of the block's first symbols, int32 [batch]; None: all.
         """
 

@@ -78,8 +78,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
         raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
     if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
         raise ValueError(
-            f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; a model"
-            " of audio has codec=onepass.likelihoods.Linear or MuLaw."
+            f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; an audio"
+            " model has codec=onepass.likelihoods.Linear or MuLaw."
         )
     return None if rate_hz is None else int(rate_hz)
 
