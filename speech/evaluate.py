@@ -25,7 +25,7 @@ class Arguments:
     model: str = "shipped"
     """Run directory, model folder or name of the model that speaks."""
     voice: Path | None = None
-    """Folder of the voice, the text front end; None: the shipped one for the model."""
+    """Folder of the voice; None: the shipped voice for the model's frames."""
     spoken: int = 8
     """Number of dev texts to speak."""
     out: Path | None = None
