@@ -25,7 +25,7 @@ SIXTEEN_BIT = 1 << 16  # levels
 
 
 class RingSymbols(SoundSymbols):
-    """A WaveNet that uses the step of `XlaSampler`, which compiles faster than a derived step."""
+    """The adapter of a WaveNet with the step of `XlaSampler`, which compiles faster."""
 
     def __init__(self, network: WaveNet):
         super().__init__(network)
@@ -90,7 +90,7 @@ class Recordings(Kind):
         return self.conditionals.ways[0]
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the network's digest; None: it is the same in files of format version 1."""
+        """Return the network's digest, and None, since format version 1 has the same digest."""
         return digest_of_network(self._network), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:

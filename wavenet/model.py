@@ -119,7 +119,10 @@ class SpeechModel(TrainedSpeechModel):
           chunk_samples: length of a chunk, in samples.
 
         Raises:
-          UserError: If the backend is unknown, or the model has a draft and gets a prime.
+          UserError: If the backend or the speaker is unknown, or the model has a draft and gets a
+            prime.
+          ValueError: If there are too few frames, or the length is unknown because both
+            `condition` and `num_samples` are None.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
@@ -146,7 +149,9 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length]; for the same seed they equal those of `generate`.
+        """Return sounds, float32 [num, length].
+
+        For the same seed they equal those of `generate`, except with `acceptance="rejection"`.
 
         Args:
           num: number of sounds.
@@ -162,8 +167,8 @@ class SpeechModel(TrainedSpeechModel):
           **options: further arguments of `generate`.
 
         Raises:
-          UserError: If the method is unknown, the draft is missing, or its sample rate or frames
-            differ from the model's.
+          UserError: If the method is unknown, the draft is missing or unexpected, or its sample
+            rate or frames differ from the model's.
         """
         known = (*self.backends, "speculative")
         if method not in known:
@@ -177,7 +182,7 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, backend=method, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return a copy of the model that samples speculatively from a draft's proposals.
+        """Return a copy of the model that samples speculatively, verifying a draft's proposals.
 
         Args:
           draft: a student with the same sample rate and frames.
@@ -265,7 +270,11 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """The format of compressed files; a UserError if the model cannot compress."""
+        """The format of the model's compressed files.
+
+        Raises:
+          UserError: If the model cannot compress.
+        """
         from wavenet.compression import Recordings
 
         return Recordings(self)
@@ -305,6 +314,9 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
       path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
         name of a shipped model such as "shipped-teacher", unless a folder has that name.
       compute_dtype: type of the network's arithmetic; None: the same as in training.
+
+    Raises:
+      UserError: If there is no WaveNet at the path that this version can read.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

@@ -38,6 +38,10 @@ class VocoderWaveNet(Network):
       config: the architecture; `conditioner_units` must be positive.
       mel: the convention of the mel frames.
       seed: random seed of the initial weights.
+
+    Raises:
+      UserError: If `conditioner_units` is 0.
+      ValueError: If the distribution has no means and scales.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class VocoderWaveNet(Network):
         return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the network's input for integer levels, float32 [...] in [-1, 1]."""
+        """Return the network's input for integer levels [...], float32 [...] in [-1, 1]."""
         return self.codec.scale(levels)
 
     def condition(
@@ -100,7 +104,7 @@ class VocoderWaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor:
-        """Return the condition of every sample, float32 [batch, time, channels].
+        """Return the condition of every sample, [batch, time, channels].
 
         The channels are the concatenated fields of `Condition`, which `split` separates again.
         """
@@ -141,7 +145,7 @@ class VocoderWaveNet(Network):
         They are float32, or float64 if `compute_dtype` is.
 
         Args:
-          inputs: [batch, time] from `inputs(levels)`, not shifted, starting with a whole bunch.
+          inputs: [batch, time] from `inputs(levels)`, not shifted; the first sample begins a bunch.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
           row_samples: samples per row of the condition; 1 for a result of `condition`.
         """
@@ -162,8 +166,9 @@ class VocoderWaveNet(Network):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters, and the input of every layer [batch, steps, residual].
 
-        Both start after the first `skipped` inputs, which only front and head read; `inputs` and
-        `skipped` are whole bunches. `pasts` are the earlier inputs of every layer; None: zeros.
+        Both start after the first `skipped` inputs, which only front and head read. `inputs` and
+        `skipped` must be whole bunches, and a layer has one step per bunch. `pasts` are the earlier
+        inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -238,8 +243,8 @@ class VocoderWaveNet(Network):
     def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
         """Return the residuals around one period before every sample, [batch, time, pitch_taps].
 
-        Tap j at time t is the residual at t - period + j - pitch_taps + AHEAD + 1, always in the
-        past since `whole_period` has a lower bound.
+        Tap j of sample t is the residual of sample t - period + j - pitch_taps + AHEAD + 1, always
+        an earlier one since `whole_period` has a lower bound.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])

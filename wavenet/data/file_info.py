@@ -25,7 +25,7 @@ class FileInfo:
       peak_db: peak level of the mono mix, in dB of full scale.
       rms_db: RMS level of the mono mix, in dB of full scale.
       clipped_share: share of samples, over all channels, at full scale, in [0, 1].
-      digest: hash of sample rate and mono samples, equal for equal sounds.
+      digest: hash of the sample rate and the mono mix.
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
       missing_samples: number of samples per channel that are announced by the header but missing.
       unread_bytes: number of bytes after the sound that the header does not account for.

@@ -22,8 +22,8 @@ class RecordedFrames(np.ndarray):
     """Frames of a recording, float32 [frames, channels], with the applied gain `gain_db`.
 
     Sounds generated from these frames have the recording's level; sounds generated from plain
-    arrays (`np.asarray`) have the model's level. Frames that a model draws with the detail of
-    recordings also have this type, with a gain of 0; students refine sounds from either by default.
+    arrays (`np.asarray`) have the model's level. Frames that a voice draws from a density also have
+    this type, with a gain of 0. By default, students refine sounds from frames of this type.
     """
 
     gain_db = 0.0
@@ -41,7 +41,7 @@ def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
 
 
 def is_recorded(condition: Any) -> bool:
-    """Return whether frames come from a recording, or were drawn with the detail of recordings."""
+    """Return whether frames are from a recording, or were drawn from a voice's density."""
     return isinstance(condition, RecordedFrames | FramesInPieces)
 
 
@@ -54,7 +54,8 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
     """Return the gain in dB that brings a recording to a model's level.
 
     It is the gain of the training recordings, adjusted if necessary so that the RMS is within
-    `NEAR_DB` of theirs and the peak is not amplified above full scale.
+    `NEAR_DB` of theirs and the peak is not amplified above full scale. The RMS of a silent
+    recording is ignored.
 
     Args:
       waveform: float [samples], at its stored level.
@@ -88,8 +89,8 @@ def level_of(spec: Mapping[str, Any]) -> float | None:
 def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
     """Undo the gain `gain_db` of a recording in a model's sound.
 
-    Peaks are compressed to stay below full scale. This is done sample by sample, so that the result
-    does not depend on the chunk length.
+    If the gain is negative, peaks are compressed to stay below full scale. This is done sample by
+    sample, so the result does not depend on the chunk length.
     """
     if not gain_db:
         return sound

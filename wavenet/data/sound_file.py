@@ -17,8 +17,8 @@ from wavenet.data.streams import Found, Pieces, Source, found_in
 BLOCK_SAMPLES = 1 << 18
 RATES_HZ = (1_000, 1_000_000)  # plausible sample rates; a damaged header may have any number
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # lengths from here on mean that a stream's length is unknown
-UNKNOWN_SAMPLES = 1 << 60  # the same for a number of samples
+UNKNOWN_BYTES = 0x7FFFF000  # this and larger lengths mean that a stream's length is unknown
+UNKNOWN_SAMPLES = 1 << 60  # likewise for a number of samples
 DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
 
 
@@ -64,7 +64,7 @@ class SoundFile:
 
         Raises:
           AudioError: If the file is missing, empty, not a sound file, truncated (in formats that
-            allow detection), or changes or has an implausible format.
+            allow detection), or its format changes or is implausible.
         """
         _check_file(self._path)
         try:

@@ -31,7 +31,7 @@ class Mixdown:
 
     @property
     def loudest(self) -> int:
-        """Index of the channel with the greatest power."""
+        """Index of the channel with the most power."""
         return int(np.argmax(self._powers))
 
     @property

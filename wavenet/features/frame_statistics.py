@@ -1,4 +1,4 @@
-"""Statistics of mel frames, with which frames of a different convention are detected."""
+"""Statistics of mel frames, used to detect frames of a different convention."""
 
 import dataclasses
 import math

@@ -72,7 +72,7 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
     none of which increases the divergence (Fevotte, Idier, Neural Computation 23(9), 2011,
-    section 4). Like log-mel differences, it depends only on ratios.
+    section 4). Like log-mel differences, the divergence depends only on ratios.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
@@ -151,7 +151,7 @@ class _Grid:
 
 
 def overlap_added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Overlap-add segments [frames, window] at distance `hop`, float32 [whole number of hops]."""
+    """Overlap-add segments [frames, window] with the given hop, float32 [whole number of hops]."""
     frames, window = segments.shape
     blocks = -(-window // hop)
     padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))

@@ -1,7 +1,7 @@
-"""Generation of sound from a WaveNet, in chunks or at once, by any sampler.
+"""Generation of audio from a WaveNet, in chunks or at once, by any sampler.
 
-The noise of sample t depends only on seed and row, so that the same sound results from any batch,
-chunk length and sampler.
+The noise of sample t depends only on t, the seed and the row, so a sound does not depend on the
+batch, the chunk length or the sampler.
 """
 
 from collections.abc import Iterator
@@ -47,6 +47,11 @@ def stream(
         `autoregressive.samplers`, such as "naive", yields the whole sound as one chunk.
       chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
       count: records the passes of "fixed-point".
+
+    Raises:
+      UserError: If the backend is unknown.
+      ValueError: If "numba" does not support the network, the prime is not a multiple of the
+        network's block, or the frames do not cover the sounds.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:
@@ -84,7 +89,11 @@ def sampler_of(network: Network, backend: str) -> Any:
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
-    """Return the condition of prime and sounds, float32 [batch, time, channels], or None."""
+    """Return the condition of prime and sounds, [batch, time, channels], or None.
+
+    Raises:
+      ValueError: If the frames do not cover prime and sounds.
+    """
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
     if condition is not None and condition.shape[1] < total:
