@@ -13,7 +13,7 @@ LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its fo
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A recording's row in a table; `split` is "train" or "dev" for a table of this name, else ""."""
+    """A row of a table; `split` is "train" or "dev" if that is the table's name, else ""."""
 
     table: str
     file: str
