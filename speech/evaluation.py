@@ -1,4 +1,4 @@
-"""Measures of a voice on recordings, and corrections that make it vary as they do."""
+"""Measures of a voice on recordings, and corrections of its variance and durations."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -89,8 +89,8 @@ def variance_corrections(
 
     The first, float32 [bands], are the ratios of the standard deviations of the recorded frames to
     those of the predicted ones, clipped to the range from 1 to MOST_STRETCH. The second is the
-    ratio of total durations. Both are needed because training with the mean absolute error yields
-    medians, which vary less than the data.
+    ratio of the recorded to the predicted total duration of phonemes. Both are needed because
+    training with the mean absolute error yields medians, which vary less than the data.
     """
     made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])

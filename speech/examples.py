@@ -24,7 +24,7 @@ class Example:
 
     Attributes:
       name: the recording's name in its corpus.
-      text: the spoken words.
+      text: the transcript.
       phonemes: the phonemes of the text, with only the pauses that the speaker made.
       durations: int [phonemes], number of frames of each phoneme.
       mel: float32 [frames, bands], mel frames on the scale of `above_silence`.

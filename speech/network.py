@@ -71,7 +71,7 @@ class VoiceConfig:
 
 
 def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the initial float32 weights by name."""
+    """Return the initial float32 weights of the three networks, by name."""
     random = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
 

@@ -221,12 +221,15 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def spoken_length(words: str) -> int:
-    """Return a text's number of characters, counting each of `spelt_out` as SPELT_OUT."""
+    """Return a text's number of characters; each one in `spelt_out` counts as SPELT_OUT."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
 
 
 def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
-    """Return `most` times `speed`, the characters that take as long to say; at most `most`."""
+    """Return the number of characters that take as long at `speed` as `most` do at speed 1.
+
+    It is at least 1 and at most `most`.
+    """
     return max(1, int(most * min(1.0, speed)))
 
 

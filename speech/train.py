@@ -60,7 +60,7 @@ class Arguments:
 
 
 def main(given: Arguments) -> int:
-    """Train, and write the voice if `out` is given; return 0, or 128 + the number of a signal."""
+    """Train, and write the voice if `out` is given; return the exit status."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:

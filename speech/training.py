@@ -58,7 +58,7 @@ def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechConfig:
-    """Settings for the training of a voice."""
+    """Training settings of a voice."""
 
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
@@ -146,7 +146,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """Return a recording's inputs and targets by the names in `batches`, without dropout masks."""
+    """Return a recording's inputs and targets, named as in `batches`, without dropout factors."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {

@@ -78,9 +78,7 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`.
-
-        Silence is 0 and full scale is 1.
+        """Return the mel frames of a text, float32 [frames, bands], as from `above_silence`.
 
         Raises:
           TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
@@ -261,7 +259,7 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Round lengths to integers of at least 1, in a way that rounding errors do not add up."""
+    """Round lengths to integers of at least 1, without accumulating rounding errors."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 

@@ -25,7 +25,7 @@ SIXTEEN_BIT = 1 << 16  # levels
 
 
 class RingSymbols(SoundSymbols):
-    """The adapter of a WaveNet with the step of `XlaSampler`, which compiles faster."""
+    """`SoundSymbols` with the step of `XlaSampler`, which compiles faster than a derived step."""
 
     def __init__(self, network: WaveNet):
         super().__init__(network)
@@ -33,7 +33,7 @@ class RingSymbols(SoundSymbols):
 
     @property
     def has_step(self) -> bool:
-        """True: the sampler has one."""
+        """True, since the sampler has a step."""
         return True
 
     def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:

@@ -118,7 +118,7 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def in_figures(measures: Mapping[str, float]) -> str:
-    """Return a caption of the sound's measures, without undefined ones."""
+    """Return a caption with the measures of a sound that FIGURES lists, except undefined ones."""
     given = {name: measures[name] for name in FIGURES if name in measures}
     return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
@@ -126,7 +126,8 @@ def in_figures(measures: Mapping[str, float]) -> str:
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
     """Return the content of an Ogg Opus file of a sound [samples] in [-1, 1], about 4 kB/s.
 
-    Sounds are resampled to the next higher of Opus's five sample rates, at most 48 kHz.
+    Sounds at other sample rates are resampled to the next higher of Opus's five rates, or to 48 kHz
+    if there is none.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()

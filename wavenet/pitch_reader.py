@@ -30,6 +30,7 @@ class PitchReader(tf.Module):
 
     Args:
       features: number of channels per frame.
+      initial: the initial weights.
       channels: number of hidden channels.
       bins: number of F0 classes between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
         F0 is regressed.

@@ -104,8 +104,8 @@ class TrainConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     pitch_steps: int = 2_000
-    """Updates of the network that estimates F0 from mel frames, which is trained first and then
-    fixed; used for `pitch_taps` without F0 frames."""
+    """Number of training steps of the network that estimates F0 from mel frames, which is trained
+    first and then fixed; used for `pitch_taps` without F0 frames."""
     start_from: str | None = None
     """Run directory, model folder or shipped model (`shipped-teacher`) of the same architecture,
     whose weights initialise the run. None: random weights."""

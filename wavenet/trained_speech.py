@@ -132,7 +132,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """Names of the speakers that the model can imitate; empty without speaker condition."""
+        """Names of the speakers that the model can imitate; empty for a model without speakers."""
         return self.speakers[: self.network.config.speakers]
 
     @property
@@ -189,7 +189,7 @@ def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """Return the statistics with which a network standardises frames; None if it does not."""
+    """Return frame statistics computed from a conditioner's statistics; None if there are none."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None

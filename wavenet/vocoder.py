@@ -194,7 +194,7 @@ class VocoderWaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor:
-        """Return the condition of the sub-frames of `num_samples`, [batch, rows, channels]."""
+        """Return the condition of sub-frames covering `num_samples`, [batch, rows, channels]."""
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -329,12 +329,12 @@ class _Bottom(NamedTuple):
 
 
 def past(x: tf.Tensor, width: int, every: int = 1) -> tf.Tensor:
-    """Return the `width` values before each `every`-th one, [batch, time / every, width]."""
+    """Return the `width` values before every `every`-th value, [batch, time / every, width]."""
     padded = tf.pad(x, [[0, 0], [width, 0]])
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
 
 
 def spread(rows: tf.Tensor, times: int) -> tf.Tensor:
-    """Repeat each row of [batch, rows] to [batch, rows * times]."""
+    """Repeat each value of `rows` [batch, rows] `times` times, [batch, rows * times]."""
     return rows if times == 1 else tf.repeat(rows, times, 1)

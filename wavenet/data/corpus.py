@@ -81,7 +81,7 @@ class Corpus:
 
 
 def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return the gain of a corpus in dB, rounded to two digits, and notes about it.
+    """Return the gain of a corpus in dB, rounded to two decimal places, and notes about it.
 
     The gain brings the median RMS of train to `level_db`, in dB of full scale; None: no gain.
     """

@@ -81,7 +81,7 @@ def below_full_scale_db(peak: float) -> float:
 
 
 def level_of(spec: Mapping[str, Any]) -> float | None:
-    """Return the measured `level_db` in a model.json, or else the configured one, or None."""
+    """Return the measured `level_db` in a model.json, else the configured one, else None."""
     data = spec.get("config", {}).get("data") or {}
     return spec.get("level_db", data.get("level_db"))
 

@@ -144,7 +144,7 @@ def missing_samples(file: soundfile.SoundFile, there: int) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the cause of an error as one line of text without a full stop."""
+    """Return the cause of an error as one line of text without a final period."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(getattr(error, "error_string", "") or error)

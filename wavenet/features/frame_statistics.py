@@ -32,7 +32,7 @@ class FrameStatistics:
 
     @classmethod
     def of(cls, recordings: Iterable[np.ndarray]) -> "FrameStatistics":
-        """Return the statistics of recordings' frames [frames, bands], rounded to four digits."""
+        """Return the statistics of recordings' frames [frames, bands], to four decimal places."""
         high, sums = 0.0, np.zeros(3)
         for frames in recordings:
             values = np.asarray(frames, np.float64)

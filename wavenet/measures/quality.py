@@ -52,7 +52,7 @@ def measure(
 def _of_the_voice(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> dict[str, Callable[[], float]]:
-    """Return the measures that need F0, as functions; F0 is estimated only once."""
+    """Return the measures that need F0, as functions; {} if pyworld is missing."""
     if not available("f0_error_cents"):
         return {}
     pitch = PitchConvention(sample_rate_hz, hop_samples)

@@ -43,7 +43,7 @@ def unread_bytes(source: Source) -> int:
 
 
 def ogg_links(source: Source, start: int) -> list[range]:
-    """Return the byte ranges of the chained Ogg streams from `start`, where a page begins."""
+    """Return the byte ranges of the chained Ogg streams; the first page begins at `start`."""
     starts: list[int] = []
     place, opening = start, False
     while place >= 0:

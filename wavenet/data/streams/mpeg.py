@@ -99,7 +99,7 @@ class Stream:
 
 
 def streams(source: Source, start: int) -> list[Stream]:
-    """Find the streams of MPEG audio after a position."""
+    """Find the MPEG audio streams that begin at or after a position."""
     found: list[Stream] = []
     place = _next(source, start)
     while place >= 0:
@@ -174,7 +174,7 @@ def _next(source: Source, start: int) -> int:
 
 
 def _is_certain(source: Source, place: int) -> bool:
-    """Return whether `CERTAIN_FRAMES` frames of one sort follow, or fewer until the sound ends."""
+    """Return whether `CERTAIN_FRAMES` frames of one `sort` follow, or fewer before the end."""
     sort = None
     for number in range(CERTAIN_FRAMES):
         data = source.at(place, HEADER_BYTES)
