@@ -15,7 +15,7 @@ from wavenet.linear_prediction import levinson
 
 RISE = 0.9  # share of a window over which it rises; it falls over the rest, up to the block
 WHITE_NOISE = 1e-7  # noise power relative to the signal's, -70 dB, which float64 resolves
-FLOOR = 0.3 / 32768  # RMS, a third of a step of 16 bits
+FLOOR = 0.3 / 32768  # RMS, about a third of a 16-bit step
 
 
 class PastPrediction:

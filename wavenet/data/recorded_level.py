@@ -13,7 +13,7 @@ from wavenet.data.audio import amplify, peak_db, rms_db
 from wavenet.features.frames_in_pieces import FramesInPieces
 
 HEADROOM_DB = 0.3  # margin below full scale, since resampling can raise peaks
-NEAR_DB = 6.0  # typical distance of a training recording's level from the median
+NEAR_DB = 6.0  # typical difference between a training recording's level and the median
 SILENCE_DB = -80.0  # recordings with a lower RMS are treated as silent
 KNEE = 0.95  # amplitude above which peaks are compressed
 
