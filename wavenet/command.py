@@ -113,7 +113,7 @@ def training_data(path: Path) -> Path:
     """Return a run's folder of training recordings, or the shipped ones for a model folder.
 
     Raises:
-      UserError: If the folder no longer exists.
+      UserError: If the run's folder of recordings no longer exists.
     """
     if not (path / "config.json").exists():
         return shipped.recordings_folder()

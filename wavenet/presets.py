@@ -164,8 +164,8 @@ _VOCODER_OPTIMIZER = OptimizerConfig(
 
 PRESETS: dict[str, Preset[TrainConfig]] = {
     "wavenet-smoke": Preset(
-        "Trains in seconds on one core, to check that everything runs; it generates noise, at about "
-        "11 bits per sample.",
+        "Trains in seconds on one core, to check that everything runs; generates noise, at about 11 "
+        "bits per sample.",
         TrainConfig(
             dataclasses.replace(
                 _SMALL,
@@ -213,8 +213,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-vocoder-24k": Preset(
-        "`wavenet-vocoder-16k` at 24 kHz for several voices, each a folder in train/ and dev/. After "
-        "3,000 steps (1 h 20 min): PESQ 2.4, F0 within 50 cents in 84% of voiced frames.",
+        "`wavenet-vocoder-16k` at 24 kHz for several voices, each a folder in train/ and dev/. "
+        "After 3,000 steps (1 h 20 min): PESQ 2.4, F0 within 50 cents in 84% of voiced frames.",
         TrainConfig(
             dataclasses.replace(_VOCODER, upsample_factors=(300,), prediction_order=32),
             DataConfig(
@@ -257,7 +257,7 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
     ),
     "wavenet-cpu-16k": Preset(
         "The first 16 kHz vocoder, one sample per step: 18 layers, 64 channels, 7,500 steps in an "
-        "hour on two busy cores; 8.22 bits per sample on Kathleen's dev recordings (gain +4.64 dB).",
+        "hour on two busy cores; 8.22 bits per sample on Kathleen's dev recordings (gain 4.64 dB).",
         TrainConfig(
             dataclasses.replace(_CPU, layers=18, upsample_factors=(10, 20)),
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
@@ -266,7 +266,7 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-cpu-24k": Preset(
-        "A 24 kHz vocoder with 20 layers, 64 channels: 40,000 steps, about four hours on two cores; "
+        "A 24 kHz vocoder of 20 layers, 64 channels: 40,000 steps, about four hours on two cores; "
         "not yet run to the end, so its result is unknown.",
         TrainConfig(
             _CPU,
@@ -276,8 +276,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-density-24k": Preset(
-        "An exact, unconditional density of 24 kHz speech at its stored level: 7.97 bits per sample "
-        "on Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
+        "An exact, unconditional density of 24 kHz speech at its stored level: 7.97 bits per "
+        "sample on Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
         TrainConfig(
             dataclasses.replace(_CPU, input_gain=16.0, upsample_factors=()),
             DataConfig(24_000, clip_samples=8192, batch_size=2),

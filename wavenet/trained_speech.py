@@ -117,7 +117,10 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def level_db(self: Any) -> float | None:
-        """RMS of the training recordings after the gain, in dB of full scale; None if unknown."""
+        """Median RMS of the training recordings after the gain, in dB of full scale.
+
+        It is the configured level if it was not measured, or None.
+        """
         return self.spec.get("level_db", self.data.level_db)
 
     @property

@@ -117,7 +117,7 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
 
 
 def _contradicts(earlier: Row | None, row: Row) -> bool:
-    """Return whether two rows of a recording have different texts or speakers."""
+    """Return whether two rows of a recording have different non-empty texts or speakers."""
     pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
     return any(one and other and one != other for one, other in pairs)
 

@@ -60,7 +60,7 @@ class XlaSampler(ChunkSampler):
         """Draw a chunk sample by sample; return levels, parameters and the next state.
 
         Raises:
-          ValueError: If the chunk is not one block of the network's context stack.
+          ValueError: If the network has a context stack and the chunk is not one of its blocks.
         """
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
