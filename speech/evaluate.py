@@ -21,7 +21,7 @@ class Arguments:
     """Speak the dev texts of recordings with a model, and print the measures as JSON."""
 
     data: Path
-    """Folder of recordings of one speaker, with their texts in dev.tsv."""
+    """Folder of recordings of one speaker, with their texts in train.tsv and dev.tsv."""
     model: str = "shipped"
     """Run directory, model folder or name of the model that speaks."""
     voice: Path | None = None

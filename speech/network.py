@@ -53,7 +53,7 @@ class Backend(Protocol):
 class VoiceConfig:
     """The sizes of the networks.
 
-    `symbols` is the number of phonemes, including the unknown one; `density_channels`,
+    `symbols` is the number of phonemes and pauses, including the unknown one; `density_channels`,
     `density_layers` and `density_past` are the sizes of the network in `frame_density.py`.
     """
 

@@ -129,7 +129,10 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return US English spelled out as it is read aloud; abbreviations lose inner periods."""
+    """Return US English spelled out as it is read aloud.
+
+    Abbreviations keep their period only at the end of a sentence.
+    """
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)

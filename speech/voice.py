@@ -78,7 +78,7 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Return the mel frames of a text, float32 [frames, bands], as from `above_silence`.
+        """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`.
 
         Raises:
           TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there

@@ -144,7 +144,10 @@ def _compared(
     temperatures: Sequence[float],
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    """Return the model's result of `compare`, with the other systems' results under "against"."""
+    """Return the model's result of `compare`, with the other systems' results under "against".
+
+    For an unconditional model, return only its real-time factor and empty "measures".
+    """
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
     if not model.conditional:

@@ -25,7 +25,8 @@ DEV_SECONDS = 30.0  # total length of the dev recordings on which checkpoints ar
 class EvaluationCallback:
     """A callback that evaluates the averaged weights on the "choose" half of the dev split.
 
-    Generated sounds and their spectrograms are written to `folder`.
+    It uses the first recordings, up to `DEV_SECONDS` in total. Generated sounds and their
+    spectrograms are written to `folder`.
     """
 
     def __init__(

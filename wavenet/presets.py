@@ -164,8 +164,8 @@ _VOCODER_OPTIMIZER = OptimizerConfig(
 
 PRESETS: dict[str, Preset[TrainConfig]] = {
     "wavenet-smoke": Preset(
-        "Trains in seconds on one core, to check that everything runs; generates noise, at about 11 "
-        "bits per sample.",
+        "Trains in seconds on one core, to check that everything runs; it generates noise, at "
+        "about 11 bits per sample.",
         TrainConfig(
             dataclasses.replace(
                 _SMALL,

@@ -234,7 +234,8 @@ class VocoderWaveNet(Network):
     def front(self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the first layer, [..., residual_channels].
 
-        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each.
+        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each; `taps` are
+        the pitch taps of the step's first sample, or None.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
@@ -282,7 +283,8 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the contribution of the latest samples to the head, [..., units].
 
-        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each.
+        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each; `taps`
+        are its pitch taps, or None.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))

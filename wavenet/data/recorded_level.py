@@ -76,7 +76,10 @@ def gain_of_levels_db(
 
 
 def below_full_scale_db(peak: float) -> float:
-    """Return the largest gain in dB that keeps a peak (in dB) below full scale, at least 0."""
+    """Return the largest gain in dB that keeps a peak, in dB, `HEADROOM_DB` below full scale.
+
+    It is at least 0.
+    """
     return max(0.0, -HEADROOM_DB - peak)
 
 

@@ -342,7 +342,7 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """Return the recordings to keep, and those without a speaker if others have one."""
+    """Return the recordings to keep and those to leave out, by the rule `speaker_folders`."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []

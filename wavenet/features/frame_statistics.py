@@ -48,7 +48,7 @@ class FrameStatistics:
 
 
 def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
-    """Return the statistics in a model.json; None if it has none, as before version 0.3."""
+    """Return the statistics in a model.json; None if it has no valid ones."""
     try:
         found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})
     except (KeyError, TypeError, ValueError, AttributeError):

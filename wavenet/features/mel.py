@@ -84,7 +84,7 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
 def _padded(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the blocks with padding before and after; they have `samples` samples in total."""
+    """Yield the blocks with padding before and after; `samples` is the blocks' total length."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
     frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples

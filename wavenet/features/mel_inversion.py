@@ -139,7 +139,10 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the sound whose STFT is nearest, float32 [num_samples] (equation 6)."""
+        """Return the sound whose STFT is closest to `spectrum`, float32 [num_samples].
+
+        This is equation 6 of Griffin and Lim.
+        """
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
