@@ -55,7 +55,7 @@ class SpeechRecipe(Recipe):
         return config, corpus
 
     def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
-        """Return the training state of the network, its loss, batches and evaluation as `Setup`."""
+        """Return a `Setup` with the network's training state, loss, batches and evaluation."""
         config, corpus = prepared
         network = make_network(config)
         state = TrainState(network, config.optimizer, config.loop.num_steps)

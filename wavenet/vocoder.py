@@ -272,7 +272,7 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
-        """Return the layers' contribution to the head for each bunch, [..., B * units]."""
+        """Return the layers' contribution to the head for each bunch, [..., B * 2 head_channels]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
@@ -281,7 +281,7 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the contribution of the latest samples to the head, [..., units].
+        """Return the contribution of the latest samples to the head, [..., 2 head_channels].
 
         `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each; `taps`
         are its pitch taps, or None.

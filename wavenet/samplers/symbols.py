@@ -37,7 +37,7 @@ class SoundSymbols:
       network: the audio network.
       inputs: spec of the network's inputs, [batch, time].
       condition: spec of the condition, [batch, time, channels]; None if unconditional.
-      block: number of samples that are drawn together.
+      block: samples per block; primes and chunks consist of whole blocks.
       longest: maximum number of samples per chunk; None: unlimited.
       reach: number of past samples that a sample depends on; None: all of them.
     """

@@ -39,7 +39,9 @@ class BunchStep(LayerStep):
         queues: tf.Tensor,
         gates: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Run the layers; return their contribution to the head [batch, B * units], and the queues.
+        """Run the layers; return their contribution to the head, and the queues.
+
+        The contribution is [batch, B * 2 head_channels] for a bunch of B samples.
 
         Args:
           number: index of the bunch since the start of the sound.
@@ -68,7 +70,7 @@ class BunchStep(LayerStep):
         """Return the parameters of one sample [batch, parameters], and its prediction [batch].
 
         `end` is the row of the buffers after the newest sample; `given` is the layers' contribution
-        to the head, [batch, units].
+        to the head for this sample, [batch, 2 head_channels].
         """
         network = self.network
         wave, residual, scaled = buffers
