@@ -50,7 +50,7 @@ class Arguments:
     out: Path | None = None
     """Folder for the voice (model.json, weights.npz and card.md); None: do not write it."""
     model: str = "shipped"
-    """The model that the frames are for; it also synthesises the sounds measured for the card."""
+    """The model that the frames are for; it also synthesises the speech measured for the card."""
     spoken: int = 8
     """Number of dev texts spoken for the card, at least 2; the audio is written to RUN/spoken."""
     data_licence: str = "unknown"

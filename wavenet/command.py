@@ -71,7 +71,7 @@ class EvaluateArguments:
     """Additional temperatures at which a student's teacher resynthesises the recordings."""
     peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
     """Other students to compare (run directories or model folders), such as one trained without a
-    term of the loss; each is named after its folder. A folder of sound files with the recordings'
+    term of the loss; each is named after its folder. A folder of audio files with the recordings'
     names is compared as another vocoder."""
     speculative_samples: int = 0
     """Number of samples of a dev recording that the teacher draws speculatively from the student's

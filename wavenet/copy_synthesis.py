@@ -27,13 +27,13 @@ COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # length of the beginning of each recording that is synthesised
 System = Callable[[dict, int], np.ndarray]
 """A function that takes a dev recording (an item of `dev_recordings`) and a number of samples, and
-returns a waveform [samples]. The item's "row" selects the noise, which makes the sounds of
+returns a waveform [samples]. The item's "row" selects the noise, which makes the waveforms of
 different recordings independent, as the confidence intervals assume."""
 SoundsCallback = Callable[
     [str, Sequence[np.ndarray], Sequence[dict], Sequence[Mapping[str, float]]], None
 ]
-"""A function called with a system's name, its sounds, the dev recordings that they imitate, and the
-measures {name: value} of each sound."""
+"""A function called with a system's name, its waveforms, the dev recordings that they imitate, and
+the measures {name: value} of each waveform."""
 
 
 def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
@@ -58,15 +58,15 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
 
 
 def has_sounds(folder: Path) -> bool:
-    """Return whether a folder directly contains sound files, unlike a model folder or a run."""
+    """Return whether a folder directly contains audio files, unlike a model folder or a run."""
     return folder.is_dir() and any(path.suffix in audio.SUFFIXES for path in folder.iterdir())
 
 
 def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
-    """Return a system that reads another vocoder's sounds from a folder.
+    """Return a system that reads another vocoder's waveforms from a folder.
 
-    A sound file must have the name of the recording's file, with any readable suffix. The sound is
-    resampled to `sample_rate_hz` and scaled to the recording's RMS.
+    An audio file must have the name of the recording's file, with any readable suffix. Its waveform
+    is resampled to `sample_rate_hz` and scaled to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:

@@ -59,7 +59,7 @@ def evaluate(
       seed: random seed of the noise.
       part: the part of the dev split to evaluate on.
       temperatures: additional temperatures.
-      on_sounds: function called with the sounds of each system, or None.
+      on_sounds: function called with the waveforms of each system, or None.
 
     Returns:
       A dict with:

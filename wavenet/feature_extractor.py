@@ -36,7 +36,7 @@ class FeatureExtraction:
 
         The frames keep the applied gain (`frames.gain_db`, in dB), so `generate(frames)` returns a
         sound at the recording's level; its peaks are compressed to stay below full scale if the
-        recording was attenuated. `generate(np.asarray(frames))` returns a sound at the model's
+        recording was attenuated. `generate(np.asarray(frames))` returns a waveform at the model's
         level.
 
         Args:
@@ -67,7 +67,7 @@ class FeatureExtraction:
     def frames_in_pieces(self: Any, recording: RecordingInPieces) -> FramesInPieces:
         """Return the frames of a long recording, with only a few in memory at a time.
 
-        They equal the result of `frames_at_level` for the recording at the model's level; sounds
+        They equal the result of `frames_at_level` for the recording at the model's level; waveforms
         generated from them have the model's level, too. The model must read only mel frames.
         """
         mel = self.data.mel(self.hop_samples)

@@ -54,7 +54,7 @@ class MelPrediction:
     def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return coefficients [..., order], log gain [...] of the residual, and log level [...].
 
-        The level is the root mean square of the sound that the frame describes. All results have
+        The level is the root mean square of the waveform that the frame describes. All results have
         the frames' type, and are finite if the frames are.
 
         Args:
@@ -183,10 +183,10 @@ def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor
 
 
 def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
-    """Return the predictions p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
+    """Return the predictions p_t = sum_k a_k(t) x_(t-k) of a waveform, [batch, time].
 
-    The sound is assumed to be silent before its first sample. The coefficients are [batch, rows,
-    order], where each row applies to time / rows samples.
+    The waveform, [batch, time], is assumed to be silent before its first sample. The coefficients
+    are [batch, rows, order], where each row applies to time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     padded = tf.pad(wave, [[0, 0], [order, 0]])

@@ -41,7 +41,7 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 
 
 class ListeningPage:
-    """A callback for `copy_synthesis.compare` that collects sounds for a page to `write`."""
+    """A callback for `copy_synthesis.compare` that collects waveforms for a page to `write`."""
 
     def __init__(self, path: Path, title: str, sample_rate_hz: int) -> None:
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
@@ -56,7 +56,7 @@ class ListeningPage:
         items: Sequence[dict],
         measures: Sequence[Mapping[str, float]],
     ) -> None:
-        """Store a system's sounds for the first `RECORDINGS` dev recordings, and their measures."""
+        """Store the waveforms and measures of a system's first `RECORDINGS` recordings."""
         self._sounds[system] = list(sounds[:RECORDINGS])
         self._measures[system] = list(measures[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
@@ -118,16 +118,16 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def in_figures(measures: Mapping[str, float]) -> str:
-    """Return a caption with the measures of a sound that FIGURES lists, except undefined ones."""
+    """Return a caption with those measures that are in FIGURES and not undefined."""
     given = {name: measures[name] for name in FIGURES if name in measures}
     return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the content of an Ogg Opus file of a sound [samples] in [-1, 1], about 4 kB/s.
+    """Return the content of an Ogg Opus file of a waveform [samples] in [-1, 1], about 4 kB/s.
 
-    Sounds at other sample rates are resampled to the next higher of Opus's five rates, or to 48 kHz
-    if there is none.
+    Other sample rates are converted to the next higher of Opus's five rates, or to 48 kHz if there
+    is none.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()

@@ -37,7 +37,7 @@ SHIPPED = shipped.TEACHER
 
 @dataclasses.dataclass(frozen=True)
 class SpeechModel(TrainedSpeechModel):
-    """A trained WaveNet with everything needed to generate sound.
+    """A trained WaveNet with everything needed to generate audio.
 
     Attributes:
       network: the network with its weights.
@@ -78,7 +78,7 @@ class SpeechModel(TrainedSpeechModel):
         return self.config.data
 
     def generate(self, condition: Any = None, **options: Any) -> np.ndarray:
-        """Return sounds, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
+        """Return waveforms, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
 
         Args:
           condition: the `condition` of `stream`.
@@ -99,16 +99,16 @@ class SpeechModel(TrainedSpeechModel):
         backend: str = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """Generate sounds and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
+        """Generate waveforms and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
 
         Args:
           condition: frames [frames, channels], or None for an unconditional model. Frames from
-            `frames(...)` give the sound the recording's level, other frames the model's level.
+            `frames(...)` give the waveform the recording's level, other frames the model's level.
           seed: random seed, an integer in [0, 2^64).
-          num: number of sounds; it does not affect any single sound.
-          num_samples: length of each sound in samples; None: the length of the condition.
+          num: number of waveforms; each of them is independent of it.
+          num_samples: length of each waveform in samples; None: the length of the condition.
           speaker: a speaker's name, for models with speakers.
-          prime: float32 [samples] to continue, at the level of the sound; the condition must cover
+          prime: float32 [samples] to continue, at the level of the result; the condition must cover
             the prime as well.
           temperature: 1 samples the model; lower values are closer to its mode. None: the model's
             default.
@@ -149,20 +149,20 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length].
+        """Return waveforms, float32 [num, length].
 
         For the same seed they equal those of `generate`, except with `acceptance="rejection"`.
 
         Args:
-          num: number of sounds.
-          length: length of each sound, in samples; None: the length of the condition.
+          num: number of waveforms.
+          length: length of each waveform, in samples; None: the length of the condition.
           seed: random seed, an integer in [0, 2^64).
           condition: frames [frames, channels], or None for an unconditional model.
           method: a backend of `generate`; or "speculative", which verifies blocks of samples that
             `draft` proposes.
           draft: a student with the same sample rate and frames, for "speculative".
-          acceptance: for "speculative": "coupling" draws the same sound as the other methods;
-            "rejection" draws a different sound from the same distribution in fewer passes, at
+          acceptance: for "speculative": "coupling" draws the same waveform as the other methods;
+            "rejection" draws a different waveform from the same distribution in fewer passes, at
             temperature 1 only.
           **options: further arguments of `generate`.
 
@@ -186,8 +186,8 @@ class SpeechModel(TrainedSpeechModel):
 
         Args:
           draft: a student with the same sample rate and frames.
-          acceptance: "coupling" draws the same sound as the other methods; "rejection" draws a
-            different sound from the same distribution in fewer passes.
+          acceptance: "coupling" draws the same waveform as the other methods; "rejection" draws a
+            different waveform from the same distribution in fewer passes.
 
         Raises:
           UserError: If the draft's sample rate or frames differ from the model's.

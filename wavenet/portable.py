@@ -94,7 +94,7 @@ def export_sampler(
 
 
 def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
-    """Export a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
+    """Export a model's sampler for one waveform of `frames` frames; 0: `PORTABLE_FRAMES`."""
     network = model.network
     blocks = network.config.context_layers > 0
     export_sampler(

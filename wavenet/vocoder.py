@@ -272,7 +272,7 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
-        """Return the layers' contribution to the head for each bunch, [..., B * 2 head_channels]."""
+        """Return the layers' contribution to the head per bunch, [..., B * 2 head_channels]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))

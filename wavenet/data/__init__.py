@@ -1,4 +1,4 @@
-"""Training data: sound files, folders with metadata, prepared corpora and random clips.
+"""Training data: audio files, folders with metadata, prepared corpora and random clips.
 
 Only `pipeline` and `clip_batches` import TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""Reading and writing of sound files, resampling, and levels in dB.
+"""Reading and writing of audio files, resampling, and levels in dB.
 
 A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] is represented by `(2 s + 1)
 / 65535`. This equals `2 level / 65535 - 1` for the level s + 32768, so 16-bit samples can be
@@ -41,7 +41,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
     The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`).
 
     Raises:
-      AudioError: If the file is missing, empty, not a sound file, truncated (in formats that allow
+      AudioError: If the file is missing, empty, not an audio file, truncated (in formats that allow
         detection), has an implausible sample rate, or contains non-finite samples.
     """
     path = Path(path)
@@ -65,7 +65,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read a sound file as a mono waveform, float32 [samples], and optionally resample it.
+    """Read an audio file as a mono waveform, float32 [samples], and optionally resample it.
 
     Raises:
       AudioError: If the file cannot be read, has no samples, or contains non-finite samples.

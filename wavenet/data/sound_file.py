@@ -1,4 +1,4 @@
-"""Decoding of sound files block by block to the end, even if their headers are wrong."""
+"""Decoding of audio files block by block to the end, even if their headers are wrong."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
 
 
 class AudioError(UserError):
-    """An error in reading or writing a sound file, with a one-line message that names the file.
+    """An error in reading or writing an audio file, with a one-line message that names the file.
 
     Attributes:
       reason: the cause, without the name of the file.
@@ -43,14 +43,14 @@ class _Forward(soundfile.SoundFile):
 
 
 class SoundFile:
-    """A reader of sound files; consecutive streams in a file are read as one sound.
+    """A reader of audio files; consecutive streams in a file are read as one recording.
 
     Attributes:
       sample_rate_hz: stored sample rate in Hz; set by the first block.
       channels: stored number of channels; set by the first block.
       missing_samples: number of samples per channel that are announced by a header but missing; set
         after the last block.
-      unread_bytes: number of bytes after the sound that the header does not account for.
+      unread_bytes: number of bytes after the audio that the header does not account for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class SoundFile:
         A 16-bit sample s is represented by (2 s + 1) / 65535.
 
         Raises:
-          AudioError: If the file is missing, empty, not a sound file, truncated (in formats that
+          AudioError: If the file is missing, empty, not an audio file, truncated (in formats that
             allow detection), or its format changes or is implausible.
         """
         _check_file(self._path)

@@ -42,7 +42,7 @@ class MelConvention:
       log: the logarithm, "natural" or "log10".
       scale: the mel scale, "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
       normalisation: "area" for filters with area one in Hz, or "peak" for height one.
-      padding: padding beyond the ends of the sound, "zeros" or "reflect".
+      padding: padding beyond the ends of the waveform, "zeros" or "reflect".
 
     Raises:
       UserError: If a setting is invalid.

@@ -16,7 +16,7 @@ class FramesInPieces:
 
     Attributes:
       shape: number of frames and number of channels.
-      gain_db: gain in dB that is undone in sounds generated from the frames; 0 keeps their level.
+      gain_db: gain in dB that is undone in waveforms generated from the frames.
     """
 
     ndim = 2

@@ -1,4 +1,4 @@
-"""Speculative sampling of sound in blocks, with `autoregressive.samplers.speculative`."""
+"""Speculative sampling of audio in blocks, with `autoregressive.samplers.speculative`."""
 
 import math
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ class SpeculativeSampler:
       network: a network without context stack and `prediction_windows`.
       draft: a `Draft` that also has `block_samples` and `conditions(request, length)`, which yields
         the draft's condition for every block.
-      acceptance: "coupling" draws the same sound as the other samplers; "rejection" draws a
-        different sound from the same distribution in fewer passes.
+      acceptance: "coupling" draws the same waveform as the other samplers; "rejection" draws a
+        different waveform from the same distribution in fewer passes.
       block_samples: samples per proposal, rounded up to a multiple of the network's bunch and the
         draft's block.
 
@@ -53,10 +53,10 @@ class SpeculativeSampler:
         self._block = tf.function(self.block, jit_compile=True, autograph=False)
 
     def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
-        """Yield the levels of the sounds block by block, int32 [batch, up to block_samples].
+        """Yield the levels of the waveforms block by block, int32 [batch, up to block_samples].
 
         Args:
-          request: the sounds to generate, without a prime; rejection requires temperature 1.
+          request: the waveforms to generate, without a prime; rejection requires temperature 1.
           count: records the passes.
 
         Raises:

@@ -44,7 +44,7 @@ class BunchStep(LayerStep):
         The contribution is [batch, B * 2 head_channels] for a bunch of B samples.
 
         Args:
-          number: index of the bunch since the start of the sound.
+          number: index of the bunch since the start of the waveform.
           time: index of the bunch's first sample in the chunk.
           end: row of the buffers after the newest sample.
           buffers: past samples, residuals and scaled samples, [rows, batch] each.

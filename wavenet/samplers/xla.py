@@ -232,7 +232,7 @@ class LayerStep:
 
 
 class Step(LayerStep):
-    """One time step of a `WaveNet` on a batch of sounds."""
+    """One time step of a `WaveNet` on a batch of waveforms."""
 
     network: WaveNet
 

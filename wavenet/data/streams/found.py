@@ -15,7 +15,7 @@ class Found(NamedTuple):
       streams: for each stream, the pieces of a file that can be decoded; empty if the file can
         be decoded as it is.
       samples: number of samples per channel in each stream; 0 if not counted.
-      unread_bytes: number of bytes after the sound that no header accounts for.
+      unread_bytes: number of bytes after the audio that no header accounts for.
     """
 
     streams: list[list[bytes | range]]
