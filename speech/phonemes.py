@@ -73,7 +73,9 @@ class Phoneme:
 
 
 def checked_text(text: str) -> str:
-    """Return the text without invisible characters and square brackets, with single spaces.
+    """Return the text in Unicode form NFC, without invisible characters and square brackets.
+
+    Runs of white space become single spaces.
 
     Raises:
       TextError: the text is not a string, is empty, is longer than MAX_CHARACTERS, or contains

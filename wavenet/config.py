@@ -36,7 +36,7 @@ class WaveNetConfig:
     stacks: int = 3
     """Number of dilation cycles; each has dilations 1, 2, 4, ... over layers / stacks layers."""
     filter_width: int = 3
-    """Taps of a dilated convolution: 2 or 3."""
+    """Number of taps of a dilated convolution: 2 or 3."""
     residual_channels: int = 64
     """Channels of the residual path."""
     gate_channels: int = 64
