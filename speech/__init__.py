@@ -13,7 +13,7 @@ __all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped", 
 
 
 class ReadsFrames(Protocol):
-    """A model or bundle that has the content of its model.json as `spec`."""
+    """A model or bundle with a `spec`, the content of its model.json."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -29,25 +29,26 @@ def text_frames(
     max_frames: int | None = None,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return mel frames of a text for a model to turn into sound, float32 [frames, bands].
+    """Return the mel frames of a text, for a model to turn into speech, float32 [frames, bands].
 
-    Frames that the voice draws from a density have as much detail as a recording's frames, so
-    distilled students refine their sound in the same way.
+    Frames that are drawn from a voice's density are returned as `RecordedFrames`, because they are
+    as detailed as a recording's; distilled students refine the audio of such frames by default.
 
     Args:
-      model: the model that will turn the frames into sound; it must fit the voice.
+      model: the model that will turn the frames into speech; it must read the voice's frames.
       text: US English of any length; `text_parts` splits a long text.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice that speaks; None: the shipped voice for the model's frames.
       max_frames: largest number of frames that the text may have; a longer text is rejected before
         any frame is computed. None: no limit.
-      pause: function called about every 30 ms; an exception that it raises ends the work.
+      pause: function called between short pieces of the work; an exception that it raises ends
+        the work.
 
     Raises:
-      TextError: the text cannot be spoken.
+      TextError: the text cannot be spoken, or `speed` is out of range.
       TooLongError: the text would have more than `max_frames` frames.
       EspeakError: espeak-ng is not installed or failed.
-      UserError: the model reads frames of a different kind.
+      UserError: the model does not read the voice's frames.
     """
     voice = shipped(model.spec) if voice is None else voice
     voice.check(model.spec)
@@ -65,7 +66,7 @@ def text_frames(
 
 
 def _detailed(frames: np.ndarray) -> np.ndarray:
-    # Imported here, so that the front end itself needs only NumPy.
+    # Imported here so that the front end needs only NumPy.
     from wavenet.data.recorded_level import recorded_frames
 
     return recorded_frames(frames, 0.0)

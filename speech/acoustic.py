@@ -26,7 +26,7 @@ class TensorFlowBackend:
         return tf.tanh(first) * tf.sigmoid(second)
 
     def gather(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        """Return the rows at the indices; `rows` without a batch axis serve every batch row."""
+        """Return the rows at the indices; `rows` without a batch axis are shared by the batch."""
         if len(rows.shape) == 2:
             return tf.gather(rows, index)
         return tf.gather(rows, index, batch_dims=1)
@@ -45,7 +45,7 @@ class TensorFlowBackend:
 
 
 class AcousticModel(tf.Module):
-    """The weights as variables, and the networks applied to a batch."""
+    """The encoder, melody and mel networks, with their weights as variables."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
         super().__init__(name="acoustic")
@@ -54,10 +54,10 @@ class AcousticModel(tf.Module):
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
+        """Return log-durations, melody and mel frames, given the recorded durations and pitch.
 
-        The melody is log2(F0 / 200 Hz) and the logit of voicing. The mel network reads the recorded
-        pitch instead of the predicted one.
+        They are [batch, phonemes]; [batch, frames, 2], log2(F0 / 200 Hz) and the logit of voicing;
+        and [batch, frames, bands], in standard deviations of each band.
         """
         backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(

@@ -29,7 +29,7 @@ class Chain:
 
     Attributes:
       state: int [states], the number of each state's Gaussian.
-      unit: int [states], position in the recording of the phoneme that each state belongs to.
+      unit: int [states], index in the recording of the phoneme that each state belongs to.
       skippable: bool [states], whether a path may skip the state; never two in a row.
     """
 
@@ -70,7 +70,7 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
 
     Args:
       scores: float [frames, states], the log-likelihood of each frame in each state.
-      skippable: bool [states], states that the path may skip, also at its beginning and end.
+      skippable: bool [states], states that the path may skip, including the first and the last.
 
     Raises:
       ValueError: there are fewer frames than states that cannot be skipped.
@@ -113,18 +113,18 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return a path through all states, with frames in proportion to the weights, int [frames].
+    """Return the path that gives each state frames in proportion to its weight, int [frames].
 
-    The weights are float [states]; a state with weight 0 gets no frames.
+    The weights are float [states].
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
 
 
 def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
-    """Return lengths, float [states]: 2 for vowels, 1 for consonants, 0 for optional pauses.
+    """Return relative lengths of states, float [states], as the weights of `initial_path`.
 
-    A phoneme's length is shared equally among its states.
+    A vowel counts 2, a consonant 1 and an optional pause 0, divided equally among its states.
     """
     length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
     optional = np.bincount(chain.unit, chain.skippable) == np.bincount(chain.unit)
@@ -135,7 +135,7 @@ def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
 def _fitted(
     features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and variance of every Gaussian over its frames, each [count, channels]."""
+    """Return the smoothed mean and variance of each Gaussian's frames, each [count, channels]."""
     x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
     number = np.bincount(owner, minlength=count)[:, None]
     mean, square = np.zeros((2, count, x.shape[1]))
@@ -184,7 +184,10 @@ def align(
       chains: the chain of each recording.
       guesses: the initial path of each recording, int [frames].
       count: number of Gaussians.
-      rounds: largest number of rounds.
+      rounds: maximum number of rounds.
+
+    Raises:
+      ValueError: a recording has fewer frames than states that cannot be skipped.
     """
     paths, before = list(guesses), None
     gains: list[float] = []

@@ -41,7 +41,7 @@ class DensityConfig:
     past: int = 4
     """Number of preceding frames that each frame depends on."""
     temperature: float = 0.7
-    """Factor of the noise from which frames are drawn; 1 samples the density itself."""
+    """Factor applied to the noise when frames are drawn; 1 samples the density itself."""
     clips: int = 16
     """Number of clips per batch."""
     clip_frames: int = 160
@@ -82,14 +82,14 @@ class FrameDensity(tf.Module):
         return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the mean of `nats` per band over the frames of the mask, and a dict with it."""
+        """Return the mean of `nats` per band over unpadded frames, and a dict with it."""
         mask = batch["mask"]
         nats = tf.reduce_sum(self.nats(batch) * mask) / tf.reduce_sum(mask) / self.config.bands
         return nats, {"nats": nats}
 
 
 def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Rows]:
-    """Return the density's inputs for every recording, with the differences to be whitened."""
+    """Return the density's inputs for each recording; its differences are not yet whitened."""
     rows = []
     for example in examples:
         padded = with_silence(example, BEFORE, BEHIND, scale)
@@ -150,7 +150,7 @@ def train_density(
 ) -> tuple[Voice, Outcome]:
     """Train, or resume training, in a run directory; return the voice with its density.
 
-    If training was stopped early, the voice is returned unchanged.
+    Also return the outcome of training. If a signal stopped it, the voice is returned unchanged.
     """
     sizes = dataclasses.replace(
         voice.config,
@@ -182,7 +182,7 @@ def train_density(
 
 
 class _Evaluation:
-    """Callback that training calls with the log and the step; it measures the dev nats."""
+    """Callback of the training loop that logs and returns the mean nats on the dev split."""
 
     def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
         self.state, self.density, self.batch = state, density, batch

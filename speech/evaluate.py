@@ -21,11 +21,11 @@ class Arguments:
     """Speak the dev texts of recordings with a model, and print the measures as JSON."""
 
     data: Path
-    """Folder of recordings of one speaker, with their texts in dev.tsv."""
+    """Folder of recordings of one speaker, with their texts in train.tsv and dev.tsv."""
     model: str = "shipped"
     """Run directory, model folder or name of the model that speaks."""
     voice: Path | None = None
-    """Folder of the voice, the text front end; None: the shipped one for the model."""
+    """Folder of the voice; None: the shipped voice for the model's frames."""
     spoken: int = 8
     """Number of dev texts to speak."""
     out: Path | None = None

@@ -1,4 +1,4 @@
-"""Measures of a voice on recordings that it was not trained on."""
+"""Measures of a voice on recordings, and corrections of its variance and durations."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,24 +24,25 @@ MOST_STRETCH = 1.5
 
 
 class Vocoder(Protocol):
-    """A model that turns mel frames into sound."""
+    """A model that turns mel frames into audio."""
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of the vocoder's sound, in Hz."""
+        """Sample rate of the generated audio, in Hz."""
 
     def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
-        """Return the sound of mel frames, float32 [1, samples]."""
+        """Return the waveform generated from mel frames, float32 [1, samples]."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the mel frames of a waveform that already has the model's own level."""
+        """Return the mel frames of a waveform that is already at the model's level."""
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
-    """Return the distance in dB between the frames of two sounds of different pace.
+    """Return the distance in dB between the frames of two sounds that may differ in pace.
 
     It is the root mean square difference over bands, averaged along the best path of dynamic time
-    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978).
+    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978). `unit_db` is the
+    number of dB that a difference of 1 in the frames represents.
     """
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
@@ -66,12 +67,15 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
 
 
 def unit_db(voice: Voice) -> float:
-    """Return how many dB a difference of 1 in `above_silence` frames stands for."""
+    """Return the number of dB that a difference of 1 in `above_silence` frames represents."""
     return voice.spec["harmonics"]["range_nats"] * DB_PER_NAT
 
 
 def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
-    """Return a voice's expected frames with a recording's durations, float32 [frames, bands]."""
+    """Return a voice's expected frames for a recording, float32 [frames, bands].
+
+    They are computed with the recording's durations and, if `true_pitch`, its F0 and voicing.
+    """
     example = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(example.phonemes)
     pitch = example.pitch if true_pitch else None
@@ -81,10 +85,12 @@ def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> n
 def variance_corrections(
     voice: Voice, examples: Sequence[Example], scale: Scale
 ) -> tuple[np.ndarray, float]:
-    """Return factors that make predicted frames vary, and phonemes last, as in the recordings.
+    """Return the factors that correct the variance of frames and the lengths of phonemes.
 
-    They are [bands] for the frames and a scalar for the lengths. Training with the mean absolute
-    error yields medians, which vary less than the data.
+    The first, float32 [bands], are the ratios of the standard deviations of the recorded frames to
+    those of the predicted ones, clipped to the range from 1 to MOST_STRETCH. The second is the
+    ratio of the recorded to the predicted total duration of phonemes. Both are needed because
+    training with the mean absolute error yields medians, which vary less than the data.
     """
     made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
@@ -95,11 +101,12 @@ def variance_corrections(
 
 
 def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
-    """Return the errors of aligned frames, durations, F0 and voicing by name, with baselines.
+    """Return the errors of frames, F0, voicing and durations by name, with baselines.
 
-    Frames are compared by the root mean square difference in dB and F0 in cents. Durations have a
-    mean absolute error in ms, its baseline (the spread around the median) and a correlation; the
-    lengths of whole sentences have an error in per cent.
+    Frames, predicted with the recorded durations, are compared by root mean square difference in
+    dB, F0 in cents, and voicing by share of frames. Durations of phonemes are compared by mean
+    absolute error in ms (the baseline predicts the median) and by correlation, and those of
+    sentences by mean absolute error in percent.
     """
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
@@ -147,18 +154,23 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 def spoken(
     voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
-    """Return measures of a model's speech for the first `count` recordings' texts, and the sounds.
+    """Return measures of a model's speech for the first `count` recordings' texts, and the audio.
 
     The distances are `warped_distance_db` between the recording's mel frames and four alternatives:
-    the spoken text, the recording's own frames spoken by the model, a different recording, and the
-    recording's mean frame. `found_share` is the share of texts whose sound is closest to their own
-    recording. `level_difference_db` compares mean powers. `dnsmos_p808` and `plcmos`, if their
-    package is installed, rate the spoken text and the recording's frames spoken by the model.
+    the spoken text, the recording's frames resynthesised by the model, a different recording, and
+    the recording's mean frame. `found_share` is the share of texts whose speech is closer to their
+    own recording than to any other. `level_difference_db` is the level of the spoken text minus
+    that of the resynthesised recording. `dnsmos_p808` and `plcmos`, if their packages are
+    installed, rate both.
+
+    Returns:
+      The measures by name, averaged over recordings, and {name of a recording: {"text", "respoken":
+      waveform}}.
     """
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
-        # The distance that remains with the recording's own frames is due to the model.
+        # Any distance that remains with the recording's own frames is due to the model.
         again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]

@@ -24,7 +24,7 @@ class Example:
 
     Attributes:
       name: the recording's name in its corpus.
-      text: the spoken words.
+      text: the transcript.
       phonemes: the phonemes of the text, with only the pauses that the speaker made.
       durations: int [phonemes], number of frames of each phoneme.
       mel: float32 [frames, bands], mel frames on the scale of `above_silence`.
@@ -45,7 +45,7 @@ def prepared(
     """Return the recordings of a folder with their mel and pitch frames.
 
     Raises:
-      UserError: the train or dev split has no recording with a text.
+      UserError: the folder has no usable recordings, or none of the train or dev split has a text.
     """
     report = scan(data, mel.sample_rate_hz, cache_folder=cache_folder)
     pitch = PitchConvention(mel.sample_rate_hz, mel.hop_samples, 90.0, 450.0)
@@ -57,7 +57,10 @@ def prepared(
 
 
 def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
-    """Return the aligned examples of each split; one alignment is trained on all splits."""
+    """Return the aligned examples of each split; one alignment is trained on all splits.
+
+    Recordings without a text or too short for their phonemes are left out.
+    """
     spoken = [p for members in corpus.splits.values() for p in members if p.text]
     sequences = in_threads(lambda p: _between_words(phonemes(p.text)), spoken, "reading", "text")
     found = _aligned(mel, spoken, sequences)
@@ -66,7 +69,7 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
 
 
 def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
-    """Return the phonemes with a pause inserted between words that have none."""
+    """Return the phonemes with a pause inserted between words that are not separated by one."""
     found: list[Phoneme] = []
     for phoneme in spoken:
         if phoneme.starts_word and found and not found[-1].is_pause:
@@ -109,7 +112,10 @@ def _example(
 def _pauses_made(
     sequence: Sequence[Phoneme], frames: np.ndarray
 ) -> tuple[tuple[Phoneme, ...], np.ndarray]:
-    """Return the phonemes and their lengths; pauses that are too short join the phoneme before."""
+    """Return the phonemes and their lengths without pauses shorter than PAUSE_FRAMES.
+
+    Their frames are added to the phoneme before them or, at the start, after them.
+    """
     made: list[Phoneme] = []
     lengths: list[int] = []
     owed = 0

@@ -63,7 +63,10 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the shift and the matrices that whiten and colour differences [frames, bands]."""
+    """Return the arrays of STATISTICS by name, computed from differences [frames, bands].
+
+    They are the mean, the matrix that whitens, and its inverse. All are float32.
+    """
     shift = differences.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
     deviations = np.sqrt(np.maximum(variances, 1e-8))
@@ -113,10 +116,10 @@ def drawn(
     noise: np.ndarray,
     pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
-    """Return differences from the expected frames, drawn with `noise`, float32 [frames, bands].
+    """Return random differences from the expected frames, float32 [frames, bands].
 
-    The noise is standard normal times the temperature, float32 [frames, bands]. `pause` is called
-    every PIECE_FRAMES frames; an exception that it raises ends the work.
+    `noise` is standard normal noise times the temperature, float32 [frames, bands]. `pause` is
+    called every PIECE_FRAMES frames; an exception that it raises ends the work.
     """
     backend = NumpyBackend()
     known = context(backend, weights, expected, pitch, positions)

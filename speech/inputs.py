@@ -8,7 +8,7 @@ from speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, Phoneme
 
 CONTEXT_CHANNELS = 10
 POSITION_CHANNELS = 4
-FAR = 20  # phonemes or frames; longer distances are clipped to it
+FAR = 20  # limit of distances, in phonemes or frames
 UNKNOWN = 0  # reserved: no symbol has this number
 # Replacements for phonemes that English recordings lack, by first letter of the symbol.
 NEAREST_SYMBOLS = {
@@ -33,7 +33,8 @@ def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray
     """Return the number of each phoneme's symbol, or of the closest known symbol, int32 [phonemes].
 
     espeak-ng appends marks to the names of variants ("I2", "a#"): marks are removed until the name
-    is known. A symbol with no known counterpart becomes the schwa.
+    is known. A symbol with no known counterpart becomes the schwa, or UNKNOWN if `symbols` has no
+    schwa.
     """
     return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
 
@@ -46,7 +47,10 @@ def _number(symbol: str, symbols: Mapping[str, int]) -> int:
 
 
 def contexts(spoken: Sequence[Phoneme]) -> np.ndarray:
-    """Return each phoneme's stress, word and place in its clause, [phonemes, CONTEXT_CHANNELS]."""
+    """Return each phoneme's stress, word boundaries, kind of clause and position in the clause.
+
+    The result is float32 [phonemes, CONTEXT_CHANNELS].
+    """
     rows = np.zeros((len(spoken), CONTEXT_CHANNELS), np.float32)
     start = 0
     for place, phoneme in enumerate(spoken):
@@ -83,7 +87,7 @@ def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
-    """Return each frame's place in its phoneme and the phoneme's length.
+    """Return each frame's position in its phoneme and the phoneme's length.
 
     The result is float32 [frames, POSITION_CHANNELS].
     """

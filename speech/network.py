@@ -10,8 +10,8 @@ state of phoneme or frame t, each block with dilation d computes
     mel       the same, F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
 harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so the network
-need not learn where a voice's harmonics lie. (FastSpeech 2, Ren et al. 2021, has the same order:
-durations, F0, mel.)
+does not need to learn the positions of harmonics. FastSpeech 2 (Ren et al. 2021) also predicts
+durations first, then F0, then mel frames.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class Backend(Protocol):
 class VoiceConfig:
     """The sizes of the networks.
 
-    `symbols` is the number of phonemes, including the unknown one; `density_channels`,
+    `symbols` is the number of phonemes and pauses, including the unknown one; `density_channels`,
     `density_layers` and `density_past` are the sizes of the network in `frame_density.py`.
     """
 
@@ -71,7 +71,7 @@ class VoiceConfig:
 
 
 def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the initial float32 weights by name."""
+    """Return the initial float32 weights of the three networks, by name."""
     random = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
 
@@ -140,8 +140,8 @@ def melody(
 ) -> Any:
     """Return log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
-    `spread` holds the hidden state of each frame's phoneme; `positions` is [..., frames,
-    POSITION_CHANNELS].
+    `spread` is the hidden state of each frame's phoneme; `positions` is [..., frames,
+    POSITION_CHANNELS]; `mask` [..., frames, 1] is 0 in padding, or the scalar 1.0.
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
     hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
@@ -160,9 +160,8 @@ def mel(
 ) -> Any:
     """Return mel frames, [..., frames, bands], in standard deviations from the mean of each band.
 
-    `spread` holds the hidden state of each frame's phoneme; `positions` is [..., frames,
-    POSITION_CHANNELS]; `pitch` [..., frames, 2] is log2(F0 / 200 Hz) and voicing; `harmonics` [...,
-    frames, bands] is harmonics(F0), normalised like the result.
+    `spread`, `positions` and `mask` are as in `melody`; `pitch` [..., frames, 2] is log2(F0 / 200
+    Hz) and voicing; `harmonics` [..., frames, bands] is harmonics(F0) in standard deviations.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)

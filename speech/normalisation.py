@@ -1,7 +1,7 @@
 """Spells out written English as it is read aloud: abbreviations, money, units, years, addresses.
 
-espeak-ng reads most numbers and symbols correctly. The forms that it misreads, or takes for the end
-of a sentence, are spelt out here.
+espeak-ng reads most numbers and symbols correctly. The forms that it misreads, or mistakes for the
+end of a sentence, are spelled out here.
 """
 
 import re
@@ -61,7 +61,7 @@ SOMETIMES_LAST = {
     "Nov": "November",
     "Dec": "December",
 }
-"""Abbreviations whose period ends a sentence before a capital or at the end of the text."""
+"""Abbreviations whose period can end a sentence, and how they are read."""
 
 UNITS = {
     "km": "kilometre",
@@ -129,7 +129,10 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return US English spelt out as it is read aloud; periods remain only at sentence ends."""
+    """Return US English spelled out as it is read aloud.
+
+    Abbreviations keep their period only at the end of a sentence.
+    """
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)

@@ -47,7 +47,7 @@ class TooLongError(TextError):
 
 
 class EspeakError(UserError):
-    """Error if espeak-ng is missing or fails; the message says in one line what to do."""
+    """Error if espeak-ng is missing or fails; the message gives the reason in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,9 @@ class Phoneme:
 
 
 def checked_text(text: str) -> str:
-    """Return the text without invisible characters and brackets, with single spaces.
+    """Return the text in Unicode form NFC, without invisible characters and square brackets.
+
+    Runs of white space become single spaces.
 
     Raises:
       TextError: the text is not a string, is empty, is longer than MAX_CHARACTERS, or contains
@@ -197,10 +199,11 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
     """Return the phonemes of a text between pauses: one at the start, and one after every clause.
 
     Args:
-      text: US English, at most MAX_CHARACTERS; names, numbers and signs are read out.
+      text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
 
     Raises:
-      TextError: the text is empty, too long, or contains nothing that can be spoken.
+      TextError: the text is empty, too long, contains control characters, or contains nothing that
+        can be spoken.
       EspeakError: espeak-ng is not installed or failed.
     """
     parts = clauses(checked_text(text))
@@ -220,12 +223,15 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def spoken_length(words: str) -> int:
-    """Return a text's number of characters, counting each spelt-out character as SPELT_OUT."""
+    """Return a text's number of characters; each one in `spelt_out` counts as SPELT_OUT."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
 
 
 def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
-    """Return how many characters take as long at `speed` as `most` at speed 1, at most `most`."""
+    """Return the number of characters that take as long at `speed` as `most` do at speed 1.
+
+    It is at least 1 and at most `most`.
+    """
     return max(1, int(most * min(1.0, speed)))
 
 
@@ -235,9 +241,9 @@ def spelt_out(words: str) -> list[str]:
 
 
 def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
-    """Split a text into parts of at most `most` spoken characters, between sentences.
+    """Split a text between sentences into parts with a `spoken_length` of at most `most`.
 
-    A sentence that is too long is split between clauses, or else between words, or else anywhere.
+    A sentence that is too long is split between clauses, else between words, else anywhere.
     """
     parts = [words]
     for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):

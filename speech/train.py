@@ -48,11 +48,11 @@ class Arguments:
     start_from: Path | None = None
     """Folder of a trained voice, to which only a density is added; None: train a new voice."""
     out: Path | None = None
-    """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
+    """Folder for the voice (model.json, weights.npz and card.md); None: do not write it."""
     model: str = "shipped"
-    """The model that the frames are for; it also synthesises the sounds measured for the card."""
+    """The model that the frames are for; it also synthesises the speech measured for the card."""
     spoken: int = 8
-    """Number of dev texts spoken for the card, at least 2; the sounds are written to RUN/spoken."""
+    """Number of dev texts spoken for the card, at least 2; the audio is written to RUN/spoken."""
     data_licence: str = "unknown"
     """Licence and owner of the recordings, for the card."""
     note: str = ""
@@ -60,7 +60,7 @@ class Arguments:
 
 
 def main(given: Arguments) -> int:
-    """Train, and write the voice after the last step; return 0, or 128 + the number of a signal."""
+    """Train, and write the voice if `out` is given; return the exit status."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:
@@ -109,7 +109,7 @@ def write(folder: Path, voice: Voice) -> None:
 def voice_of(
     sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """Return the voice with its trained weights, without corrections of its variance."""
+    """Return a voice with these weights, whose variance and durations are not yet corrected."""
     spec = {
         "kind": KIND,
         "config": to_json(sizes),

@@ -22,17 +22,16 @@ from wavenet.features import MelConvention, mel_filters, mel_spectrogram
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
-PERIODS = 16  # frames of a pulse train, each at a different phase, that are averaged
+PERIODS = 16  # hops by which a pulse train is longer than three windows
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
 BUCKET_FRAMES = 80
-SILENCE_FRAMES = 30  # limit of the silence added at both ends of a recording
+SILENCE_FRAMES = 30  # the silence added at either end of a recording is shorter than this
 
 
 def harmonics_table(mel: MelConvention) -> np.ndarray:
-    """Return log-mel spectra of pulse trains relative to a flat spectrum, float32 [steps, bands].
+    """Return the result of `pulses` for F0 from LOW_HZ to HIGH_HZ or above, float32 [steps, bands].
 
-    They are in nats. Row s has the F0 LOW_HZ * 2^(s / STEPS_PER_OCTAVE). The table depends only on
-    the mel settings and needs no recordings.
+    Row s is for F0 = LOW_HZ * 2^(s / STEPS_PER_OCTAVE). The table depends only on the mel settings.
     """
     steps = int(np.ceil(np.log2(HIGH_HZ / LOW_HZ) * STEPS_PER_OCTAVE)) + 1
     rows = [pulses(LOW_HZ * 2.0 ** (step / STEPS_PER_OCTAVE), mel) for step in range(steps)]
@@ -40,7 +39,11 @@ def harmonics_table(mel: MelConvention) -> np.ndarray:
 
 
 def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
-    """Return a pulse train's log-mel relative to a flat spectrum, in nats, float [bands]."""
+    """Return a pulse train's log-mel relative to a flat spectrum, in nats, float [bands].
+
+    The median over the upper half of the bands is subtracted, and the result is clipped to the
+    range from DEEPEST to HIGHEST.
+    """
     rate_hz, window = mel.sample_rate_hz, mel.window_samples
     time = np.arange(3 * window + PERIODS * mel.hop_samples) / rate_hz
     orders = np.arange(1, int(0.5 * rate_hz / f0_hz) + 1)
@@ -55,7 +58,7 @@ def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechConfig:
-    """Settings for the training of a voice."""
+    """Training settings of a voice."""
 
     optimizer: OptimizerConfig = dataclasses.field(
         default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
@@ -79,7 +82,7 @@ class Scale:
     """Statistics of the training recordings, computed before training.
 
     Attributes:
-      symbols: the number of each phoneme, starting at 1, by its symbol.
+      symbols: the number of each phoneme, starting at 1, by symbol.
       weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
       table: the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
       silence: float32 [bands], the mean frame of pauses.
@@ -112,7 +115,10 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
 
 
 def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
-    """Return the recording with silent frames added at both ends, as part of a pause."""
+    """Return the recording with silent frames added to its first and last pauses.
+
+    A missing first or last pause is inserted, with at least one frame.
+    """
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
         spoken.insert(0, Phoneme(START, clause=spoken[0].clause))
@@ -140,7 +146,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """Return a recording's inputs and targets by the names in `batches`, without dropout masks."""
+    """Return a recording's inputs and targets, named as in `batches`, without dropout factors."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {
@@ -161,7 +167,7 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
-    """Return the rows as one batch, padded with zeros to `phonemes` and `frames` entries."""
+    """Return the rows as one batch, padded with zeros to the lengths `phonemes` and `frames`."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     batch = {}
     for name in rows[0]:
@@ -191,7 +197,7 @@ def batches(
         place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
         buckets.setdefault(place, []).append(example)
     places = sorted(buckets)
-    # Buckets are weighted by frames, so that every frame of the data is equally likely.
+    # Buckets are weighted by frames so that every frame of the data is equally likely.
     share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
     most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: pauses
     step = start_step
@@ -216,7 +222,7 @@ def batches(
 
 
 class EvaluationCallback:
-    """Callback that training calls with the log and the step; it measures the loss on dev."""
+    """Callback of the training loop that measures the loss on the dev split."""
 
     def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
         self.state, self.loss = state, loss
@@ -229,7 +235,7 @@ class EvaluationCallback:
         self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the loss on the whole dev split."""
+        """Log each error and return the loss on the dev split, with averaged weights."""
         with self.state.averaged():
             loss, parts = self.loss(self.batch)
         log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})

@@ -1,4 +1,4 @@
-"""A trained voice, which turns text into mel frames with only NumPy."""
+"""A trained voice, which turns text into mel frames with espeak-ng and NumPy."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 KIND = "speech-acoustic"
 MAX_FRAMES = 12_000
 MAX_PHONEME_FRAMES = 60  # longest phoneme
-# The recordings are single sentences with hardly any silence, so pauses get least lengths.
+# The recordings are single sentences with hardly any silence, so pauses get minimum lengths.
 LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
 LAST_FRAMES = 10
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
@@ -80,10 +80,9 @@ class Voice:
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
         """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`.
 
-        Silence is 0 and full scale is 1.
-
         Raises:
-          TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
+          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
+            would be more than MAX_FRAMES frames.
           EspeakError: espeak-ng is not installed or failed.
         """
         return self.spoken(self.reading(text, speed))
@@ -92,7 +91,8 @@ class Voice:
         """Return the `Reading` of a text; this is cheap compared with `spoken`.
 
         Raises:
-          TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
+          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
+            would be more than MAX_FRAMES frames.
           EspeakError: espeak-ng is not installed or failed.
         """
         asked = phonemes(text)
@@ -122,7 +122,7 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if trained on questions, or written by version 0.2, which did not record it."""
+        """True if the training data had questions, or if unknown, as in voices of version 0.2."""
         return bool(self.spec.get("questions", True))
 
     @property
@@ -133,7 +133,11 @@ class Voice:
     def durations(
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each phoneme's number of frames, int [phonemes], and the hidden states."""
+        """Return each phoneme's number of frames, int [phonemes], and the hidden states.
+
+        Raises:
+          TextError: `speed` is not in [MIN_SPEED, MAX_SPEED].
+        """
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
@@ -171,8 +175,8 @@ class Voice:
           hidden: hidden states of the encoder, float32 [phonemes, channels].
           lengths: number of frames of each phoneme, int [phonemes].
           pitch: the result of `pitch`, or a recording's; None: the voice's own.
-          temperature: factor of the noise with which a voice with a density draws frames; 0: return
-            the expected frames; None: the voice's own. The noise is the same for all texts.
+          temperature: factor applied to the noise when a voice with a density draws frames; 0:
+            return the expected frames; None: the voice's own. The noise has a fixed seed.
           pause: function called between pieces of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
@@ -208,7 +212,7 @@ class Voice:
 
     @property
     def temperature(self) -> float:
-        """Temperature at which frames are drawn from their density."""
+        """Temperature at which frames are drawn from their density; 0.0 if there is none."""
         return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
@@ -235,7 +239,16 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """Interpolate a table of harmonics at log2(F0 / 200 Hz), float32 [frames, bands]."""
+    """Interpolate a table of harmonics at log2(F0 / 200 Hz), in standard deviations.
+
+    Args:
+      weights: the arrays `harmonics` and `mel_std` by name.
+      table: the `table` of a `Scale`.
+      octaves: log2(F0 / 200 Hz), [frames].
+
+    Returns:
+      float32 [frames, bands].
+    """
     rows = weights["harmonics"]
     step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
     step = np.clip(step, 0.0, len(rows) - 1.001)
@@ -246,7 +259,7 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Round lengths to integers of at least 1 whose partial sums are rounded partial sums."""
+    """Round lengths to integers of at least 1, without accumulating rounding errors."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 
@@ -291,7 +304,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
     """Return the shipped voice for a model's frames, or the first voice if none fits.
 
-    All voices are of the same speaker; each makes the mel frames of one shipped student.
+    All voices are of the same speaker; they differ in the convention of their mel frames.
 
     Args:
       spec: the content of the model's model.json; None: return the first voice.

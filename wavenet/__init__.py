@@ -1,1 +1,1 @@
-"""Sound: the WaveNet teacher, its samplers, and the recordings and features that it reads."""
+"""Audio: the WaveNet, its samplers, and the recordings and features that it reads."""

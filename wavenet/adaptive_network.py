@@ -1,14 +1,14 @@
-"""A WaveNet around linear predictions that follow the sound: a density for lossless compression.
+"""A WaveNet around linear predictions that adapt to the audio: a density for lossless compression.
 
-Every block of samples has linear predictors, solved from windows of the past before it
-(`wavenet.past_prediction`). With the prediction p of the first one, its residuals e and their
-expected size g, the network
+Each block of samples has several linear predictors, which are solved from windows of the samples
+before it (`wavenet.past_prediction`). With the prediction p of the first predictor, its residuals e
+and their expected size g, the network
 
     reads    e_(t-1..t-K) / g, x_(t-1..t-K) / level, the other predictions, logs of g and level
     mean     p + sum_k c_k e_(t-k) + sum_w v_w (p_w - p) + m g s
     scale    g s
 
-in which the network gives the corrections c, the weights v of the other predictions, and the
+where the network computes the corrections c, the weights v of the other predictions p_w, and the
 means m and scales s of the mixture.
 """
 
@@ -26,7 +26,7 @@ LOG_SPREAD = 3.0
 
 
 class AdaptiveWaveNet(WaveNet):
-    """A `WaveNet` whose front and head are those of a configuration with `prediction_windows`."""
+    """A `WaveNet` for configurations with `prediction_windows`, with a different front and head."""
 
     def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
         super().__init__(config, seed, name)
@@ -54,14 +54,17 @@ class AdaptiveWaveNet(WaveNet):
         )
 
     def first_past(self, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return silence, [batch, samples], and room for the predictions solved from it."""
+        """Return the past before the first sample: silence [batch, samples], and zeroed predictors.
+
+        The predictors have the shape of a result of `PastPrediction`.
+        """
         config = self.config
         windows = [batch, len(config.prediction_windows), config.prediction_order + 2]
         silence = tf.zeros([batch, max(config.prediction_windows)])
         return silence, tf.zeros(windows, tf.float64)
 
     def past_of(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what a step reads of the past after inputs [batch, time], and the predictions."""
+        """Return the past after inputs [batch, time]: the newest samples, and their predictors."""
         longest = max(self.config.prediction_windows)
         wave, known = tf.pad(inputs, [[0, 0], [longest, 0]]), tf.shape(inputs)[1]
         start = known - known % self.config.prediction_block
@@ -69,11 +72,11 @@ class AdaptiveWaveNet(WaveNet):
         return wave[:, -longest:], self.past_prediction(tf.cast(window, tf.float64))
 
     def appended(self, past: tuple[tf.Tensor, tf.Tensor], newest: tf.Tensor) -> tuple:
-        """Return the past after one more input [batch, 1], with the same predictions."""
+        """Return the past after one more input [batch, 1], with the same predictors."""
         return tf.concat([past[0][:, 1:], newest], 1), past[1]
 
     def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tuple]:
-        """Return hidden state, prediction and past of a step, which may begin a block."""
+        """Return a step's hidden state, prediction and past; solve predictors if a block begins."""
         wave, solved = past
         recent = tf.cast(wave, tf.float64)
         solved = tf.cond(
@@ -88,8 +91,10 @@ class AdaptiveWaveNet(WaveNet):
     def _of_blocks(self, solved: tf.Tensor, recent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return hidden states and predictions of blocks of samples, [..., block, channels].
 
+        The channels of the predictions are p, g and the terms that the corrections multiply.
+
         Args:
-          solved: the predictions of each block, float64 [..., windows, order + 2].
+          solved: the predictors of each block, float64 [..., windows, order + 2].
           recent: float64 [..., front_width + order - 1 + block], the samples before the last of
             each block.
         """
@@ -104,7 +109,7 @@ class AdaptiveWaveNet(WaveNet):
         samples = tf.signal.frame(recent[..., order:], width, 1) / level
         now = predicted[..., width:, :]
         others = (now[..., 1:] - now[..., :1]) / gain
-        alike = tf.zeros_like(now[..., :1])  # spreads what holds for a block over its samples
+        alike = tf.zeros_like(now[..., :1])  # broadcasts values of a block to its samples
         given = (logs[..., None, :] - LOG_LEVEL) / LOG_SPREAD + alike
         read = tf.concat([tf.asinh(errors), tf.asinh(samples), tf.asinh(others), given], -1)
         read = tf.cast(read, self.front_dtype)
@@ -115,7 +120,7 @@ class AdaptiveWaveNet(WaveNet):
 
     def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
         located, corrections = with_scales(self.likelihood), self.config.corrections
-        if located is None or prediction is None:  # which no configuration has
+        if located is None or prediction is None:  # no configuration has this
             return super()._in_scaled_units(raw, prediction)
         sections = [*located.sections, corrections]
         weight, mean, log_scale, correction = tf.split(raw, sections, -1)

@@ -23,7 +23,7 @@ COPIES = 20  # maximum number of dev recordings that are resynthesised for the c
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
-    """Evaluate a run's WaveNet on the dev split; `stored` is the content of its config.json."""
+    """Evaluate a run's WaveNet for its card; `stored` is the content of the run's config.json."""
     # bfloat16 saves time in training but not in sampling, where float32 is exact.
     model, data = load(given.run, "float32"), Path(stored["data_folder"])
     if stored.get("start_from"):

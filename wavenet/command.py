@@ -39,14 +39,15 @@ class TrainArguments(TrainingOptions):
 class EvaluateArguments:
     """Evaluate a model on dev recordings.
 
-    Reports bits per sample of a WaveNet, or compares a student with its teacher. Also reports how
-    close their sounds, and Griffin-Lim's, come to the recordings, and speed.
+    Reports bits per sample of a WaveNet, or compares a student with its teacher. Also reports their
+    speed, and how similar their audio, and that of Griffin-Lim, is to the recordings.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or `shipped`."""
+    """Run directory, model folder, or name of a shipped model, such as `shipped`."""
     data: Path | None = None
-    """Folder of recordings, whose dev split is used; None: the model's training folder."""
+    """Folder of recordings, whose dev split is used; None: the folder that the run was trained on,
+    or the shipped recordings for a model folder."""
     split: DevPart = "report"
     """Part of the dev recordings: choose (the half that checkpoints and settings are selected on),
     report (the other half), or dev (all)."""
@@ -59,7 +60,7 @@ class EvaluateArguments:
     """Additional temperatures at which the model resynthesises the recordings, each a separate
     system. Temperature 1 samples the model's density; lower values are closer to its mode."""
     listening_page: Path | None = None
-    """HTML page to write, with sound players for the first five recordings by every system."""
+    """HTML page to write, with audio players for the first five recordings and every system."""
     seed: int = 0
     """Random seed of the sampling noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -70,7 +71,7 @@ class EvaluateArguments:
     """Additional temperatures at which a student's teacher resynthesises the recordings."""
     peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
     """Other students to compare (run directories or model folders), such as one trained without a
-    term of the loss; each is named after its folder. A folder of sound files with the recordings'
+    term of the loss; each is named after its folder. A folder of audio files with the recordings'
     names is compared as another vocoder."""
     speculative_samples: int = 0
     """Number of samples of a dev recording that the teacher draws speculatively from the student's
@@ -112,7 +113,7 @@ def training_data(path: Path) -> Path:
     """Return a run's folder of training recordings, or the shipped ones for a model folder.
 
     Raises:
-      UserError: If the folder no longer exists.
+      UserError: If the run's folder of recordings no longer exists.
     """
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
@@ -125,7 +126,11 @@ def training_data(path: Path) -> Path:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
-    """Return the result of `wavenet.evaluation.evaluate` with the given options."""
+    """Return the result of `wavenet.evaluation.evaluate` with the given options.
+
+    Raises:
+      UserError: If an option is only for students.
+    """
     from wavenet.evaluation import dev_corpus, evaluate
 
     if given.peers or given.teacher_temperatures:

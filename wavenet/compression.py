@@ -25,7 +25,7 @@ SIXTEEN_BIT = 1 << 16  # levels
 
 
 class RingSymbols(SoundSymbols):
-    """A WaveNet that uses the step of `XlaSampler`, which compiles faster than a derived step."""
+    """`SoundSymbols` with the step of `XlaSampler`, which compiles faster than a derived step."""
 
     def __init__(self, network: WaveNet):
         super().__init__(network)
@@ -33,7 +33,7 @@ class RingSymbols(SoundSymbols):
 
     @property
     def has_step(self) -> bool:
-        """True: the sampler has one."""
+        """True, since the sampler has a step."""
         return True
 
     def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
@@ -90,7 +90,7 @@ class Recordings(Kind):
         return self.conditionals.ways[0]
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the network's digest; None: it is the same in files of format version 1."""
+        """Return the network's digest, and None, since format version 1 has the same digest."""
         return digest_of_network(self._network), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:

@@ -16,20 +16,25 @@ SIDE_FRAMES = 8  # neighbouring frames on either side of a clip, enough for any 
 
 
 class Condition(NamedTuple):
-    """The condition of each sub-frame; a row is a sub-frame."""
+    """The condition of each sub-frame or sample, one per row.
+
+    Without linear prediction, the coefficients are empty and `log_gain` and `log_level` are zero;
+    without pitch, `period` is zero.
+    """
 
     local: tf.Tensor
     """Condition that the gates read, [batch, rows, channels]."""
     coefficients: tf.Tensor
-    """Coefficients of the linear prediction, float32 [batch, rows, order]."""
+    """Coefficients of the linear prediction, [batch, rows, order]."""
     log_gain: tf.Tensor
-    """Log of the gain of the prediction residual, float32 [batch, rows]."""
+    """Log of the gain of the prediction residual, [batch, rows]."""
     log_level: tf.Tensor
-    """Log of the sound's root mean square, float32 [batch, rows]."""
+    """Log of the waveform's root mean square, [batch, rows]."""
     period: tf.Tensor
-    """Pitch period in samples, float32 [batch, rows]; meaningless where unvoiced."""
+    """Pitch period in samples, [batch, rows]; meaningless where unvoiced."""
     pitch: tf.Tensor | None = None
-    """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2]; no gradient flows."""
+    """log2(F0 / 200 Hz) and the probability of voicing of each frame, [batch, frames, 2], without
+    gradient; None if there is no pitch, or if the condition is a result of `split`."""
 
 
 class Conditioner(tf.Module):
@@ -37,6 +42,7 @@ class Conditioner(tf.Module):
 
     Args:
       config: configuration of the network that reads the condition, a WaveNet or a student.
+      initial: the initial weights.
       mel: convention of the mel channels, which come first in a frame; F0 and voicing may follow.
     """
 
@@ -81,6 +87,9 @@ class Conditioner(tf.Module):
           side_frames: number of frames on either side that serve only as context and get no
             condition. It must be 0, which assumes silence beyond the ends, or at least the
             property `side_frames`.
+
+        Raises:
+          ValueError: If the number of side frames is too small.
         """
         side = self.side_frames
         frames = tf.cast(frames, self.dtype)
@@ -122,7 +131,10 @@ class Conditioner(tf.Module):
         return tf.cast(weights, self.dtype)
 
     def _mel_and_pitch(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Return mel and pitch [octaves, voicing], with the neighbours that `kernel1` reads."""
+        """Return mel and pitch, with the neighbouring frames that the two layers read.
+
+        The channels of pitch are octaves and voicing; it is None if the network does not use it.
+        """
         bands = self.mel.bands
         mel = frames[..., :bands]
         if self.reader is None:

@@ -36,7 +36,7 @@ class WaveNetConfig:
     stacks: int = 3
     """Number of dilation cycles; each has dilations 1, 2, 4, ... over layers / stacks layers."""
     filter_width: int = 3
-    """Taps of a dilated convolution: 2 or 3."""
+    """Number of taps of a dilated convolution: 2 or 3."""
     residual_channels: int = 64
     """Channels of the residual path."""
     gate_channels: int = 64
@@ -71,7 +71,7 @@ class WaveNetConfig:
     bunch_samples: int = 1
     """Samples that one step of the layers generates: 1, 2 or 4; a small head draws each of them."""
     conditioner_units: int = 0
-    """Units of the first of two dense layers that compute the condition from the frames; 0: use the
+    """Units of the first of two layers that compute the condition from the frames; 0: use the
     learned upsampling instead."""
     subframes: int = 5
     """Sub-frames per frame, for `conditioner_units`; the condition is constant within each."""
@@ -79,16 +79,16 @@ class WaveNetConfig:
     """Order of the linear prediction that is computed from the mel frames, or from past samples
     with `prediction_windows`; 0: no prediction."""
     prediction_windows: tuple[int, ...] = ()
-    """Lengths of the windows of past samples that linear predictions are computed from; none: they
-    are not."""
+    """Lengths of the windows of past samples from which linear predictors are computed; empty: no
+    predictors."""
     prediction_block: int = 16
-    """Samples that such a prediction is constant for."""
+    """Number of samples for which the coefficients of these predictors are constant."""
     exact_prediction: bool = True
-    """Compute that linear prediction in float64, which makes it robust to rounding; False: in the
-    network's own type, as models of version 0.2 do."""
+    """Compute the linear prediction from mel frames in float64, which makes it robust to rounding;
+    False: in the frames' type, as models of version 0.2 do."""
     pitch_taps: int = 0
-    """Number of residuals around one pitch period ago that layers and head read; 0: none, and F0
-    is not used."""
+    """Number of residuals, around the sample one pitch period ago, that layers and head read; 0: no
+    such residuals, and F0 is not used."""
     pitch_bins: int = 0
     """Number of classes, from 60 to 600 Hz, of the F0 classifier; 0: F0 is regressed instead."""
     head_width: int = 8
@@ -158,14 +158,14 @@ class WaveNetConfig:
 
     @property
     def front_samples(self) -> int:
-        """Past samples that the front reads."""
+        """Number of past samples that the front reads."""
         if not self.prediction_windows:
             return self.front_width
         return max(self.prediction_windows) + self.prediction_block - 1
 
     @property
     def front_inputs(self) -> int:
-        """Channels that the first product of a network without frames reads."""
+        """Number of inputs of the first matrix product of a network without `conditioner_units`."""
         if self.reads_levels:
             return self.levels
         windows = len(self.prediction_windows)
@@ -173,12 +173,12 @@ class WaveNetConfig:
 
     @property
     def reads_blocks(self) -> bool:
-        """True if whole blocks of past sound are read at once, by a context or a prediction."""
+        """Whether a context stack or `prediction_windows` reads whole blocks of past samples."""
         return bool(self.context_layers or self.prediction_windows)
 
     @property
     def corrections(self) -> int:
-        """Numbers of the output that correct the prediction of `prediction_windows`."""
+        """Number of outputs that correct the prediction from `prediction_windows`."""
         windows = len(self.prediction_windows)
         return self.front_width + windows - 1 if windows else 0
 
@@ -189,7 +189,7 @@ class WaveNetConfig:
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether the network uses F0 and voicing, estimated from the frames or part of them."""
+        """Whether the network uses F0 and voicing, given in the frames or estimated from them."""
         return self.pitch_taps > 0
 
     @property
@@ -232,7 +232,7 @@ class WaveNetConfig:
 
     @property
     def block_samples(self) -> int:
-        """Number of samples read or drawn together; windows and chunks start at a multiple."""
+        """Number of samples read or drawn together; windows and chunks start at its multiples."""
         if self.prediction_windows:
             return self.prediction_block
         return self.context_block_samples if self.context_layers else self.bunch_samples

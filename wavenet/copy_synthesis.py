@@ -1,6 +1,6 @@
 """Copy synthesis: a model and baselines resynthesise recordings from the recordings' features.
 
-Every system gets the same recordings and is measured in the same way, so that the results are
+Every system gets the same recordings and is measured in the same way, so the results are
 comparable.
 """
 
@@ -26,14 +26,14 @@ from wavenet.optional_packages import is_installed
 COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # length of the beginning of each recording that is synthesised
 System = Callable[[dict, int], np.ndarray]
-"""A function of a dev recording (an item of `dev_recordings`) and a number of samples that returns
-a sound, [samples]. The item's "row" selects the noise, so that recordings are independent, which
-the confidence intervals assume."""
+"""A function that takes a dev recording (an item of `dev_recordings`) and a number of samples, and
+returns a waveform [samples]. The item's "row" selects the noise, which makes the waveforms of
+different recordings independent, as the confidence intervals assume."""
 SoundsCallback = Callable[
     [str, Sequence[np.ndarray], Sequence[dict], Sequence[Mapping[str, float]]], None
 ]
-"""A function called with a system's name, its sounds, the dev recordings that they imitate, and the
-measures {name: value} of each sound."""
+"""A function called with a system's name, its waveforms, the dev recordings that they imitate, and
+the measures {name: value} of each waveform."""
 
 
 def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
@@ -58,15 +58,15 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
 
 
 def has_sounds(folder: Path) -> bool:
-    """Return whether a folder directly contains sound files, unlike a model folder or a run."""
+    """Return whether a folder directly contains audio files, unlike a model folder or a run."""
     return folder.is_dir() and any(path.suffix in audio.SUFFIXES for path in folder.iterdir())
 
 
 def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
-    """Return a system that reads another vocoder's sounds from a folder.
+    """Return a system that reads another vocoder's waveforms from a folder.
 
-    A sound file must have the name of the recording's file, with any readable suffix. The sound is
-    resampled to `sample_rate_hz` and scaled to the recording's RMS.
+    An audio file must have the name of the recording's file, with any readable suffix. Its waveform
+    is resampled to `sample_rate_hz` and scaled to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
@@ -107,7 +107,7 @@ def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
       fixed and the magnitudes are updated in every iteration.
     - world: analysis and synthesis by WORLD, which uses more information than the mel spectrogram;
       only if pyworld is installed.
-    - recording: the recording itself, the upper bound of every measure that needs no reference.
+    - recording: the recording itself, for comparison by the measures that need no reference.
     """
     with_world = is_installed("pyworld")
     return {
@@ -137,9 +137,9 @@ def compare(
     mel: MelConvention,
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
-    """Return a dict {system: {"real_time_factor", "measures": {name: `intervals.Measure`}}}.
+    """Return a dict {system: {"real_time_factor", "measures": {name: a `Measure` as a dict}}}.
 
-    The real-time factor is the computing time per second of sound, at batch size 1.
+    The real-time factor is the computing time per second of audio, at batch size 1.
     """
     return {name: _compared(name, systems[name], items, mel, on_sounds) for name in systems}
 
@@ -166,7 +166,7 @@ def _compared(
 
 
 def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:
-    """Return the seconds of computing time per second of sound, at batch size 1."""
+    """Return the seconds of computing time per second of audio, at batch size 1."""
     return _synthesised("model", system, items, sample_rate_hz)[1]
 
 

@@ -26,9 +26,12 @@ class Density:
     def log_prob(
         self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
     ) -> np.ndarray:
-        """Return each level's log-probability given the levels before it, float32 [samples], nats.
+        """Return each level's log-probability given the levels before it, [samples], in nats.
 
-        The condition consists of `frames` [frames, channels] and the speaker's number, or None.
+        Args:
+          levels: int [samples].
+          frames: conditioning frames [frames, channels], or None.
+          speaker: the speaker's number, or None.
         """
         condition = self._condition(len(levels), frames, speaker)
         parts = []

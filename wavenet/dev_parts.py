@@ -10,10 +10,10 @@ DevPart = Literal["choose", "report", "dev"]
 
 
 def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
-    """Return the items that belong to a part of the dev split, sorted by their "name".
+    """Return the items that belong to a part of the dev split, sorted by "name".
 
-    "choose" has the second, fourth, ... item, "report" the first, third, ..., and "dev" all of
-    them. A single item belongs to every part.
+    The part "choose" contains the second, fourth, ... item, "report" the first, third, ... item,
+    and "dev" all items. A single item belongs to every part.
 
     Raises:
       ValueError: If `part` is unknown.

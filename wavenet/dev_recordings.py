@@ -20,14 +20,22 @@ def dev_recordings(
     known: Sequence[str],
     part: DevPart = "dev",
 ) -> list[dict]:
-    """Return the dev recordings by speakers that the network knows, with frames and speaker.
+    """Return a part of the dev recordings by speakers that the network knows.
 
-    Recordings are cut to their first `LONGEST_SECONDS` seconds. `known` are the names of the
-    network's speakers, if it has any: recordings by other speakers are left out, and "speaker" is
-    the index in `known`.
+    Args:
+      network: the network that will be evaluated.
+      corpus: the prepared recordings.
+      features: the features in "frames".
+      known: names of the network's speakers, if it has any; recordings by other speakers are left
+        out.
+      part: the part of the dev split, as in `dev_part`.
+
+    Returns:
+      Items of `full_recordings`, cut to their first `LONGEST_SECONDS` seconds. For a network with
+      speakers, "speaker" is the index in `known`.
 
     Raises:
-      UserError: If there is no dev recording by a known speaker.
+      UserError: If there is no dev recording, or none by a known speaker.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")

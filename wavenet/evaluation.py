@@ -46,22 +46,33 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
 ) -> dict:
-    """Evaluate a model on dev recordings and return what `evaluate --json` prints.
+    """Evaluate a model on dev recordings.
 
-    If the model reads frames, it and the baselines resynthesise `copies` recordings (the first
-    three seconds of each), evenly spaced by name, at temperature 1 and at the `temperatures`.
+    If the model reads frames, it and the baselines resynthesise some recordings (the first three
+    seconds of each). The model does so at temperature 1, at its default temperature, and at the
+    `temperatures`.
+
+    Args:
+      model: the model.
+      corpus: the prepared recordings.
+      copies: number of recordings to resynthesise, evenly spaced by name.
+      seed: random seed of the noise.
+      part: the part of the dev split to evaluate on.
+      temperatures: additional temperatures.
+      on_sounds: function called with the waveforms of each system, or None.
 
     Returns:
       A dict with:
       - bits_per_sample, and measures {name: `Measure`};
-      - real_time_factor: seconds of computing time per second of sound, at batch size 1;
+      - real_time_factor: seconds of computing time per second of audio, at batch size 1;
       - codec {"flac": bits per sample}, empty unless the model codes 16-bit samples;
       - dev {part, recordings, seconds}, and not_measured {extra: names of measures};
       - against {system: {measures, real_time_factor}}, if the model reads frames;
       - untrained_predictor {order, bits_per_sample: `Measure`}, for mel frames and 16-bit levels.
 
     Raises:
-      UserError: If there is no dev recording by a speaker that the model knows.
+      UserError: If there is no dev recording by a speaker that the model knows, or `copies` is less
+        than 1.
     """
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
@@ -84,7 +95,10 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return the entries "codec", "dev" and "not_measured" of an evaluation's result."""
+    """Return the entries "codec", "dev" and "not_measured" of an evaluation's result.
+
+    `seconds` is the total length of the items.
+    """
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -130,7 +144,10 @@ def _compared(
     temperatures: Sequence[float],
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    """Return the model's result of `compare`, with the other systems' results under "against"."""
+    """Return the model's result of `compare`, with the other systems' results under "against".
+
+    For an unconditional model, return only its real-time factor and empty "measures".
+    """
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
     if not model.conditional:
@@ -153,7 +170,7 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
 
 
 def format_report(figures: dict) -> str:
-    """Return the result of `evaluate` as lines of text, with a column per system."""
+    """Return the result of `evaluate`, with "model", "step" and "data" added, as lines of text."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",

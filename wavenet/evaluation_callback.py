@@ -1,4 +1,4 @@
-"""Evaluation during training: bits per dev sample, and a generated sound with its spectrogram."""
+"""Evaluation during training: bits per dev sample, and generated audio with its spectrogram."""
 
 import math
 from pathlib import Path
@@ -25,7 +25,8 @@ DEV_SECONDS = 30.0  # total length of the dev recordings on which checkpoints ar
 class EvaluationCallback:
     """A callback that evaluates the averaged weights on the "choose" half of the dev split.
 
-    Generated sounds and their spectrograms are written to `folder`.
+    It uses the first recordings, up to `DEV_SECONDS` in total. Generated waveforms and their
+    spectrograms are written to `folder`.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class EvaluationCallback:
         )
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the bits per dev sample, and log them with a sound and its spectrogram."""
+        """Return the bits per dev sample; log them, generated audio and its spectrogram."""
         with self.state.averaged():
             bits = self._bits()
             log.scalars(step, {"dev_bits_per_sample": bits})

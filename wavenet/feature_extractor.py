@@ -1,4 +1,4 @@
-"""Extraction of conditioning frames by a speech model, and look-up of its speakers."""
+"""Extraction of conditioning frames by a speech model, and lookup of its speakers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,15 +28,16 @@ class FeatureExtraction:
 
     @property
     def sample_rate_hz(self: Any) -> int:
-        """Sample rate of the model's sounds in Hz."""
+        """Sample rate of the model's audio in Hz."""
         return self.data.sample_rate_hz
 
     def frames(self: Any, waveform: np.ndarray) -> RecordedFrames:
         """Return the conditioning frames of a recording, after bringing it to the model's level.
 
-        The frames keep the applied gain (`frames.gain_db`, in dB), so that `generate(frames)`
-        returns a sound at the recording's level, with peaks compressed to stay below full scale;
-        `generate(np.asarray(frames))` returns a sound at the model's level.
+        The frames keep the applied gain (`frames.gain_db`, in dB), so `generate(frames)` returns a
+        sound at the recording's level; its peaks are compressed to stay below full scale if the
+        recording was attenuated. `generate(np.asarray(frames))` returns a waveform at the model's
+        level.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -64,10 +65,10 @@ class FeatureExtraction:
         return np.concatenate(columns, axis=1)
 
     def frames_in_pieces(self: Any, recording: RecordingInPieces) -> FramesInPieces:
-        """Return the frames of a long recording, of which only a few are in memory at a time.
+        """Return the frames of a long recording, with only a few in memory at a time.
 
-        They equal `frames_at_level` of the recording at the model's level. The model must read
-        only mel frames.
+        They equal the result of `frames_at_level` for the recording at the model's level; waveforms
+        generated from them have the model's level, too. The model must read only mel frames.
         """
         mel = self.data.mel(self.hop_samples)
         gain_db = self.level_gain_of(recording)

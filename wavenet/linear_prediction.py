@@ -5,7 +5,7 @@ Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913). The computatio
 
     magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson recursion
 
-yields the coefficients a_1 .. a_K and the gain g of the residual e, so that
+yields the coefficients a_1 .. a_K and the gain g of the residual e in
 
     x_t = sum_k a_k x_(t-k) + g e_t
 """
@@ -37,8 +37,11 @@ class MelPrediction:
       mel: convention of the mel frames.
       order: number of coefficients K.
       exact: whether to sum and solve in float64. Where loud and silent bands are adjacent, rounding
-        errors in float32, and even more in TensorFloat32, can give a different predictor, or none.
-        False: compute in the frames' type, with the same bits as version 0.2.
+        errors in float32, and even more in TensorFloat32, can change the predictor. False: compute
+        in the frames' type, with the same bits as version 0.2.
+
+    Raises:
+      UserError: If the order is less than 1.
     """
 
     def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
@@ -51,7 +54,7 @@ class MelPrediction:
     def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return coefficients [..., order], log gain [...] of the residual, and log level [...].
 
-        The level is the root mean square of the sound that the frame describes. All results have
+        The level is the root mean square of the waveform that the frame describes. All results have
         the frames' type, and are finite if the frames are.
 
         Args:
@@ -75,7 +78,7 @@ class MelPrediction:
 
 @contextlib.contextmanager
 def solved_by(solver: Solver) -> Iterator[None]:
-    """Solve the predictions in the body of a `with` statement by `solver`, not `levinson`."""
+    """Make exact `MelPrediction`s use `solver` instead of `levinson` within a `with` statement."""
     token = _SOLVER.set(solver)
     try:
         yield
@@ -85,9 +88,10 @@ def solved_by(solver: Solver) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=8)
 def band_to_bin(mel: MelConvention) -> np.ndarray:
-    """Return weights [bands, bins] that interpolate band magnitudes linearly over frequency bins.
+    """Return weights that interpolate mean band magnitudes linearly over frequency bins.
 
-    A band's magnitude divided by its triangle's total weight is the mean magnitude in the band.
+    They are float32 [bands, bins] and include the division by the total weight of each band's
+    triangular filter, which converts a band's magnitude to the mean magnitude in the band.
     """
     filters = mel_filters(mel).astype(np.float64)
     weights = filters.sum(0)
@@ -179,10 +183,10 @@ def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor
 
 
 def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
-    """Return the predictions p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
+    """Return the predictions p_t = sum_k a_k(t) x_(t-k) of a waveform, [batch, time].
 
-    The sound is assumed to be silent before its first sample. The coefficients are [batch, rows,
-    order], where each row applies to time / rows samples.
+    The waveform, [batch, time], is assumed to be silent before its first sample. The coefficients
+    are [batch, rows, order], where each row applies to time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     padded = tf.pad(wave, [[0, 0], [order, 0]])

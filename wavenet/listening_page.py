@@ -1,4 +1,4 @@
-"""A self-contained HTML page for listening to the same recordings by every system."""
+"""A self-contained HTML page for comparing systems by ear on the same recordings."""
 
 import base64
 import html
@@ -24,7 +24,7 @@ CONTROLS = (
     *("world", "griffin_lim_mel_consistent", "griffin_lim"),
     *("source_filter", "untrained"),
 )
-FIGURES = {  # captions under a sound: measure and format string
+FIGURES = {  # measures in the caption of a sound, with format strings
     "dnsmos_p808": "DNSMOS {:.2f}",
     "plcmos": "PLCMOS {:.2f}",
     "pesq": "PESQ {:.2f}",
@@ -41,7 +41,7 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 
 
 class ListeningPage:
-    """A callback for `copy_synthesis.compare` that collects sounds and then writes the page."""
+    """A callback for `copy_synthesis.compare` that collects waveforms for a page to `write`."""
 
     def __init__(self, path: Path, title: str, sample_rate_hz: int) -> None:
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
@@ -56,7 +56,7 @@ class ListeningPage:
         items: Sequence[dict],
         measures: Sequence[Mapping[str, float]],
     ) -> None:
-        """Store a system's sounds for the first `RECORDINGS` dev recordings, and their measures."""
+        """Store the waveforms and measures of a system's first `RECORDINGS` recordings."""
         self._sounds[system] = list(sounds[:RECORDINGS])
         self._measures[system] = list(measures[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
@@ -77,8 +77,10 @@ class ListeningPage:
             "<p>The same recordings by every system, each from the recording's own features. "
             "Sounds are Opus files inside this page. Spectrograms reach up to "
             f"{self._rate_hz / 2000:g} kHz; their colours span {DB_RANGE:g} dB. "
-            "Under a sound are its figures, before Opus; those that need the recording compare the "
-            "sound with it.</p>\n" + "\n".join(sections) + "\n</body></html>\n",
+            "The measures under each player were computed before compression with Opus; those that "
+            "need a reference compare the sound with the recording.</p>\n"
+            + "\n".join(sections)
+            + "\n</body></html>\n",
         )
 
     def _section(self, number: int, name: str) -> str:
@@ -116,15 +118,16 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def in_figures(measures: Mapping[str, float]) -> str:
-    """Return a caption of the sound's measures, without undefined ones."""
+    """Return a caption with those measures that are in FIGURES and not undefined."""
     given = {name: measures[name] for name in FIGURES if name in measures}
     return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the content of an Ogg Opus file of a sound [samples] in [-1, 1], about 4 kB/s.
+    """Return the content of an Ogg Opus file of a waveform [samples] in [-1, 1], about 4 kB/s.
 
-    Opus supports five sample rates; other sounds are resampled to the next higher one.
+    Other sample rates are converted to the next higher of Opus's five rates, or to 48 kHz if there
+    is none.
     """
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()

@@ -37,7 +37,7 @@ SHIPPED = shipped.TEACHER
 
 @dataclasses.dataclass(frozen=True)
 class SpeechModel(TrainedSpeechModel):
-    """A trained WaveNet with everything needed to generate sound.
+    """A trained WaveNet with everything needed to generate audio.
 
     Attributes:
       network: the network with its weights.
@@ -78,7 +78,7 @@ class SpeechModel(TrainedSpeechModel):
         return self.config.data
 
     def generate(self, condition: Any = None, **options: Any) -> np.ndarray:
-        """Return sounds, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
+        """Return waveforms, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
 
         Args:
           condition: the `condition` of `stream`.
@@ -99,16 +99,16 @@ class SpeechModel(TrainedSpeechModel):
         backend: str = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """Generate sounds and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
+        """Generate waveforms and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
 
         Args:
           condition: frames [frames, channels], or None for an unconditional model. Frames from
-            `frames(...)` give the sound the recording's level, other frames the model's level.
+            `frames(...)` give the waveform the recording's level, other frames the model's level.
           seed: random seed, an integer in [0, 2^64).
-          num: number of sounds; it does not affect any single sound.
-          num_samples: length of each sound in samples; None: the length of the condition.
+          num: number of waveforms; each of them is independent of it.
+          num_samples: length of each waveform in samples; None: the length of the condition.
           speaker: a speaker's name, for models with speakers.
-          prime: float32 [samples] to continue, at the level of the sound; the condition must cover
+          prime: float32 [samples] to continue, at the level of the result; the condition must cover
             the prime as well.
           temperature: 1 samples the model; lower values are closer to its mode. None: the model's
             default.
@@ -119,7 +119,10 @@ class SpeechModel(TrainedSpeechModel):
           chunk_samples: length of a chunk, in samples.
 
         Raises:
-          UserError: If the backend is unknown, or the model has a draft and gets a prime.
+          UserError: If the backend or the speaker is unknown, or the model has a draft and gets a
+            prime.
+          ValueError: If there are too few frames, or the length is unknown because both
+            `condition` and `num_samples` are None.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
@@ -146,24 +149,26 @@ class SpeechModel(TrainedSpeechModel):
         acceptance: Acceptance = "coupling",
         **options: Any,
     ) -> np.ndarray:
-        """Return sounds, float32 [num, length]; for the same seed they equal those of `generate`.
+        """Return waveforms, float32 [num, length].
+
+        For the same seed they equal those of `generate`, except with `acceptance="rejection"`.
 
         Args:
-          num: number of sounds.
-          length: length of each sound, in samples; None: the length of the condition.
+          num: number of waveforms.
+          length: length of each waveform, in samples; None: the length of the condition.
           seed: random seed, an integer in [0, 2^64).
           condition: frames [frames, channels], or None for an unconditional model.
           method: a backend of `generate`; or "speculative", which verifies blocks of samples that
             `draft` proposes.
           draft: a student with the same sample rate and frames, for "speculative".
-          acceptance: for "speculative": "coupling" draws the same sound as the other methods;
-            "rejection" draws a different sound from the same distribution in fewer passes, at
+          acceptance: for "speculative": "coupling" draws the same waveform as the other methods;
+            "rejection" draws a different waveform from the same distribution in fewer passes, at
             temperature 1 only.
           **options: further arguments of `generate`.
 
         Raises:
-          UserError: If the method is unknown, the draft is missing, or its sample rate or frames
-            differ from the model's.
+          UserError: If the method is unknown, the draft is missing or unexpected, or its sample
+            rate or frames differ from the model's.
         """
         known = (*self.backends, "speculative")
         if method not in known:
@@ -177,12 +182,12 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, backend=method, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return a copy of the model that samples speculatively from a draft's proposals.
+        """Return a copy of the model that samples speculatively, verifying a draft's proposals.
 
         Args:
           draft: a student with the same sample rate and frames.
-          acceptance: "coupling" draws the same sound as the other methods; "rejection" draws a
-            different sound from the same distribution in fewer passes.
+          acceptance: "coupling" draws the same waveform as the other methods; "rejection" draws a
+            different waveform from the same distribution in fewer passes.
 
         Raises:
           UserError: If the draft's sample rate or frames differ from the model's.
@@ -265,7 +270,11 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """The format of compressed files; a UserError if the model cannot compress."""
+        """The format of the model's compressed files.
+
+        Raises:
+          UserError: If the model cannot compress.
+        """
         from wavenet.compression import Recordings
 
         return Recordings(self)
@@ -305,6 +314,9 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
       path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
         name of a shipped model such as "shipped-teacher", unless a folder has that name.
       compute_dtype: type of the network's arithmetic; None: the same as in training.
+
+    Raises:
+      UserError: If there is no WaveNet at the path that this version can read.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

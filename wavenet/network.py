@@ -111,7 +111,13 @@ class WaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor | None:
-        """Return the condition from frames and speaker, without the context stack, or None."""
+        """Return the condition from frames and speaker, [batch, time, channels], or None.
+
+        It does not include the output of the context stack.
+
+        Raises:
+          ValueError: If frames or speaker are missing or unexpected, or the length is unknown.
+        """
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -164,8 +170,9 @@ class WaveNet(Network):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters, and the input of every layer [batch, time, residual].
 
-        Both start after the first `skipped` inputs, which only the front convolution reads. `pasts`
-        are the earlier inputs of every layer, [batch, `past_steps`, residual] each; None: zeros.
+        Both start after the first `skipped` inputs, which only front and context stack read.
+        `pasts` are the earlier inputs of every layer, [batch, `past_steps`, residual] each; None:
+        zeros.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -175,7 +182,7 @@ class WaveNet(Network):
         return self.head(skips, prediction), hiddens
 
     def wave(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the waveform of integer levels times `input_gain`, float32 [...]."""
+        """Return the waveform of integer levels [...], times `input_gain`, float32 [...]."""
         return self.codec.scale(levels) * self.config.input_gain
 
     def head(self, skips: tf.Tensor, prediction: tf.Tensor | None = None) -> tf.Tensor:
@@ -224,28 +231,30 @@ class WaveNet(Network):
         return hidden, prediction
 
     def first_past(self, batch: int) -> Any:
-        """Return what a step reads of the silence before the first sample.
+        """Return the past that the first step reads, which is silence.
 
-        It is the amplified inputs, the newest last: float32 [batch, front_width], or int32
-        [batch, 1] levels.
+        The past of a step is the latest amplified inputs, oldest first, float32 [batch,
+        front_width], or the latest level, int32 [batch, 1].
         """
         if self.config.reads_levels:
             return tf.fill([batch, 1], self.config.levels)
         return tf.zeros([batch, self.config.front_width])
 
     def past_of(self, inputs: tf.Tensor) -> Any:
-        """Return what a step reads of the past after inputs [batch, time] and silence before."""
+        """Return the past that a step reads after inputs [batch, time], preceded by silence."""
         if self.config.reads_levels:
             return inputs[:, -1:]
         width = self.config.front_width
         return tf.pad(inputs * self.config.input_gain, [[0, 0], [width, 0]])[:, -width:]
 
     def appended(self, past: Any, newest: tf.Tensor) -> Any:
-        """Return the past after one more amplified input, or level, [batch, 1]."""
+        """Return the past after one more amplified input or level, [batch, 1]."""
         return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
 
     def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, Any]:
         """Return the first layer's input [batch, residual], the prediction or None, and the past.
+
+        The prediction is [batch, 1]. The past is returned unchanged.
 
         Args:
           past: from `first_past`, `past_of` or `appended`.

@@ -9,10 +9,16 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return an untrained `VocoderWaveNet` if `conditioner_units` is positive, else a `WaveNet`.
+    """Return the untrained network of a configuration.
+
+    It is an `AdaptiveWaveNet` with `prediction_windows`, a `VocoderWaveNet` with
+    `conditioner_units`, else a `WaveNet`.
 
     Args:
       config: the configuration after `TrainConfig.resolved`.
+
+    Raises:
+      UserError: If a vocoder is configured without mel frames.
     """
     if config.network.prediction_windows:
         return AdaptiveWaveNet(config.network, config.seed)

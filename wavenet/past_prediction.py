@@ -1,8 +1,8 @@
-"""Linear prediction of speech from only its own past: nothing is trained or transmitted.
+"""Linear prediction of speech from only its past: nothing is trained or transmitted.
 
-A window over the past of a block of samples gives its autocorrelation, and Levinson's recursion the
-predictor that fits it best; a decoder knows the same past and finds the same predictor, as in
-backward adaptive coders (Chen et al. 1992, "A low-delay CELP coder for the CCITT 16 kb/s speech
+Levinson's recursion computes the best predictor from the autocorrelation of a window of the samples
+before a block. A decoder knows the same samples and computes the same predictor, as in
+backward-adaptive coders (Chen et al. 1992, "A low-delay CELP coder for the CCITT 16 kb/s speech
 coding standard").
 """
 
@@ -14,16 +14,16 @@ import tensorflow as tf
 from wavenet.linear_prediction import levinson
 
 RISE = 0.9  # share of a window over which it rises; it falls over the rest, up to the block
-WHITE_NOISE = 1e-7  # -70 dB of the signal: sums in float64 determine such a predictor
-FLOOR = 0.3 / 32768  # RMS, a third of a step of 16 bits
+WHITE_NOISE = 1e-7  # noise power relative to the signal's, -70 dB, which float64 resolves
+FLOOR = 0.3 / 32768  # RMS, about a third of a 16-bit step
 
 
 class PastPrediction:
-    """Linear predictions of order K from the newest samples, one of each window, in float64.
+    """Linear predictors of order K, computed in float64 from windows of the newest samples.
 
     Args:
       order: K, the number of coefficients.
-      windows: number of samples of each window.
+      windows: length of each window in samples; each window has one predictor.
     """
 
     def __init__(self, order: int, windows: tuple[int, ...]) -> None:
@@ -31,13 +31,13 @@ class PastPrediction:
         self._weights = [weights_of(window) for window in windows]
 
     def __call__(self, past: tf.Tensor) -> tf.Tensor:
-        """Return K coefficients and the logs of the residual's and the sound's RMS.
+        """Return K coefficients and the logs of the RMS of the residual and of the samples.
 
         Args:
-          past: float64 [..., at least the longest window], the oldest first.
+          past: float64 [..., samples], oldest first, at least as long as the longest window.
 
         Returns:
-          float64 [..., windows, K + 2]; constants of a gradient.
+          float64 [..., windows, K + 2], without gradient.
         """
         power = tf.stack([self._power(past, weights) for weights in self._weights], -2)
         noise = WHITE_NOISE * power[..., :1] + FLOOR**2
@@ -47,7 +47,7 @@ class PastPrediction:
         return tf.concat([coefficients, logs], -1)
 
     def _power(self, past: tf.Tensor, weights: np.ndarray) -> tf.Tensor:
-        """Return the autocorrelation of the newest samples at lags 0 to K, [..., K + 1]."""
+        """Return the autocorrelation of the windowed samples at lags 0 to K, [..., K + 1]."""
         size = fast_size(len(weights) + self.order)
         spectrum = tf.signal.rfft(past[..., -len(weights) :] * weights, [size])
         energy = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
@@ -64,7 +64,7 @@ def weights_of(window: int) -> np.ndarray:
 
 
 def fast_size(least: int) -> int:
-    """Return the smallest of 2^n (1, 9/8, 5/4 or 3/2) that is at least `least`."""
+    """Return the smallest 2^n, 9/8 2^n, 5/4 2^n or 3/2 2^n that is at least `least` (and 4)."""
     whole = 2 ** (math.ceil(math.log2(max(least, 8))) - 1)
     return next(
         size

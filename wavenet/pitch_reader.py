@@ -30,6 +30,7 @@ class PitchReader(tf.Module):
 
     Args:
       features: number of channels per frame.
+      initial: the initial weights.
       channels: number of hidden channels.
       bins: number of F0 classes between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
         F0 is regressed.
@@ -55,7 +56,10 @@ class PitchReader(tf.Module):
         self.head_bias = initial.zeros([outputs], "head_bias")
 
     def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return log2(F0 / 200 Hz) and the logit of voicing, [batch, frames - 2 side_frames]."""
+        """Return log2(F0 / 200 Hz) and the logit of voicing.
+
+        Each is [batch, frames - 2 side_frames].
+        """
         raw = self._outputs(frames)
         if self.bins:
             return _likeliest(raw[..., :-1]), raw[..., -1]
@@ -148,7 +152,7 @@ def train_pitch_reader(
     """Train the reader on random clips of frames and return the last loss.
 
     The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
-    frames to the reader's input.
+    frames to the reader's input. The reader ends with averaged weights.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

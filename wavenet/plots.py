@@ -32,7 +32,7 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
 
 
 def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return start index, minimum and maximum of about COLUMNS segments of the waveform."""
+    """Return start index, minimum and maximum of the waveform's segments, fewer than 2 COLUMNS."""
     stretch = max(1, waveform.size // COLUMNS)
     starts = np.arange(0, waveform.size, stretch)
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
@@ -84,8 +84,11 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
     """Return a figure that shows each titled waveform above its spectrogram.
 
-    All spectrograms share a colour scale: DB_RANGE dB below the loudest point of all of them, where
-    0 dB is a full-scale sine.
+    All spectrograms share a colour scale, which spans the DB_RANGE dB below the loudest point in
+    any of them; 0 dB is a full-scale sine.
+
+    Raises:
+      ValueError: If there is no waveform, or one is empty or not one-dimensional.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}

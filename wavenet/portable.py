@@ -1,4 +1,4 @@
-"""Export of a WaveNet: its training step for planning, its sampler for machines with only JAX."""
+"""Export of a WaveNet's training step for planning, and of its sampler for JAX."""
 
 import functools
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def export_sampler(
 
 
 def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
-    """Export a model's sampler for one sound of `frames` frames; 0: `PORTABLE_FRAMES`."""
+    """Export a model's sampler for one waveform of `frames` frames; 0: `PORTABLE_FRAMES`."""
     network = model.network
     blocks = network.config.context_layers > 0
     export_sampler(
@@ -107,7 +107,7 @@ def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:
-    """Return the tensors of a sampler's state by name; those of several are numbered."""
+    """Return the tensors of a sampler's state by name; the items of a list are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
         many = isinstance(value, list | tuple)
@@ -172,5 +172,5 @@ def _condition(
 
 
 def condition_channels(config: WaveNetConfig) -> int:
-    """Return the number of channels of a result of `network.condition`."""
+    """Return the number of channels of a result of `network.condition`; 0 if it is None."""
     return config.gate_inputs - (config.context_channels if config.context_layers else 0)

@@ -82,7 +82,10 @@ def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
 
 
 def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each mel band on the train split, float32 [bands]."""
+    """Return mean and standard deviation of each mel band on the train split, float32 [bands] each.
+
+    Standard deviations are at least LEAST_DEVIATION.
+    """
     frames = np.concatenate(
         [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
     )
@@ -111,7 +114,8 @@ def reader_error(
 ) -> tuple[float, float]:
     """Return the reader's median F0 error in cents and its voicing error rate on the dev split.
 
-    The F0 error is over frames that are voiced in both the reader's and the true pitch.
+    The F0 error is over frames that are voiced in both the reader's and the true pitch; it is nan
+    if there are none.
     """
     bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):

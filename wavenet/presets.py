@@ -104,8 +104,8 @@ class TrainConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     pitch_steps: int = 2_000
-    """Updates of the network that estimates F0 from mel frames, which is trained first and then
-    fixed; used for `pitch_taps` without F0 frames."""
+    """Number of training steps of the network that estimates F0 from mel frames, which is trained
+    first and then fixed; used for `pitch_taps` without F0 frames."""
     start_from: str | None = None
     """Run directory, model folder or shipped model (`shipped-teacher`) of the same architecture,
     whose weights initialise the run. None: random weights."""
@@ -164,7 +164,8 @@ _VOCODER_OPTIMIZER = OptimizerConfig(
 
 PRESETS: dict[str, Preset[TrainConfig]] = {
     "wavenet-smoke": Preset(
-        "Seconds on one core, to see that everything runs; noise, about 11 bits a sample.",
+        "Trains in seconds on one core, to check that everything runs; it generates noise, at "
+        "about 11 bits per sample.",
         TrainConfig(
             dataclasses.replace(
                 _SMALL,
@@ -182,8 +183,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-quick-16k": Preset(
-        "For the quickstart: 700 steps in two minutes on two cores, 9.3 bits a sample on the "
-        "shipped dev recordings; follows the shape of speech, roughly.",
+        "For the quickstart: 700 steps in two minutes on two cores, 9.3 bits per sample on the "
+        "shipped dev recordings; roughly follows the shape of speech.",
         TrainConfig(
             _SMALL,
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
@@ -192,8 +193,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-vocoder-16k": Preset(
-        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step; "
-        "7.83 bits a sample, PESQ 2.8 on Kathleen's dev recordings after 14,500 of its 15,000 "
+        "The shipped teacher: linear prediction and pitch from mel frames, four samples per step; "
+        "7.83 bits per sample and PESQ 2.8 on Kathleen's dev recordings after 14,500 of its 15,000 "
         "steps, which take about four hours on two idle cores with bfloat16.",
         TrainConfig(
             _VOCODER,
@@ -212,8 +213,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-vocoder-24k": Preset(
-        "The same at 24 kHz for several voices, each a folder in train/ and in dev/. After 3,000 "
-        "steps (1 h 20 min): PESQ 2.4, F0 within 50 cents in 84 % of voiced frames.",
+        "`wavenet-vocoder-16k` at 24 kHz for several voices, each a folder in train/ and dev/. "
+        "After 3,000 steps (1 h 20 min): PESQ 2.4, F0 within 50 cents in 84% of voiced frames.",
         TrainConfig(
             dataclasses.replace(_VOCODER, upsample_factors=(300,), prediction_order=32),
             DataConfig(
@@ -232,8 +233,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-universal-22k": Preset(
-        "One voice for everybody: 22.05 kHz from HiFi-GAN's mel (80 bands to 8 kHz, hop 256), for "
-        "recordings made by examples/universal_voice_data.py; started from `shipped-teacher`.",
+        "A vocoder for all voices: 22.05 kHz from HiFi-GAN's mel (80 bands to 8 kHz, hop 256), for "
+        "recordings made by examples/universal_voice_data.py; starts from `shipped-teacher`.",
         TrainConfig(
             dataclasses.replace(
                 _VOCODER, upsample_factors=(256,), subframes=4, prediction_order=32
@@ -255,8 +256,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-cpu-16k": Preset(
-        "The first 16 kHz vocoder, one sample a step: 18 layers, 64 channels, 7,500 steps in an "
-        "hour on two busy cores; 8.22 bits a sample on Kathleen's dev recordings (level +4.64 dB).",
+        "The first 16 kHz vocoder, one sample per step: 18 layers, 64 channels, 7,500 steps in an "
+        "hour on two busy cores; 8.22 bits per sample on Kathleen's dev recordings (gain 4.64 dB).",
         TrainConfig(
             dataclasses.replace(_CPU, layers=18, upsample_factors=(10, 20)),
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
@@ -266,7 +267,7 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
     ),
     "wavenet-cpu-24k": Preset(
         "A 24 kHz vocoder of 20 layers, 64 channels: 40,000 steps, about four hours on two cores; "
-        "not run to its end yet, so no figure is promised.",
+        "not yet run to the end, so its result is unknown.",
         TrainConfig(
             _CPU,
             DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=9000, batch_size=2),
@@ -275,8 +276,8 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-density-24k": Preset(
-        "No condition, stored level: an exact density of 24 kHz speech. 7.97 bits a sample on "
-        "Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
+        "An exact, unconditional density of 24 kHz speech at its stored level: 7.97 bits per "
+        "sample on Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
         TrainConfig(
             dataclasses.replace(_CPU, input_gain=16.0, upsample_factors=()),
             DataConfig(24_000, clip_samples=8192, batch_size=2),
@@ -285,9 +286,9 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
     "wavenet-lossless-16k": Preset(
-        "An exact density of 16 kHz speech of any voice, for `onepass compress`: 7.66 bits a "
-        "sample on ten speakers of LibriSpeech whom it never heard (FLAC 8.47, WavPack 8.17), "
-        "after 53 minutes of one core, ten minutes of recordings.",
+        "An exact density of 16 kHz speech of any voice, for `onepass compress`: 7.66 bits per "
+        "sample on ten LibriSpeech speakers that it was not trained on (FLAC 8.47, WavPack 8.17), "
+        "after 53 minutes on one core with ten minutes of recordings.",
         TrainConfig(
             WaveNetConfig(
                 components=3,
@@ -322,7 +323,7 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
     ),
     "wavenet-paper-24k": Preset(
         "The teacher of Parallel WaveNet (1711.10433): 3 x (1..512), width 3, 10 logistics, "
-        "batches of 32 clips of 7,680 samples, Adam 2e-4, a million steps: weeks of a GPU, never "
+        "batches of 32 clips of 7,680 samples, Adam 2e-4, a million steps: weeks on a GPU, never "
         "run here; the paper's mean opinion score is 4.41.",
         TrainConfig(
             WaveNetConfig(

@@ -55,8 +55,9 @@ class ResidualLayer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor | float]:
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
-        The condition may have fewer rows than `hidden`; each row then applies to equally many time
-        steps. `past` is the preceding input [batch, past_steps, residual]; None: zeros.
+        The last layer of a stack returns `hidden` unchanged. The condition may have fewer rows than
+        `hidden`; each row then applies to the same number of time steps. `past` is the preceding
+        input [batch, past_steps, residual]; None: zeros.
         """
         dtype = hidden.dtype
         # One matrix product for taps and condition is faster than several smaller ones.
@@ -130,7 +131,11 @@ class ResidualStack(tf.Module):
         condition: tf.Tensor | None,
         pasts: Sequence[tf.Tensor] | None = None,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the scaled sum of skips, and the input of every layer [batch, time, residual]."""
+        """Return the scaled sum of skips, and the input of every layer [batch, time, residual].
+
+        `pasts` are the preceding inputs of every layer, [batch, past_steps, residual] each; None:
+        zeros.
+        """
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)

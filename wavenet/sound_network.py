@@ -120,7 +120,7 @@ class Network(tf.Module):
           inputs: [batch, time] from `inputs`, not shifted.
           condition: [batch, time, channels] from `condition`, or None.
           pasts: the earlier inputs of every layer, [batch, steps, residual] each; None: zeros.
-          skipped: number of leading inputs for which nothing is returned.
+          skipped: number of leading inputs that are only context, for which nothing is returned.
         """
         raise NotImplementedError
 
@@ -143,7 +143,7 @@ def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
 
 
 def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
-    """Return a speaker embedding [speakers, channels], or None if the network learns none."""
+    """Return an initial speaker embedding [speakers, channels], or None if none is configured."""
     if not config.speakers or not config.speaker_channels:
         return None
     shape, gain = [config.speakers, config.speaker_channels], math.sqrt(config.speakers)

@@ -16,15 +16,15 @@ FULL_SCALE = 1.15  # upper bound of a frame's values, reached by a full-scale si
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request for a batch of sounds.
+    """A request for a batch of waveforms.
 
     Attributes:
-      num_samples: length of each sound in samples, without the prime.
+      num_samples: length of each waveform in samples, without the prime.
       seed: random seed, an integer in [0, 2^64).
-      rows: index of each sound in the seed's sequence of sounds, one per batch row.
+      rows: index of each waveform in the seed's sequence of waveforms, one per batch row.
       frames: float32 [batch, frames, channels], covering the prime as well, or None.
       speaker: int32 [batch] or None.
-      prime: int32 levels [batch, samples] that the sounds continue, or None; students have none.
+      prime: int32 levels [batch, samples] that the waveforms continue, or None; students have none.
       temperature: 1 samples the model; lower values are closer to its mode.
     """
 
@@ -85,7 +85,7 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """Return a request for one sound with seed 0, given its frames and speaker (or None)."""
+    """Return a request for one waveform with seed 0, given its frames and speaker (or None)."""
     frames, speaker = condition
     return Request(
         num_samples,
@@ -117,7 +117,10 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def level_db(self: Any) -> float | None:
-        """RMS of the training recordings after the gain, in dB of full scale; None if unknown."""
+        """Median RMS of the training recordings after the gain, in dB of full scale.
+
+        It is the configured level if it was not measured, or None.
+        """
         return self.spec.get("level_db", self.data.level_db)
 
     @property
@@ -132,7 +135,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """Names of the speakers that the model can imitate; empty without speaker condition."""
+        """Names of the speakers that the model can imitate; empty for a model without speakers."""
         return self.speakers[: self.network.config.speakers]
 
     @property
@@ -143,11 +146,11 @@ class TrainedSpeechModel(FeatureExtraction):
     def sample(
         self: Any, num: int, length: int | None, seed: int, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return the sounds of `generate`, float32 [num, length].
+        """Return the waveforms of `generate`, float32 [num, length].
 
         Args:
-          num: number of sounds.
-          length: length of each sound, in samples; None: the length of the condition.
+          num: number of waveforms.
+          length: length of each waveform, in samples; None: the length of the condition.
           seed: random seed, an integer in [0, 2^64).
           condition: frames [frames, channels], or None for an unconditional model.
           **options: further arguments of `generate`.
@@ -189,7 +192,7 @@ def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """Return the statistics with which a network standardises frames; None if it does not."""
+    """Return frame statistics computed from a conditioner's statistics; None if there are none."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None

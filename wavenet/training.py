@@ -28,7 +28,7 @@ from wavenet.preparation import prepare_network
 from wavenet.presets import KIND, TrainConfig
 from wavenet.sound_network import Network
 
-HEARD = ("level_db", "frames")  # facts about the recordings, for information, in config.json
+HEARD = ("level_db", "frames")  # measured properties of the recordings, kept in config.json
 CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
 FEATURES = "features"  # sub-folder of a run with cached features
 
@@ -55,7 +55,7 @@ class SpeechRecipe(Recipe):
         return config, corpus
 
     def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
-        """Return the network, its optimiser state, loss, batches and evaluation."""
+        """Return a `Setup` with the network's training state, loss, batches and evaluation."""
         config, corpus = prepared
         network = make_network(config)
         state = TrainState(network, config.optimizer, config.loop.num_steps)
@@ -87,8 +87,8 @@ def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
     if steps == config.loop.num_steps:
         return []
     return [
-        f"num_steps was {steps} and is {config.loop.num_steps} now: from here on the rate follows "
-        "the cosine of the new length, as if it had been that from the start"
+        f"num_steps was {steps} and is {config.loop.num_steps} now: the learning rate now follows "
+        "a cosine of the new length, as if the run had started with it"
     ]
 
 
@@ -121,7 +121,10 @@ class ClipLoss:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the mean divisor of all replicas, since their shares differ in padding."""
+        """Return the replicas' mean number of unmasked samples as "counted".
+
+        The replicas' parts of a batch may differ in padding.
+        """
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
@@ -196,7 +199,7 @@ def prepare_corpus(
 
 
 def heard(corpus: Corpus) -> dict:
-    """Return the facts about the data for config.json: gain, speakers, and those in `HEARD`.
+    """Return what config.json records about the data: gain, speakers, and the entries in `HEARD`.
 
     `level_db` is the median RMS of the training recordings after the gain; `frames` contains the
     `FrameStatistics` of their mel frames, if there are any.

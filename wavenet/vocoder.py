@@ -38,6 +38,10 @@ class VocoderWaveNet(Network):
       config: the architecture; `conditioner_units` must be positive.
       mel: the convention of the mel frames.
       seed: random seed of the initial weights.
+
+    Raises:
+      UserError: If `conditioner_units` is 0.
+      ValueError: If the distribution has no means and scales.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class VocoderWaveNet(Network):
         return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the network's input for integer levels, float32 [...] in [-1, 1]."""
+        """Return the network's input for integer levels [...], float32 [...] in [-1, 1]."""
         return self.codec.scale(levels)
 
     def condition(
@@ -100,7 +104,7 @@ class VocoderWaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor:
-        """Return the condition of every sample, float32 [batch, time, channels].
+        """Return the condition of every sample, [batch, time, channels].
 
         The channels are the concatenated fields of `Condition`, which `split` separates again.
         """
@@ -141,7 +145,7 @@ class VocoderWaveNet(Network):
         They are float32, or float64 if `compute_dtype` is.
 
         Args:
-          inputs: [batch, time] from `inputs(levels)`, not shifted, starting with a whole bunch.
+          inputs: [batch, time] from `inputs(levels)`, not shifted; the first sample begins a bunch.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
           row_samples: samples per row of the condition; 1 for a result of `condition`.
         """
@@ -162,8 +166,9 @@ class VocoderWaveNet(Network):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters, and the input of every layer [batch, steps, residual].
 
-        Both start after the first `skipped` inputs, which only front and head read; `inputs` and
-        `skipped` are whole bunches. `pasts` are the earlier inputs of every layer; None: zeros.
+        Both start after the first `skipped` inputs, which only front and head read. `inputs` and
+        `skipped` must be whole bunches, and a layer has one step per bunch. `pasts` are the earlier
+        inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -189,7 +194,7 @@ class VocoderWaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor:
-        """Return the condition of the sub-frames of `num_samples`, [batch, rows, channels]."""
+        """Return the condition of sub-frames covering `num_samples`, [batch, rows, channels]."""
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -229,7 +234,8 @@ class VocoderWaveNet(Network):
     def front(self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the first layer, [..., residual_channels].
 
-        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each.
+        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each; `taps` are
+        the pitch taps of the step's first sample, or None.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
@@ -238,8 +244,8 @@ class VocoderWaveNet(Network):
     def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
         """Return the residuals around one period before every sample, [batch, time, pitch_taps].
 
-        Tap j at time t is the residual at t - period + j - pitch_taps + AHEAD + 1, always in the
-        past since `whole_period` has a lower bound.
+        Tap j of sample t is the residual of sample t - period + j - pitch_taps + AHEAD + 1, always
+        an earlier one since `whole_period` has a lower bound.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
@@ -266,7 +272,7 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
-        """Return the layers' contribution to the head for each bunch, [..., B * units]."""
+        """Return the layers' contribution to the head per bunch, [..., B * 2 head_channels]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
@@ -275,9 +281,10 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the contribution of the latest samples to the head, [..., units].
+        """Return the contribution of the latest samples to the head, [..., 2 head_channels].
 
-        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each.
+        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each; `taps`
+        are its pitch taps, or None.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
@@ -324,12 +331,12 @@ class _Bottom(NamedTuple):
 
 
 def past(x: tf.Tensor, width: int, every: int = 1) -> tf.Tensor:
-    """Return the `width` values before each `every`-th one, [batch, time / every, width]."""
+    """Return the `width` values before every `every`-th value, [batch, time / every, width]."""
     padded = tf.pad(x, [[0, 0], [width, 0]])
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
 
 
 def spread(rows: tf.Tensor, times: int) -> tf.Tensor:
-    """Repeat each row of [batch, rows] to [batch, rows * times]."""
+    """Repeat each value of `rows` [batch, rows] `times` times, [batch, rows * times]."""
     return rows if times == 1 else tf.repeat(rows, times, 1)

@@ -1,6 +1,6 @@
-"""Training data: sound files, folders with metadata, prepared corpora and random clips.
+"""Training data: audio files, folders with metadata, prepared corpora and random clips.
 
-All of it uses only NumPy, except `wavenet.data.pipeline`, which creates tf.data pipelines.
+Only `pipeline` and `clip_batches` import TensorFlow.
 """
 
 from wavenet.data.batch_sampling import clip_source

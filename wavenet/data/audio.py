@@ -1,7 +1,7 @@
-"""Reading and writing of sound files, resampling, and levels in dB.
+"""Reading and writing of audio files, resampling, and levels in dB.
 
 A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] is represented by `(2 s + 1)
-/ 65535`. This equals `2 level / 65535 - 1` for the level s + 32768, so that 16-bit samples can be
+/ 65535`. This equals `2 level / 65535 - 1` for the level s + 32768, so 16-bit samples can be
 converted to waveforms and levels without loss. Silence (s = 0) is 1/65535.
 """
 
@@ -20,7 +20,7 @@ from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-LOWEST_DB = -120.0  # level that is reported for digital silence
+LOWEST_DB = -120.0  # lower bound of levels in dB
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 
 
@@ -41,7 +41,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
     The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`).
 
     Raises:
-      AudioError: If the file is missing, empty, not a sound file, truncated (in formats that allow
+      AudioError: If the file is missing, empty, not an audio file, truncated (in formats that allow
         detection), has an implausible sample rate, or contains non-finite samples.
     """
     path = Path(path)
@@ -53,7 +53,10 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
-    """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz]."""
+    """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz].
+
+    If the rates are equal, the waveform is returned unchanged.
+    """
     if to_hz < 1:
         raise ValueError(f"`to_hz` must be at least 1, got {to_hz}.")
     if from_hz == to_hz:
@@ -62,7 +65,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read a sound file as a mono waveform, float32 [samples], and optionally resample it.
+    """Read an audio file as a mono waveform, float32 [samples], and optionally resample it.
 
     Raises:
       AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
@@ -119,10 +122,10 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
 def writing(
     path: str | os.PathLike[str], sample_rate_hz: int
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends samples in [-1, 1], [samples], to a WAV file.
+    """Yield a function that appends a waveform [samples] in [-1, 1] to a 16-bit WAV file.
 
-    The file appears at the end of the `with` block, but not if the block raises an exception. Only
-    the current piece is kept in memory.
+    The file appears at the end of the `with` block, unless the block raises an exception. Only the
+    current piece is kept in memory.
 
     Raises:
       AudioError: If the file cannot be written.
@@ -161,7 +164,7 @@ def rms_db(waveform: np.ndarray) -> float:
 
 
 def clipped_share(waveform: np.ndarray) -> float:
-    """Return the share of samples that are at full scale, in [0, 1]."""
+    """Return the share of samples, in [0, 1], whose absolute value is at least `FULL_SCALE`."""
     return float(np.mean(np.abs(waveform) >= FULL_SCALE))
 
 

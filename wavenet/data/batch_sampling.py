@@ -1,7 +1,7 @@
-"""Random batches of clips; batch n is a pure function of the seed and n.
+"""Random batches of clips; batch n of a source is a pure function of the seed and n.
 
-This module uses only NumPy and imports nothing from this package, so that it can be copied to
-another machine, where `open_batches` draws identical batches.
+This module uses only NumPy and imports nothing from this project, so it can be copied to another
+machine, where `open_batches` draws the same batches.
 """
 
 import dataclasses
@@ -73,10 +73,14 @@ def clip_source(
     side_frames: int = 0,
     augmentation: Augmentation | None = None,
 ) -> ClipSource:
-    """Return a `ClipSource` in which clips start at multiples of `hop_samples`, equally likely.
+    """Return a `ClipSource` in which clips start at multiples of `hop_samples`.
 
-    The arguments are the attributes of `ClipSource`. `clip_samples` and `left_samples` must be
-    multiples of `hop_samples`. A recording shorter than a clip has one start, at its beginning.
+    All starts are equally likely; a recording shorter than a clip has one start, at its beginning.
+    The arguments are the attributes of `ClipSource`.
+
+    Raises:
+      ValueError: If `clip_samples` or `left_samples` is not a multiple of `hop_samples`, or there
+        are no recordings.
     """
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
@@ -124,7 +128,7 @@ def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> li
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
 
-    A recording is preceded by zeros, as in sampling.
+    Zeros precede the recording, as in sampling, and follow it.
     """
     left = source.left_samples
     first = max(0, start - left)
@@ -183,6 +187,8 @@ def batch(
 ) -> dict[str, np.ndarray]:
     """Return batch `step` of a seed's endless sequence, or one of `num_shards` equal parts of it.
 
+    A batch has `batch_size` clips; part `shard_index` has `batch_size / num_shards` of them.
+
     Returns:
       "waveform" and "mask" (1 in the clip, 0 in padding and in the preceding samples), float32
       [rows, left_samples + clip_samples]; "speaker", int32 [rows]; with frames also "frames",
@@ -210,10 +216,12 @@ def batch(
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
     """Return a function from a step to its batch, for a file from `corpus_export.export_npz`.
 
+    The function also takes the arguments `shard_index` and `num_shards` of `batch`.
+
     Args:
       folder: the folder of the file.
-      settings: the name of the "file", and "split", "clip_samples", "batch_size", "seed"; optional
-        are "left_samples", "side_frames" and "augmentation".
+      settings: "file", the file's name; "split", "clip_samples", "batch_size" and "seed"; and
+        optionally "left_samples", "side_frames" and "augmentation", a dict of `Augmentation`.
     """
     split = settings["split"]
     with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:

@@ -40,7 +40,7 @@ class ClipBatches:
     def __call__(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Return the batches starting at `start_step`, or one of `num_shards` parts of each."""
+        """Return the batches starting at `start_step`, or part `shard_index` of each."""
         return clips(
             self.corpus,
             "train",

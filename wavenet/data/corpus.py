@@ -36,8 +36,8 @@ class Prepared:
       text: the transcript, or "".
       speaker: index into the corpus's speakers.
       waveform: int16 [samples], at the corpus's sample rate and after the gain.
-      mel: log-mel spectrogram, float32 [frames, bands]; empty without a convention.
-      f0_hz: float32 [frames], 0 if unvoiced; empty without a convention.
+      mel: log-mel spectrogram, float32 [frames, bands]; empty if the corpus has no mel frames.
+      f0_hz: F0 in Hz, float32 [frames], 0 if unvoiced; empty if the corpus has no pitch frames.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Corpus:
     Attributes:
       sample_rate_hz: sample rate of the waveforms in Hz.
       splits: the recordings of "train" and "dev".
-      speakers: speaker names; the first `num_train_speakers` of them are in train.
+      speakers: speaker names; the first `num_train_speakers` have recordings in train.
       num_train_speakers: number of speakers in train.
       gain_db: gain in dB that was applied to each recording, except that a lower gain was applied
         where the peak would exceed full scale.
@@ -81,7 +81,7 @@ class Corpus:
 
 
 def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return the gain of a corpus in dB, rounded to two digits, and notes about it.
+    """Return the gain of a corpus in dB, rounded to two decimal places, and notes about it.
 
     The gain brings the median RMS of train to `level_db`, in dB of full scale; None: no gain.
     """
@@ -126,7 +126,7 @@ class _Recipe:
     speed: float = 1.0
 
     def of(self, recording: Recording) -> "_Recipe":
-        """Return the recipe with the gain of a recording."""
+        """Return the recipe with the gain that a recording gets."""
         return dataclasses.replace(self, gain_db=_own_gain_db(recording, self.gain_db))
 
     def cache_name(self, recording: Recording) -> str:
@@ -252,6 +252,8 @@ def prepare(
     Raises:
       DataError: If the cache cannot be written, for example because the disk is full.
       AudioError: If the file of a recording has disappeared.
+      UserError: If pitch frames are needed and pyworld is missing.
+      ValueError: If the conventions differ in hop length, or from the scan in sample rate.
     """
     notes: list[str] = []
     if gain_db is None:
@@ -313,6 +315,9 @@ def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np
     """Return a recording's features concatenated in the given order, float32 [frames, channels].
 
     "mel" is the result of `above_silence`, "f0" the two columns of `log_f0_features`.
+
+    Raises:
+      ValueError: If the corpus does not have a feature.
     """
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 

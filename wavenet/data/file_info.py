@@ -1,4 +1,4 @@
-"""Length, sample rate, level and digest of sound files, cached between runs."""
+"""Length, sample rate, level and digest of audio files, cached between runs."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ VERSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """Properties of a decoded sound file.
+    """Properties of a decoded audio file.
 
     Attributes:
       sample_rate_hz: stored sample rate in Hz.
@@ -25,10 +25,10 @@ class FileInfo:
       peak_db: peak level of the mono mix, in dB of full scale.
       rms_db: RMS level of the mono mix, in dB of full scale.
       clipped_share: share of samples, over all channels, at full scale, in [0, 1].
-      digest: hash of sample rate and mono samples, equal for equal sounds.
+      digest: hash of the sample rate and the mono mix.
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
       missing_samples: number of samples per channel that are announced by the header but missing.
-      unread_bytes: number of bytes after the sound that the header does not account for.
+      unread_bytes: number of bytes after the audio that the header does not account for.
     """
 
     sample_rate_hz: int
@@ -49,7 +49,7 @@ class FileInfo:
 
 
 def read_info(path: Path) -> FileInfo:
-    """Decode a sound file and return its properties.
+    """Decode an audio file and return its properties.
 
     Raises:
       AudioError: If the file cannot be read, has no samples, or contains non-finite samples.

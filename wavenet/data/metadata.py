@@ -13,7 +13,7 @@ LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its fo
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A recording's row in a table; `split` is "train" or "dev" by the table's name, or ""."""
+    """A row of a table; `split` is "train" or "dev" if that is the table's name, else ""."""
 
     table: str
     file: str
@@ -63,8 +63,8 @@ def read_tables(folder: Path) -> Tables:
 
     The first line of a `*.tsv` is the header; the columns `text` and `speaker` are optional, and
     other columns are ignored. `train.tsv` and `dev.tsv` also define the split. `metadata.csv` has
-    no header; of its lines `file|text|normalised text` the last field is used. Tables that cannot
-    be read are ignored with a note.
+    no header; its lines are `file|text` or `file|text|normalised text`, and the normalised text is
+    preferred. Tables that cannot be read are ignored with a note.
     """
     rows: list[Row] = []
     splits, notes = set(), []
@@ -88,9 +88,10 @@ def read_tables(folder: Path) -> Tables:
 def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
     """Return each recording's row by name, the rows without a recording, and notes.
 
-    Multiple rows of a recording are merged; where they contradict each other, the last row wins,
-    with a note. Names are relative to the folder. `train.tsv` may omit the folder `train/` in its
-    rows, and `dev.tsv` the folder `dev/`; `metadata.csv` omits folder and suffix.
+    Multiple rows of a recording are merged. If their texts or speakers differ, the last row wins,
+    with a note; a recording in both splits is assigned to dev. Names are relative to the folder.
+    `train.tsv` may omit the folder `train/` in its rows, and `dev.tsv` the folder `dev/`;
+    `metadata.csv` may omit folder and suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []
@@ -116,7 +117,7 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
 
 
 def _contradicts(earlier: Row | None, row: Row) -> bool:
-    """Return whether two rows of a recording have different texts or speakers."""
+    """Return whether two rows of a recording have different non-empty texts or speakers."""
     pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
     return any(one and other and one != other for one, other in pairs)
 

@@ -86,14 +86,14 @@ def clips(
 ) -> tf.data.Dataset:
     """Return an endless dataset of batches of clips, in which all clips are equally likely.
 
-    Batch n depends only on the corpus, the arguments and n, so that a dataset can start at any
+    Batch n depends only on the corpus, the arguments and n, so a dataset can start at any
     `start_step` without replaying. A shard contains an equal part of each batch's rows.
 
     Yields:
       A dict with "waveform", float32 [batch, left_samples + clip_samples]; "mask", with the same
       shape, 1 in the clip and 0 in padding and in the preceding samples; "speaker", int32 [batch];
-      with features ("mel", "f0") also "frames", float32 [batch, frames + 2 side_frames, channels],
-      padded with silent frames; with `encode` also "levels", int32 with the waveform's shape.
+      with features also "frames", float32 [batch, frames + 2 side_frames, channels], padded with
+      silent frames; with `encode` also "levels", int32 with the waveform's shape.
     """
     source = source_of(corpus, split, clip_samples, features, clip_context)
     made = functools.partial(

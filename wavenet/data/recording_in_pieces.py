@@ -15,7 +15,7 @@ SUMMED = 1 << 18  # maximum number of samples whose squares are added at once
 
 
 class RecordingInPieces:
-    """A sound file that is read in blocks, mixed to mono and resampled as in `audio.read`.
+    """An audio file that is read in blocks, mixed to mono and resampled as in `audio.read`.
 
     Attributes:
       rate_hz: sample rate after resampling in Hz.

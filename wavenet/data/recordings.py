@@ -29,8 +29,8 @@ class ScanRules:
     Attributes:
       min_seconds: minimum length of a recording in seconds.
       silent_peak_db: recordings with a peak below this, in dB of full scale, are left out.
-      max_clipped_share: recordings with a larger share of samples at full scale, in [0, 1], are
-        clipped.
+      max_clipped_share: recordings with a larger share of samples at full scale, in [0, 1], count
+        as clipped.
       keep_clipped: whether to use clipped recordings anyway.
       dev_share: share of the files that are assigned to dev, in [0, 1), by a hash of the name; 0
         leaves dev empty.
@@ -89,7 +89,7 @@ class ScanReport:
     Attributes:
       folder: the scanned folder.
       sample_rate_hz: sample rate at which the recordings will be used, in Hz.
-      recordings: the usable recordings, dev first, sorted by name.
+      recordings: the usable recordings, dev first, each split sorted by name.
       left_out: the files that are not used, with reasons.
       clipped: names of clipped recordings that are used anyway.
       notes: other remarks, one line of text each.
@@ -108,7 +108,7 @@ class ScanReport:
 
     @property
     def dev_digest(self) -> str:
-        """A hash of the sounds in dev, independent of the folder's location."""
+        """A hash of the dev recordings' audio, independent of the files' names and locations."""
         digests = sorted(recording.measured.digest for recording in self.of("dev"))
         return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
 
@@ -342,7 +342,7 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """Return the recordings to keep, and those without a speaker if others have one."""
+    """Return the recordings to keep and those to leave out, by the rule `speaker_folders`."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []
@@ -360,10 +360,10 @@ def scan(
 ) -> ScanReport:
     """Search a folder for usable recordings, and determine their split, speaker and text.
 
-    The split is defined by sub-folders `train/` and `dev/`, or else by `train.tsv` and `dev.tsv`,
-    or else by a hash of each relative name. Tables (`*.tsv` with a column `file`, or LJ Speech's
-    `metadata.csv`) provide texts and speakers. Duplicate sounds are used once, in dev if one of
-    them is in dev.
+    The split is defined by sub-folders `train/` and `dev/`, else by `train.tsv` and `dev.tsv`, else
+    by a hash of each relative name. Tables (`*.tsv` with a column `file`, or LJ Speech's
+    `metadata.csv`) provide texts and speakers. Of recordings with the same audio, one is used, from
+    dev if possible.
 
     Args:
       folder: folder to search recursively; hidden files are skipped.
@@ -372,7 +372,8 @@ def scan(
       cache_folder: folder in which the files' properties are cached; None: no cache.
 
     Raises:
-      DataError: If the folder does not exist, or has no usable recordings for train or dev.
+      DataError: If the folder does not exist, has no usable recordings for train or dev, or the
+        cache cannot be written.
     """
     folder = Path(folder)
     names, notes = _find(folder)

@@ -1,4 +1,4 @@
-"""Decoding of sound files block by block to the end, even if their headers are wrong."""
+"""Decoding of audio files block by block to the end, even if their headers are wrong."""
 
 import errno
 import os
@@ -17,13 +17,13 @@ from wavenet.data.streams import Found, Pieces, Source, found_in
 BLOCK_SAMPLES = 1 << 18
 RATES_HZ = (1_000, 1_000_000)  # plausible sample rates; a damaged header may have any number
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # lengths from here on mean that a stream's length is unknown
-UNKNOWN_SAMPLES = 1 << 60  # the same for a number of samples
+UNKNOWN_BYTES = 0x7FFFF000  # this and larger lengths mean that a stream's length is unknown
+UNKNOWN_SAMPLES = 1 << 60  # likewise for a number of samples
 DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
 
 
 class AudioError(UserError):
-    """An error in reading or writing a sound file, with a one-line message that names the file.
+    """An error in reading or writing an audio file, with a one-line message that names the file.
 
     Attributes:
       reason: the cause, without the name of the file.
@@ -43,14 +43,14 @@ class _Forward(soundfile.SoundFile):
 
 
 class SoundFile:
-    """A reader of sound files; consecutive streams in a file are read as one sound.
+    """A reader of audio files; consecutive streams in a file are read as one recording.
 
     Attributes:
       sample_rate_hz: stored sample rate in Hz; set by the first block.
       channels: stored number of channels; set by the first block.
       missing_samples: number of samples per channel that are announced by a header but missing; set
         after the last block.
-      unread_bytes: number of bytes after the sound that the header does not account for.
+      unread_bytes: number of bytes after the audio that the header does not account for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,8 +63,8 @@ class SoundFile:
         A 16-bit sample s is represented by (2 s + 1) / 65535.
 
         Raises:
-          AudioError: If the file is missing, empty, not a sound file, truncated (in formats that
-            allow detection), or changes or has an implausible format.
+          AudioError: If the file is missing, empty, not an audio file, truncated (in formats that
+            allow detection), or its format changes or is implausible.
         """
         _check_file(self._path)
         try:
@@ -144,7 +144,7 @@ def missing_samples(file: soundfile.SoundFile, there: int) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the cause of an error as one line of text without a full stop."""
+    """Return the cause of an error as one line of text without a final period."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(getattr(error, "error_string", "") or error)

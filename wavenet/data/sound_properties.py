@@ -1,4 +1,4 @@
-"""Properties and mono mix of sound files, computed block by block."""
+"""Properties and mono mix of audio files, computed block by block."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -31,12 +31,12 @@ class Mixdown:
 
     @property
     def loudest(self) -> int:
-        """Index of the channel with the greatest power."""
+        """Index of the channel with the most power."""
         return int(np.argmax(self._powers))
 
     @property
     def cancels(self) -> bool:
-        """Whether the mean has lost nearly all of the channels' power."""
+        """Whether the mean has far less power than the mean of uncorrelated channels would have."""
         return bool(self._mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 
@@ -52,7 +52,7 @@ class SoundProperties:
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
       loudest: index of the loudest channel.
       missing_samples: number of samples per channel that are announced by the header but missing.
-      unread_bytes: number of unread bytes after the end of the sound according to the header.
+      unread_bytes: number of unread bytes after the end of the audio according to the header.
     """
 
     samples: int
@@ -94,7 +94,7 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
     """Read a file once and return its properties.
 
     Args:
-      path: the sound file.
+      path: the audio file.
       take: function that is called with the mean of the channels of each block, float32 [samples].
 
     Raises:

@@ -42,7 +42,10 @@ class MelConvention:
       log: the logarithm, "natural" or "log10".
       scale: the mel scale, "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
       normalisation: "area" for filters with area one in Hz, or "peak" for height one.
-      padding: padding beyond the ends of the sound, "zeros" or "reflect".
+      padding: padding beyond the ends of the waveform, "zeros" or "reflect".
+
+    Raises:
+      UserError: If a setting is invalid.
     """
 
     sample_rate_hz: int = 24000
@@ -123,6 +126,9 @@ class PitchConvention:
       method: "dio" (with StoneMask, 120 times faster than real time) or "harvest" (more reliable, 6
         times faster than real time).
       reference_hz: the F0 in Hz for which the first channel is 0.
+
+    Raises:
+      UserError: If a setting is invalid.
     """
 
     sample_rate_hz: int = 24000

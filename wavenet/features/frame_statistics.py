@@ -1,4 +1,4 @@
-"""Statistics of mel frames, with which frames of a different convention are detected."""
+"""Statistics of mel frames, used to detect frames of a different convention."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ class FrameStatistics:
 
     @classmethod
     def of(cls, recordings: Iterable[np.ndarray]) -> "FrameStatistics":
-        """Return the statistics of recordings' frames [frames, bands], rounded to four digits."""
+        """Return the statistics of recordings' frames [frames, bands], to four decimal places."""
         high, sums = 0.0, np.zeros(3)
         for frames in recordings:
             values = np.asarray(frames, np.float64)
@@ -48,7 +48,7 @@ class FrameStatistics:
 
 
 def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
-    """Return the statistics in a model.json; None if it has none, as before version 0.3."""
+    """Return the statistics in a model.json; None if it has no valid ones."""
     try:
         found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})
     except (KeyError, TypeError, ValueError, AttributeError):

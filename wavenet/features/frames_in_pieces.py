@@ -1,4 +1,4 @@
-"""Frames that are computed while they are read, so that hours of sound take little memory."""
+"""Frames that are computed while they are read, so that hours of audio take little memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +16,7 @@ class FramesInPieces:
 
     Attributes:
       shape: number of frames and number of channels.
-      gain_db: gain in dB that was applied to the recording before computing the frames.
+      gain_db: gain in dB that is undone in waveforms generated from the frames.
     """
 
     ndim = 2
@@ -34,7 +34,11 @@ class FramesInPieces:
         return self.shape[0]
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return the frames in a slice, float32 [frames, channels]."""
+        """Return the frames in a slice, float32 [frames, channels].
+
+        Raises:
+          ValueError: If the slice has a step other than 1.
+        """
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"`part` must be a slice of step 1, got {part}.")

@@ -84,7 +84,7 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
 def _padded(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the blocks with padding before and after; they have `samples` samples in total."""
+    """Yield the blocks with padding before and after; `samples` is the blocks' total length."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
     frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples
@@ -116,6 +116,10 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
     Args:
       waveform: float [samples] in [-1, 1] at `convention.sample_rate_hz`, at least one sample.
       convention: the definition of the spectrogram.
+
+    Raises:
+      ValueError: If the waveform is empty or not one-dimensional.
+      UserError: If the waveform has one sample and the padding is "reflect".
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
@@ -166,7 +170,7 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _sparse_filters(convention: MelConvention) -> Any:
-    """Return the filters as a sparse matrix, float64 [bands, bins]; a bin is in two bands."""
+    """Return the filters as a sparse matrix, float64 [bands, bins]."""
     import scipy.sparse
 
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Synthesis of a sound from mel frames by the Griffin-Lim algorithm (1984)."""
+"""Synthesis of a waveform from mel frames by the Griffin-Lim algorithm (1984)."""
 
 import numpy as np
 import scipy.fft
@@ -20,7 +20,9 @@ def griffin_lim(
     seed: int = 0,
     refit: bool = False,
 ) -> np.ndarray:
-    """Return a sound with approximately the given mel frames, float32 [num_samples], not clipped.
+    """Return a waveform with approximately the given mel frames, float32 [num_samples].
+
+    It is not clipped.
 
     The magnitudes come from `magnitudes_of_mel`; the initial phases are uniformly random. An
     iteration projects onto consistent spectrograms (Griffin and Lim), extrapolates by `MOMENTUM`
@@ -33,9 +35,9 @@ def griffin_lim(
 
     Args:
       mel_frames: [frames, bands] from `mel_spectrogram`; values at the convention's floor are
-        silence. The memory needed is 250 MB per minute of sound at 16 kHz.
+        silence. The memory needed is 250 MB per minute of audio at 16 kHz.
       convention: the definition of the frames.
-      num_samples: length of the sound in samples, in ((frames - 1) hop, frames hop].
+      num_samples: length of the waveform in samples, in ((frames - 1) hop, frames hop].
       iterations: number of iterations; 0 leaves the phases random.
       seed: random seed of the initial phases.
       refit: in each iteration, replace |s| by |t_n| after a few updates that fit it to the mel
@@ -72,7 +74,7 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
     none of which increases the divergence (Fevotte, Idier, Neural Computation 23(9), 2011,
-    section 4). Like log-mel differences, it depends only on ratios.
+    section 4). Like log-mel differences, the divergence depends only on ratios.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
@@ -119,7 +121,7 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 
 
 class _Grid:
-    """The STFT of a mel convention and its inverse, for sounds of `num_samples` samples."""
+    """The STFT of a mel convention and its inverse, for waveforms of `num_samples` samples."""
 
     def __init__(self, convention: MelConvention, num_samples: int) -> None:
         self.convention, self.num_samples = convention, num_samples
@@ -129,7 +131,7 @@ class _Grid:
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
-        """Return the STFT of a sound, complex64 [frames, bins]."""
+        """Return the STFT of a waveform, complex64 [frames, bins]."""
         hop, window = self.convention.hop_samples, self.convention.window_samples
         length = (self.frames - 1) * hop + window
         around = (self.first, max(0, length - self.first - len(sound)))
@@ -139,19 +141,22 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the sound whose STFT is nearest, float32 [num_samples] (equation 6)."""
+        """Return the waveform whose STFT is closest to `spectrum`, float32 [num_samples].
+
+        This is equation 6 of Griffin and Lim.
+        """
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
 
     def _added(self, segments: np.ndarray) -> np.ndarray:
-        """Overlap-add the segments and cut the result to the sound, [num_samples]."""
+        """Overlap-add the segments and cut the result to the waveform, [num_samples]."""
         sums = overlap_added(segments, self.convention.hop_samples)
         return sums[self.first : self.first + self.num_samples]
 
 
 def overlap_added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Overlap-add segments [frames, window] at distance `hop`, float32 [whole number of hops]."""
+    """Overlap-add segments [frames, window] with the given hop, float32 [whole number of hops]."""
     frames, window = segments.shape
     blocks = -(-window // hop)
     padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))

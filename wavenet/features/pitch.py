@@ -33,6 +33,7 @@ def fundamental_frequency(
 
     Raises:
       UserError: If pyworld, which the extra `quality` installs, is missing.
+      ValueError: If the waveform is empty or not one-dimensional.
     """
     hop_samples = convention.hop_samples
     x = np.asarray(waveform, np.float64)
@@ -50,7 +51,10 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """Return log2(f0 / reference_hz), interpolated, and voicing (0 or 1), float32 [frames, 2]."""
+    """Return log2(f0 / reference_hz) and voicing (0 or 1), float32 [frames, 2].
+
+    The first column is interpolated over unvoiced frames, as `PitchConvention` specifies.
+    """
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)
     if where.size:

@@ -70,7 +70,7 @@ def _dnsmos_features(x: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _dnsmos_filters() -> np.ndarray:
-    """Return Slaney's mel filters [bins, bands]; the lowest contain no bin and are empty."""
+    """Return Slaney's mel filters [bins, bands]; low ones that contain no bin are zero."""
     highest = hz_to_mel(np.array(RATE_HZ / 2.0))
     points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
     bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)

@@ -26,7 +26,7 @@ def measure(
 
     The keys, in order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
     f0_within_50_cents, f0_error_cents, voicing_error, residual_kurtosis, level_difference_db,
-    dnsmos_p808, plcmos; each is a function in this package. Measures whose package is not installed
+    dnsmos_p808, plcmos; each is a function in this package. Measures that need a missing package
     are left out (`optional_packages.left_out`). F0 is estimated by WORLD's DIO with StoneMask, at
     the mel's hop length, from 60 to 600 Hz.
 
@@ -52,7 +52,7 @@ def measure(
 def _of_the_voice(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> dict[str, Callable[[], float]]:
-    """Return the measures that need F0, as functions; F0 is estimated only once."""
+    """Return the measures that need F0, as functions; {} if pyworld is missing."""
     if not available("f0_error_cents"):
         return {}
     pitch = PitchConvention(sample_rate_hz, hop_samples)

@@ -1,4 +1,4 @@
-"""Checks of the waveforms that are measured."""
+"""Checks of waveforms before they are measured."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""WaveNet samplers in XLA and Numba, which draw the same sounds."""
+"""WaveNet samplers in XLA and Numba, which draw the same waveforms up to rounding."""
 
 from wavenet.samplers.generation import CHUNK_SAMPLES, Request, generate, stream
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler

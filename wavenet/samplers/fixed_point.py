@@ -12,13 +12,13 @@ from wavenet.sound_network import Network
 
 @register(Network, object, method="fixed-point")
 def by_passes(network: Network, distribution: Any) -> FixedPointSampler | None:
-    """Return the sampler by passes over blocks; None: the network reads whole blocks itself."""
+    """Return the network's fixed-point sampler; None if it reads whole blocks of past samples."""
     is_whole = network.config.reads_blocks
     return None if is_whole else FixedPointSampler(BlockPass(network), distribution)
 
 
 class PassState(NamedTuple):
-    """The past that a block depends on, up to the end of a bunch."""
+    """The past that a block depends on; it ends with a whole bunch."""
 
     inputs: tf.Tensor
     """The latest `network.inputs`, [batch, history]."""
@@ -32,7 +32,10 @@ class BlockPass:
     """One pass over a block of samples with a network's current weights.
 
     Args:
-      network: a network that reads no whole blocks of past sound.
+      network: a network without context stack and `prediction_windows`.
+
+    Raises:
+      ValueError: If the network has either.
     """
 
     def __init__(self, network: Network) -> None:

@@ -1,7 +1,7 @@
-"""Generation of sound from a WaveNet, in chunks or at once, by any sampler.
+"""Generation of audio from a WaveNet, in chunks or at once, by any sampler.
 
-The noise of sample t depends only on seed and row, so that the same sound results from any batch,
-chunk length and sampler.
+The noise of sample t depends only on t, the seed and the row, so a waveform does not depend on the
+batch, the chunk length or the sampler.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ __all__ = ["CHUNK_SAMPLES", "Request", "condition_of", "generate", "is_known", "
 
 
 def generate(network: Network, request: Request, backend: str = "auto") -> np.ndarray:
-    """Return the levels of the requested sounds, int32 [batch, num_samples], without the prime."""
+    """Return the levels of the requested waveforms, without primes, int32 [batch, num_samples]."""
     return np.concatenate(list(stream(network, request, backend)), axis=1)
 
 
@@ -40,13 +40,18 @@ def stream(
 
     Args:
       network: the network, used with its current weights.
-      request: the sounds to generate.
+      request: the waveforms to generate.
       backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there
         in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
         accelerator or no Numba implementation for network and distribution. Any other sampler of
-        `autoregressive.samplers`, such as "naive", yields the whole sound as one chunk.
+        `autoregressive.samplers`, such as "naive", yields the whole waveform as one chunk.
       chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
       count: records the passes of "fixed-point".
+
+    Raises:
+      UserError: If the backend is unknown.
+      ValueError: If "numba" does not support the network, the prime is not a multiple of the
+        network's block, or the frames do not cover the waveforms.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:
@@ -68,7 +73,7 @@ def stream(
 
 
 def sampler_of(network: Network, backend: str) -> Any:
-    """Return a backend's chunked sampler, or None if it can only generate whole sounds.
+    """Return a backend's chunked sampler, or None if it can only generate whole waveforms.
 
     Raises:
       UserError: If the backend is unknown.
@@ -84,7 +89,11 @@ def sampler_of(network: Network, backend: str) -> Any:
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
-    """Return the condition of prime and sounds, float32 [batch, time, channels], or None."""
+    """Return the condition of prime and waveforms, [batch, time, channels], or None.
+
+    Raises:
+      ValueError: If the frames do not cover prime and waveforms.
+    """
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
     if condition is not None and condition.shape[1] < total:
@@ -98,7 +107,7 @@ def primed_samples(request: Request) -> int:
 
 
 def _whole(network: Network, request: Request, method: str) -> np.ndarray:
-    """Return the levels of whole sounds, drawn by a sampler that works for any model."""
+    """Return the levels of whole waveforms, drawn by a sampler that works for any model."""
     start, rows, total = primed_samples(request), request.rows, request.num_samples
     noise, prompt = network.likelihood.noise(request.seed, rows, 0, start + total), None
     condition = condition_of(network, request)

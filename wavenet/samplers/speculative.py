@@ -1,4 +1,4 @@
-"""Speculative sampling of sound in blocks, with `autoregressive.samplers.speculative`."""
+"""Speculative sampling of audio in blocks, with `autoregressive.samplers.speculative`."""
 
 import math
 from collections.abc import Iterator
@@ -24,12 +24,17 @@ class SpeculativeSampler:
     """A sampler that verifies blocks proposed by a draft, with the current weights of both.
 
     Args:
-      network: a network without a context stack.
+      network: a network without context stack and `prediction_windows`.
       draft: a `Draft` that also has `block_samples` and `conditions(request, length)`, which yields
         the draft's condition for every block.
-      acceptance: "coupling" draws the same sound as the other samplers; "rejection" draws a
-        different sound from the same distribution in fewer passes.
-      block_samples: samples per proposal, rounded up to whole blocks of network and draft.
+      acceptance: "coupling" draws the same waveform as the other samplers; "rejection" draws a
+        different waveform from the same distribution in fewer passes.
+      block_samples: samples per proposal, rounded up to a multiple of the network's bunch and the
+        draft's block.
+
+    Raises:
+      UserError: If `acceptance` is unknown.
+      ValueError: If the network has a context stack or `prediction_windows`.
     """
 
     def __init__(
@@ -48,10 +53,10 @@ class SpeculativeSampler:
         self._block = tf.function(self.block, jit_compile=True, autograph=False)
 
     def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
-        """Yield the levels of one block after another, int32 [batch, up to block_samples].
+        """Yield the levels of the waveforms block by block, int32 [batch, up to block_samples].
 
         Args:
-          request: the sounds to generate, without a prime; rejection requires temperature 1.
+          request: the waveforms to generate, without a prime; rejection requires temperature 1.
           count: records the passes.
 
         Raises:
@@ -80,7 +85,7 @@ class SpeculativeSampler:
             yield done.symbols.numpy()[:, : request.num_samples - start]
 
     def block(self, block: Block, states: Any) -> Settled:
-        """Draw a complete block by as many passes as needed; a pure function."""
+        """Draw a complete block in as many passes as needed; a pure function."""
         batch = tf.nest.flatten(states)[0].shape[0]
         none = tf.zeros([batch, self.block_samples], tf.int32), tf.zeros([batch], tf.int32)
         rule, likelihood = RULES[self._acceptance], self._network.likelihood

@@ -1,7 +1,8 @@
 """Adapter of audio networks to `autoregressive`, which samples networks of symbols.
 
 The cached step of a `WaveNet` is derived from its graph, as for any causal network. This is not
-possible for a vocoder, whose layers run once per bunch of samples, or with a context stack.
+possible for a vocoder, whose layers run once per bunch of samples, or for a network with a context
+stack or `prediction_windows`.
 """
 
 import functools
@@ -33,7 +34,10 @@ class SoundSymbols:
     """An audio network as a causal network over levels, int32 [batch, time].
 
     Attributes:
-      block: number of samples that are drawn together.
+      network: the audio network.
+      inputs: spec of the network's inputs, [batch, time].
+      condition: spec of the condition, [batch, time, channels]; None if unconditional.
+      block: samples per block; primes and chunks consist of whole blocks.
       longest: maximum number of samples per chunk; None: unlimited.
       reach: number of past samples that a sample depends on; None: all of them.
     """
@@ -59,7 +63,7 @@ class SoundSymbols:
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
-        """The network's passes over blocks of samples; None: it reads whole blocks."""
+        """The network's passes over blocks; None if it reads whole blocks of past samples."""
         return None if self.network.config.reads_blocks else BlockPass(self.network)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -71,7 +75,11 @@ class SoundSymbols:
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
     def given(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
-        """Return the condition in the network's type; a ValueError if it is missing."""
+        """Return the condition in the network's type, or None for an unconditional network.
+
+        Raises:
+          ValueError: If the condition is missing.
+        """
         del like
         if self.condition is None:
             return None
@@ -90,7 +98,8 @@ class SoundSymbols:
         """The incremental network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          UnsupportedNetworkError: If the network is a vocoder or has a context stack.
+          UnsupportedNetworkError: If the network is a vocoder, or has a context stack or
+            `prediction_windows`.
         """
         if not self.has_step:
             reads = self.network.config.reads_blocks

@@ -39,10 +39,12 @@ class BunchStep(LayerStep):
         queues: tf.Tensor,
         gates: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Run the layers; return their contribution to the head [batch, B * units], and the queues.
+        """Run the layers; return their contribution to the head, and the queues.
+
+        The contribution is [batch, B * 2 head_channels] for a bunch of B samples.
 
         Args:
-          number: index of the bunch since the start of the sound.
+          number: index of the bunch since the start of the waveform.
           time: index of the bunch's first sample in the chunk.
           end: row of the buffers after the newest sample.
           buffers: past samples, residuals and scaled samples, [rows, batch] each.
@@ -68,7 +70,7 @@ class BunchStep(LayerStep):
         """Return the parameters of one sample [batch, parameters], and its prediction [batch].
 
         `end` is the row of the buffers after the newest sample; `given` is the layers' contribution
-        to the head, [batch, units].
+        to the head for this sample, [batch, 2 head_channels].
         """
         network = self.network
         wave, residual, scaled = buffers
@@ -84,7 +86,7 @@ class BunchStep(LayerStep):
     def entries(
         self, time: int | tf.Tensor, value: tf.Tensor, predicted: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the entry [batch] of a sample with this value in each buffer."""
+        """Return the entries [batch] of a new sample in the three buffers, given its value."""
         return value, (value - predicted) * self.gain[:, time], value * self.shrink[:, time]
 
     def _predicted(self, wave: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor) -> tf.Tensor:
@@ -158,7 +160,11 @@ class VocoderSampler(ChunkSampler):
     def chunk(
         self, state: VocoderState, condition: tf.Tensor, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, VocoderState]:
-        """Draw a chunk bunch by bunch; return levels, parameters and the next state."""
+        """Draw a chunk bunch by bunch; return levels, parameters and the next state.
+
+        Raises:
+          ValueError: If the number of samples is not a multiple of the bunch.
+        """
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:
@@ -207,7 +213,10 @@ class VocoderSampler(ChunkSampler):
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
     def primed(self, state: VocoderState, condition: tf.Tensor, levels: tf.Tensor) -> VocoderState:
-        """Return the state after levels int32 [batch, time], by one pass of the network."""
+        """Return the state after the first levels, int32 [batch, time], by one pass of the network.
+
+        `state` must be the initial state.
+        """
         network = self.network
         inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))

@@ -2,7 +2,7 @@
 
 Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer with dilation
 d and width k stores its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All
-queues are in one buffer, so that a step needs only one gather and one scatter, and the skips of all
+queues are in one buffer, so a step needs only one gather and one scatter, and the skips of all
 layers are one matrix product: on a CPU the cost under XLA is per operation rather than per FLOP.
 """
 
@@ -23,9 +23,9 @@ class SamplerState(NamedTuple):
     """The state between two samples."""
 
     position: tf.Tensor
-    """int32 [], samples so far."""
+    """Number of samples so far, int32 []."""
     past: Any
-    """What a step reads of the past itself, from `WaveNet.first_past`."""
+    """The past that the front reads, as in `WaveNet.first_past`."""
     queues: tf.Tensor
     """Past inputs of all layers, [slots, batch, residual_channels]."""
     blocks: tf.Tensor
@@ -57,7 +57,11 @@ class XlaSampler(ChunkSampler):
         noise: tf.Tensor,
         temperature: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, SamplerState]:
-        """Draw a chunk sample by sample; return levels, parameters and the next state."""
+        """Draw a chunk sample by sample; return levels, parameters and the next state.
+
+        Raises:
+          ValueError: If the network has a context stack and the chunk is not one of its blocks.
+        """
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -100,7 +104,10 @@ class XlaSampler(ChunkSampler):
     def primed(
         self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
     ) -> SamplerState:
-        """Return the state after levels int32 [batch, time], by one pass of the network."""
+        """Return the state after the first levels, int32 [batch, time], by one pass of the network.
+
+        `state` must be the initial state.
+        """
         inputs = self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
         queues, past = self.rings.fill(hiddens), self.network.past_of(inputs)
@@ -174,7 +181,7 @@ class Rings:
 
 
 class LayerStep:
-    """One step of the residual layers, with weights concatenated for few, large matrix products."""
+    """One step of the residual layers, with weights concatenated for a few large products."""
 
     def __init__(self, network: Network, rings: Rings) -> None:
         self.network, self.rings, self.layers = network, rings, network.stack.layers
@@ -225,14 +232,14 @@ class LayerStep:
 
 
 class Step(LayerStep):
-    """One time step of a `WaveNet` on a batch of sounds."""
+    """One time step of a `WaveNet` on a batch of waveforms."""
 
     network: WaveNet
 
     def __call__(
         self, position: tf.Tensor, past: Any, queues: tf.Tensor, gates: tf.Tensor
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """Return the parameters of this step, float32 [batch, parameters], past and queues."""
+        """Return the parameters of this step [batch, parameters], the past, and the queues."""
         hidden, prediction, past = self.network.front_step(past, position)
         skips, queues = self.skips(position, hidden, queues, gates)
         return self.network.head(skips, prediction), past, queues

@@ -1,7 +1,7 @@
-"""Detection of all audio streams in a sound file, independently of the lengths in its headers.
+"""Detection of all audio streams in an audio file, independently of the lengths in its headers.
 
-A decoder stops where a header says that the sound ends. Files that were concatenated, or whose
-headers contain estimated or wrong lengths, contain more sound than that.
+A decoder stops where a header says that the audio ends. Files that were concatenated, or whose
+headers contain estimated or wrong lengths, contain more audio than that.
 """
 
 from wavenet.data.streams.found import Found, found_in

@@ -1,7 +1,7 @@
-"""Parsing of sound containers: pages of Ogg files, and chunks of WAV and AIFF files.
+"""Parsing of audio containers: pages of Ogg files, and chunks of WAV and AIFF files.
 
 A chained Ogg file contains consecutive streams, each with separate pages. In a WAV or AIFF file,
-bytes after the sound that do not form a chunk are not accounted for by the header.
+bytes after the audio that do not form a chunk are not accounted for by the header.
 """
 
 import string
@@ -19,10 +19,10 @@ PADDING_BYTES = 1024  # maximum size of meaningless padding that programs append
 
 
 def unread_bytes(source: Source) -> int:
-    """Return the number of bytes after the sound that do not belong to a chunk.
+    """Return the number of bytes after the audio that do not belong to a chunk.
 
-    If the length of the sound's chunk is too small, these bytes are the rest of the sound. Up to
-    `PADDING_BYTES` bytes count as 0.
+    If the stated length of the audio chunk is too small, these bytes are the rest of the audio. Up
+    to `PADDING_BYTES` bytes count as 0.
     """
     order: Literal["big", "little"] = "big" if source.at(0, 4) in BIG else "little"
     place, heard, long_bytes = 12, False, 0
@@ -43,7 +43,7 @@ def unread_bytes(source: Source) -> int:
 
 
 def ogg_links(source: Source, start: int) -> list[range]:
-    """Return the byte ranges of the chained Ogg streams from `start`, where a page begins."""
+    """Return the byte ranges of the chained Ogg streams; the first page begins at `start`."""
     starts: list[int] = []
     place, opening = start, False
     while place >= 0:

@@ -11,7 +11,7 @@ _BLOCK_SAMPLES |= {n: 256 << (n - 8) for n in range(8, 16)}
 
 
 def streams(source: Source, start: int) -> list[range]:
-    """Return the byte ranges of the FLAC streams from `start`, where a FLAC marker begins."""
+    """Return the byte ranges of consecutive FLAC streams; the first one begins at `start`."""
     starts = [start]
     while (found := _next(source, starts[-1] + len(MARK))) >= 0:
         starts.append(found)

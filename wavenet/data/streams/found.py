@@ -12,10 +12,10 @@ class Found(NamedTuple):
     """The audio streams in a file.
 
     Attributes:
-      streams: for each stream, the pieces of a file that can be decoded; empty if the file contains
-        a single stream with a trustworthy header.
+      streams: for each stream, the pieces of a file that can be decoded; empty if the file can
+        be decoded as it is.
       samples: number of samples per channel in each stream; 0 if not counted.
-      unread_bytes: number of bytes after the sound that no header accounts for.
+      unread_bytes: number of bytes after the audio that no header accounts for.
     """
 
     streams: list[list[bytes | range]]

@@ -34,7 +34,7 @@ class Frame(NamedTuple):
       samples: number of samples per channel.
       sort: version, layer, sample rate, and whether it is mono; constant within a stream.
       counted: number of frames in the encoder's header, if the frame contains such a header instead
-        of sound; 0: the header contains no number; None: the frame contains sound.
+        of audio; 0: the header contains no number; None: the frame contains audio.
     """
 
     length: int
@@ -49,12 +49,12 @@ class Stream:
 
     Attributes:
       head: byte range of the frame with the encoder's header, or None.
-      counted: number of sound frames according to the encoder's header.
+      counted: number of audio frames according to the encoder's header.
       sort: the `sort` of all frames.
       samples: number of samples per channel in a frame.
-      pieces: byte ranges of the sound frames.
-      frames: number of sound frames.
-      first: first 4 bytes of the first sound frame.
+      pieces: byte ranges of the audio frames.
+      frames: number of audio frames.
+      first: first 4 bytes of the first audio frame.
       rates: bit rate indices of the frames.
     """
 
@@ -68,7 +68,7 @@ class Stream:
     rates: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, place: int, length: int, header: bytes) -> None:
-        """Add a sound frame that starts at `place` with the 4 bytes `header`."""
+        """Add an audio frame that starts at `place` with the 4 bytes `header`."""
         self.frames += 1
         self.first = self.first or header
         self.rates.add(header[2] >> 4)
@@ -99,7 +99,7 @@ class Stream:
 
 
 def streams(source: Source, start: int) -> list[Stream]:
-    """Find the streams of MPEG audio after a position."""
+    """Find the MPEG audio streams that begin at or after a position."""
     found: list[Stream] = []
     place = _next(source, start)
     while place >= 0:
@@ -160,7 +160,7 @@ def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
 
 
 def _side_bytes(kind: int, mono: bool) -> int:
-    """Return the number of bytes of side information between a frame's header and its sound."""
+    """Return the number of bytes of side information between a frame's header and its data."""
     return (17 if mono else 32) if kind == 1 else (9 if mono else 17)
 
 
@@ -174,7 +174,7 @@ def _next(source: Source, start: int) -> int:
 
 
 def _is_certain(source: Source, place: int) -> bool:
-    """Return whether `CERTAIN_FRAMES` frames of one sort follow, or fewer until the sound ends."""
+    """Return whether `CERTAIN_FRAMES` frames of one `sort` follow, or fewer before the end."""
     sort = None
     for number in range(CERTAIN_FRAMES):
         data = source.at(place, HEADER_BYTES)

@@ -50,7 +50,7 @@ class Pieces(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position relative to the start, the current position or the end."""
+        """Move to a position relative to the start, the current position or the end; return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._starts[-1]}[whence]
         self._place = max(0, base + offset)
         return self._place

@@ -188,7 +188,10 @@ def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool)
 
 
 def described(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
-    """Return the data that the gates do not read, computed from a condition [batch, steps, ...]."""
+    """Return the prediction, level and pitch of each step, from a condition [batch, steps, ...].
+
+    The result is float32 [batch, steps, channels], with the channels GAIN to COEFFICIENTS.
+    """
     order, local = network.config.prediction_order, network.gate_channels
     coefficients = condition[..., local : local + order]
     log_gain, log_level, period = np.moveaxis(condition[..., local + order :], -1, 0)

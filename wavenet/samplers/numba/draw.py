@@ -1,7 +1,7 @@
 """Numba code that draws a level from a network's outputs, one row at a time.
 
-It computes in float32 the same formulas as likelihoods/*.py. A draw can differ by one level if
-rounding moves a value across the border between two levels.
+It computes in float32 the same formulas as likelihoods/*.py. A draw can differ if rounding moves a
+value across the border between two levels or components.
 """
 
 import math

@@ -71,7 +71,7 @@ def _gate_slot(plan: np.record, buffer: int, layer: int, clock: int) -> int:
 
 @compiled
 def add_past(plan: np.record, dilation: int, ring: int, layer: int, time: int) -> None:
-    """Add the contribution of the inputs before `time` to the gates of a block from `time` on."""
+    """Add the contribution of inputs before `time` to the gates of blocks that start at `time`."""
     clock = _clock(time, layer)
     span = (plan.width - 1) * dilation
     tap_bytes = plan.residual_inputs * 2 * plan.gate_bytes
@@ -97,7 +97,7 @@ def add_past(plan: np.record, dilation: int, ring: int, layer: int, time: int) -
 def add_conditions(plan: np.record, layer: int, time: int, steps: int, condition: int) -> None:
     """Compute bias plus projected condition of the gates, from `time` to the end of the block.
 
-    `condition` is the address of the condition from `time` on, [steps, rows, channels].
+    `condition` is the address of the condition starting at `time`, [steps, rows, channels].
     """
     clock = _clock(time, layer)
     rows = min(steps, BLOCK - clock % BLOCK) * plan.rows

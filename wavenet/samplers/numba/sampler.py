@@ -77,7 +77,7 @@ class CompiledSampler(abc.ABC):
           state: the state from `initial_state`, `prime` or the previous chunk; it is consumed.
           condition: the condition of these samples, [batch, time, channels], or None.
           noise: the noise of these samples, float32 [batch, time, noise_channels]. The time must be
-            `context_block_samples` with a context stack, and whole bunches for a vocoder.
+            `context_block_samples` with a context stack, and a multiple of the bunch for a vocoder.
           temperature: 1 samples the model; lower values are closer to its mode.
 
         Raises:
@@ -92,10 +92,13 @@ class CompiledSampler(abc.ABC):
     def conditionals(
         self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
     ) -> tuple[np.ndarray, GenerationState]:
-        """Return the parameters at the given levels, float32 [batch, time, parameters], and state.
+        """Return the parameters at the given levels, and the next state.
 
         This runs the same steps as `generate_chunk`, with the given `levels`, int32 [batch, time],
-        instead of drawn ones.
+        instead of drawn ones. The parameters are float32 [batch, time, parameters].
+
+        Raises:
+          ValueError: If a shape does not fit, a level is out of range, or the state was consumed.
         """
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
@@ -108,7 +111,8 @@ class CompiledSampler(abc.ABC):
     ) -> GenerationState:
         """Return the state after the given levels, int32 [batch, time].
 
-        With a context stack the time must be a multiple of `context_block_samples`.
+        With a context stack the time must be a multiple of `context_block_samples`. The given state
+        is consumed.
         """
         levels = np.asarray(levels)
         config = self._config

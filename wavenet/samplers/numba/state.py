@@ -104,12 +104,12 @@ class Group:
 
 
 class Pace:
-    """The decision whether to run the asides on a second thread; results do not depend on it.
+    """The decision whether to run asides on a second thread, which does not affect results.
 
     A second thread is faster if there are idle cores. The first chunks try both alternatives `RUNS`
     times each; later the slower alternative is tried again at regular intervals. The medians of the
-    latest runs are compared, which makes the decision robust to interruptions. All states with the
-    same batch size share it.
+    latest runs are compared, which makes the decision robust to interruptions. All states of a
+    sampler with the same batch size share it.
     """
 
     RUNS = 5
