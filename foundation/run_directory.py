@@ -28,6 +28,7 @@ class RunDirectory:
     """A folder that belongs to one configuration and, during training, to one process.
 
     Attributes:
+      path: the folder.
       identity: the configuration passed to `claim`, without the keys that may change.
       notes: messages from `claim` to the user.
     """
@@ -58,7 +59,8 @@ class RunDirectory:
           defaults: values for settings that a stored configuration lacks.
 
         Raises:
-          UserError: another process is using the run, or its configuration differs.
+          UserError: the directory cannot be created or locked, for example because another process
+            is using it, or its configuration differs.
         """
         run = cls.locked(path, is_chief)
         try:
@@ -72,7 +74,8 @@ class RunDirectory:
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
-        A process that is not the chief neither creates, locks nor writes the directory.
+        A process that is not the chief does not create, lock or write the directory. Raise
+        UserError if the directory cannot be created or locked.
         """
         run = cls(path)
         run._is_chief = is_chief
@@ -89,7 +92,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """Return an existing run directory for reading; raise UserError if there is none."""
+        """Return an existing run directory for reading; raise UserError if `path` is not one."""
         run = cls(path)
         if not run.path.is_dir():
             raise UserError(f"There is no run directory {path}.")
@@ -97,7 +100,7 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """Return the content of config.json; raise UserError if it is not a JSON object."""
+        """Return the contents of config.json; raise UserError if it is not a JSON object."""
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -153,10 +156,14 @@ class RunDirectory:
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Raise UserError if config.json differs from the given keys of the configuration.
+        """Raise UserError if config.json and a configuration differ in a key of the latter.
 
-        The top-level keys in `changeable` may differ. `defaults`, a result of
-        `stored_config.defaults`, completes the settings of a run from an earlier version.
+        Also raise it if there are checkpoints but no config.json.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -168,10 +175,17 @@ class RunDirectory:
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Write config.json; for a resumed run, first check that the configuration is the same.
 
-        A run that is resumed on other data drops its scores, which were measured on the previous
-        data: "data_folder" is the location of the data, and "dev_digest" identifies the evaluation
-        data. The top-level keys in `changeable` may differ, and their new values are written;
-        `defaults` completes the settings of a run from an earlier version.
+        If a run is resumed on different data, its scores are dropped, because they were measured on
+        the previous data: "data_folder" is the location of the data, and "dev_digest" identifies
+        the evaluation data.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ; the new values are written.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
+
+        Raises:
+          UserError: the configurations differ, or config.json cannot be read or written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
