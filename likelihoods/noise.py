@@ -151,7 +151,7 @@ def uniform(
 def logistic(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return `bits` converted to standard logistics (variance pi^2/3), float32 [rows, length, 2]."""
+    """Return `bits` converted to standard logistics, variance pi^2/3: float32 [rows, length, 2]."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 

@@ -31,7 +31,7 @@ class CompressArguments:
     tolerance: float = 1e-5
     """Relative difference allowed between the network's outputs in encoding and in decoding."""
     verify: Literal["cheap", "always", "never"] = "cheap"
-    """Whether to decode the file before writing it, and refuse it if the result differs from the
+    """Whether to decode the file before writing it, and to fail if the result differs from the
     input: cheap (only for images and up to 20,000 samples), always, or never."""
     trust: bool = False
     """Run the program in a folder of `onepass.save` without scanning it, with your rights."""

@@ -73,7 +73,7 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
-    """Return the output path of every element, by the names stored in the compressed file.
+    """Return the output path of every element, from the names stored in the compressed file.
 
     Elements with the same name get different files.
     """

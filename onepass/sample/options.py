@@ -1,9 +1,9 @@
 """The options of `onepass sample`: each is declared once, for all kinds of models that take it.
 
-A field is an option: its name, type, default and help text, its `Rule` and whether it `Reaches` the
-model. A class of options belongs to one kind of model, or is shared by several. To add an option
-that is passed to the model unchanged, add a field and nothing else. This module imports no large
-package, so that help texts appear quickly.
+Each option is a field, annotated with a `Rule` for its value and, if it is passed to the model,
+with `Reaches`. A class of options belongs to one kind of model, or is shared by several. To add an
+option that is passed to the model unchanged, add a field and nothing else. This module imports no
+large package, so help texts appear quickly.
 """
 
 import dataclasses
@@ -20,7 +20,12 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition that an option's numbers must meet, in words and as a predicate."""
+    """A condition that an option's numbers must meet.
+
+    Attributes:
+      words: the condition in words, for the error message.
+      holds: function that returns whether a number meets the condition.
+    """
 
     words: str
     holds: Callable[[float], bool]
@@ -182,7 +187,7 @@ class ImageOptions(Images):
 
     size: Annotated[int | None, AS_IT_IS] = None
     """Side in pixels, for a photograph the longer one; None: the size in training. A multiscale
-    model draws every size from its base up."""
+    model can draw each of its sizes."""
     sampler: Annotated[SamplerName, AS_IT_IS] = "cached"
     """cached: compute one pixel per step. fixed-point: the same images in fewer, more expensive
     passes over whole rows, for accelerators. naive: a full pass per pixel."""

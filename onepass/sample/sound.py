@@ -32,7 +32,7 @@ class SoundHere(SoundDrawing):
         super().__init__(given, model, arguments, name, model.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
-        """Return the chunks: first the beginning of a recording to continue, then drawn samples."""
+        """Return the chunks: the beginning of a recording to continue, if any, then new samples."""
         given, model = self.given, self.model
         source = source_of(given, model, self._file)
         whole = _length(given, model, source)
@@ -155,7 +155,7 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the source of a sound as an argument of `stream`; warn of tags in a text on stderr.
+    """Return the source of a sound as an argument of `stream`, by name; print a note about tags.
 
     Raises:
       UserError: there are several sources, or none for a model that needs one and has no examples.

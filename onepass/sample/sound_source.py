@@ -1,4 +1,4 @@
-"""The input of a sound model on this machine: frames, and the recording they come from."""
+"""The input of a local sound model: frames, and the recording that they are computed from."""
 
 import dataclasses
 import sys
@@ -21,7 +21,7 @@ from wavenet.features.mel import above_silence
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The input of a synthesis; missing parts are None.
+    """The input of a synthesis; missing attributes are None.
 
     Attributes:
       recording: float32 [samples] at the model's sample rate and the original level; only the
