@@ -33,7 +33,7 @@ class LaunchArguments:
 
 
 def check(given: LaunchArguments) -> None:
-    """Raise UserError for values that the launcher would reject."""
+    """Raise UserError if an argument is invalid; `tf_config.Shape` checks the numbers of tasks."""
     if not given.grace_seconds > 0:
         raise UserError(f"`--grace-seconds` must be above 0, got {given.grace_seconds:g}.")
     if given.restarts < 0:

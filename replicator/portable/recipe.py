@@ -28,7 +28,7 @@ class ExportedRun(TrainingRun):
         self.config: dict = {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the run's, as `RunDirectory.check` does."""
+        """Compare a configuration with the run's by `RunDirectory.check`, if there is a run."""
         if self._workdir is not None:
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
@@ -45,7 +45,7 @@ class ExportedRun(TrainingRun):
         return path
 
     def restore(self, state: TrainState) -> bool:
-        """Restore the newest checkpoint of the run, and return whether there is one."""
+        """Restore the newest readable checkpoint of the run, and return whether there is one."""
         run = self._workdir and RunDirectory(self._workdir)
         arrays = run.checkpoints().newest()[0] if run else None
         if arrays is not None:

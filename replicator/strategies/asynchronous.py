@@ -1,12 +1,13 @@
-"""Asynchronous updates: workers compute, parameter servers hold the variables.
+"""Asynchronous updates: workers compute them, and parameter servers store the variables.
 
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
-variables, computes their new values, and adds the difference to the current values, so that no
-update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+variables, computes their new values, and adds the difference to the current values, so no update
+is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-If a worker is killed, its update is computed by another worker, or by the same one after a restart,
-and may then be applied twice. Killed workers take part again once all of them have restarted. If a
-parameter server is killed, its variables are lost, and every call raises a UserError.
+If a worker is killed, its update is computed by a different worker, or by the same one after a
+restart, and may then be applied twice. Killed workers take part again once all of them have
+restarted. If a parameter server is killed, its variables are lost, and every call raises a
+UserError.
 """
 
 import atexit
@@ -110,7 +111,10 @@ class ParameterServerReplicator(Replicator):
         return outputs
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
-        """Atomically add to each variable the difference between its new value and the read one."""
+        """Add to each variable, atomically, the difference between its new value and the one read.
+
+        Variables that are neither floating-point nor integer are set instead.
+        """
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -244,7 +248,7 @@ class _Answers:
         self.begin()
 
     def begin(self) -> None:
-        """Start a wait: silence is measured from this time."""
+        """Start a wait: silence is measured from now on."""
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
 
 @contextlib.contextmanager
 def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
-    """Yield a function that sets what a task waits for; it is printed after some seconds."""
+    """Yield a function that sets what a task waits for, which is printed after some seconds."""
     start, awaited, is_said = time.monotonic(), "", False
 
     def line() -> str:

@@ -245,7 +245,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource that is currently read, of the shards or of a copy."""
+        """The resource that reads and assignments currently use: the shards' or a copy's."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -300,7 +300,7 @@ class ShardedVariable(dtensor.DVariable):
         return tf.gather(self.read_value(), indices, name=name)
 
     def numpy(self) -> np.ndarray:
-        """Return the whole value."""
+        """Return the whole value as an array."""
         if self._is_copy():
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()

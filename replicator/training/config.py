@@ -41,7 +41,7 @@ class LoopConfig:
     """Compile the step with XLA."""
 
     def __post_init__(self) -> None:
-        """Raise UserError naming the field if a number is out of range."""
+        """Raise a UserError that names the field if a number is out of range."""
         at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
         at_least(self, 1, "keep_checkpoints")
         at_least(self, 0, "max_minutes", "save_every_minutes", "patience")
@@ -81,7 +81,7 @@ class OptimizerConfig:
     memory, more time; the update is the same."""
 
     def __post_init__(self) -> None:
-        """Raise UserError naming the field if a rate or decay is out of range."""
+        """Raise a UserError that names the field if a number is out of range."""
         for name in ("learning_rate", "epsilon"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "positive and finite", value)

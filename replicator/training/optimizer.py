@@ -29,7 +29,7 @@ def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> t
 
 
 def clip_by_global_norm(gradients: Tensors, limit: float) -> tuple[Tensors, tf.Tensor]:
-    """Return the gradients, scaled down to the global norm `limit`, and their original norm."""
+    """Return the gradients, scaled down to a global norm of `limit` (0: none), and their norm."""
     squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
     norm = tf.sqrt(tf.add_n(squares))
     if not limit:
@@ -79,7 +79,7 @@ def adam(
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
-    """Return the weights' moving average; its decay starts low, so it needs no warm-up."""
+    """Return the moving average of the weights; its decay starts low, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 

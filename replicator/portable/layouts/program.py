@@ -99,7 +99,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
 def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
     """Return the program with combined collectives split into buckets of at most `most_bytes`.
 
-    The parts of a collective are exchanged in order, in buckets, each as soon as its content is
+    The parts of a collective are exchanged in order, in buckets, each as soon as its contents are
     ready. With infinite buckets, the collectives are as compiled.
     """
     made: list[Operation] = []
