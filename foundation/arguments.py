@@ -16,7 +16,7 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     """Check an argument and return it as a Python integer.
 
     Args:
-      value: an integer of Python, NumPy or TensorFlow, not a boolean, float or string.
+      value: a Python, NumPy or TensorFlow integer; booleans are not allowed.
       name: name of the argument, for the error message.
       least: smallest allowed value.
 

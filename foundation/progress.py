@@ -123,9 +123,9 @@ class Progress:
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """Return a status line for the heartbeat, or None unless it goes to standard error.
+        """Return a status line for the heartbeat; None if there is a bar, which is refreshed.
 
-        If there is a bar, refresh it and return None.
+        Also return None if the progress is not shown on standard error.
         """
         if self._bar is not None:
             self._bar.refresh()

@@ -18,8 +18,8 @@ from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 class Codec(Protocol):
     """An element-wise mapping between elements [...] and symbols [...].
 
-    For `x` in the codec's range, `decode(encode(x))` is within half the distance between
-    neighbouring levels of `x`; `encode(decode(s))` is `s`.
+    For an element `x` in range, `decode(encode(x))` is off by at most half the distance between
+    neighbouring levels; for a symbol `s`, `encode(decode(s))` is `s`.
     """
 
     @property

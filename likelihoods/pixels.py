@@ -205,7 +205,7 @@ class PixelMixture:
         return tf.stack(drawn, axis=-1)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level of each channel given the previous ones.
+        """Return the most probable level of each channel, given those chosen for previous ones.
 
         The resulting pixel int32 [..., channels] need not be the most probable one.
         """

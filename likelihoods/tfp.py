@@ -56,7 +56,10 @@ class FromTFP:
 
     @functools.cached_property
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
-        """`Cumulative.cumulative` from the distribution's `cdf`; None for reals or without it."""
+        """The method `cumulative` of `Cumulative`, or None.
+
+        It is None if symbols are real numbers or the distribution does not implement `cdf`.
+        """
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
 
     @functools.cached_property

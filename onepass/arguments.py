@@ -43,7 +43,7 @@ def parse(
       kind: the dataclass, whose fields are the options.
       arguments: the command-line arguments.
       program: name of the command, for messages.
-      default: an instance of `kind` with the default values.
+      default: an instance of `kind` with the default values; None: those of its fields.
       description: first paragraph of the help text; None: the dataclass's docstring.
 
     Raises:

@@ -40,8 +40,8 @@ def compress(
       The bytes of the file.
 
     Raises:
-      UserError: the model has no levels, has too many, or has a distribution over whole pixels; the
-        package constriction is missing; or the file failed `verify`.
+      UserError: the model cannot compress, for example because it has no levels, too many, or a
+        distribution over whole pixels; the package constriction is missing; or `verify` failed.
     """
     kind = kind_of(model)
     return files.compress(kind, elements, condition, tolerance=tolerance, verify=verify)

@@ -82,6 +82,9 @@ class RemoteModel(Sampling):
         level. For a user's model of sequences, or of sound with conditions other than frames,
         `length` is required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` work
         as in `Autoregressive.stream`.
+
+        Raises:
+          UserError: the model generates images, or an argument is missing, unknown or invalid.
         """
         if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
             length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)

@@ -50,10 +50,10 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
 
     Returns:
       A dict with these entries:
-      seconds: median step time of each round.
-      busy_share: share that the step uses of the processor time that other processes leave free,
-        from 0 to 1; 1 if the system does not count it.
-      free_share: share of all processor time that other processes left free.
+        seconds: median step time of each round.
+        busy_share: share that the step uses of the processor time that other processes leave free,
+          from 0 to 1; 1 if the system does not count it.
+        free_share: share of all processor time that other processes left free; 1 if not counted.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
     seconds = [_median(step, least_seconds)]

@@ -156,7 +156,7 @@ class SoundOptions(Sounds):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedSoundOptions(Sounds, Served):
-    """Synthesise speech on a server: WAV files and spectrograms. ONEPASS_TOKEN holds the token."""
+    """Synthesise speech on a server: WAV files and spectrograms. Set the token in ONEPASS_TOKEN."""
 
     example: str | None = None
     """Name of one of the server's recordings to resynthesise."""
@@ -209,13 +209,13 @@ class ImageOptions(Images):
 class ServedImageOptions(Images, Served):
     """Draw images on a server: PNG files, and contact sheets of the images and their scales.
 
-    ONEPASS_TOKEN holds the token.
+    Set the token in ONEPASS_TOKEN.
     """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(Options):
-    """Options for every user's model."""
+    """Options for every model of a user's network."""
 
     length: tuple[int, ...]
     """Number of elements of a sequence; or height, width and channels of an image."""
@@ -241,8 +241,8 @@ class Arrays(Options):
 class ArrayOptions(Arrays):
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
-    A sound model gives WAV files and a model of grey or colour images PNG files (16-bit above 256
-    levels), named sample_SEED_ROW; any other model gives one npy file, sample_SEED.
+    For a sound model, write WAV files, and for a model of grey or colour images, PNG files (16-bit
+    above 256 levels), named sample_SEED_ROW; for any other model, one npy file, sample_SEED.
     """
 
     method: Annotated[Literal["auto", "cached", "fixed-point", "naive"], AS_IT_IS] = "auto"
@@ -257,7 +257,7 @@ class ArrayOptions(Arrays):
 class ServedArrayOptions(Arrays, Served):
     """Sample a user's model on a server: sample_SEED.npy, [num, ...].
 
-    ONEPASS_TOKEN holds the token.
+    Set the token in ONEPASS_TOKEN.
     """
 
     length: tuple[int, ...] = (1000,)

@@ -16,7 +16,7 @@ MANY = 16  # default number of videos
 
 
 class VideoDrawing(Drawing):
-    """Predicted frames of dev clips; of the drawing options, only the temperature has an effect."""
+    """Predictions of the dev clips in a folder of episodes, an animation and a strip for each."""
 
     unit = "video"
 

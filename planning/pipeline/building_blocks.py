@@ -10,8 +10,8 @@ between stages determine the memory. With d devices:
                  after it
     interleaved  stages s, s + d, ... on device s; groups of d microbatches take turns
     v-*          stages s and 2d - 1 - s on device s, T = 6: the lifetimes of the two have the same
-                 sum on every device, and d s / 6 microbatches of a device's share are live at once,
-                 where s, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
+                 sum on every device, and d w / 6 microbatches of a device's share are live at once,
+                 where w, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
 """
 
 import itertools

@@ -37,7 +37,7 @@ class Stages:
         """Return the work of each of `count` groups of consecutive stages.
 
         The groups are chosen to make the largest as small as possible and, among equally good
-        choices, the earlier ones short. Raise ValueError if there are fewer stages than groups.
+        choices, the earlier ones short. Raise ValueError unless 1 <= `count` <= number of stages.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:

@@ -96,7 +96,7 @@ def _parts(data: bytes) -> list[bytes]:
 
 
 def compare_workers(texts: list[str]) -> None:
-    """Raise CollectiveOrderError unless the calls of all workers, one per line, are the same."""
+    """Raise CollectiveOrderError unless the workers' calls, one per line of a text, are equal."""
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise CollectiveOrderError(

@@ -173,7 +173,10 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        """Return whether a task was ended by a signal or killed, and may be restarted; log it."""
+        """Return whether to restart all tasks, and count the restart.
+
+        This is the case if a signal ended a task or it was killed, and a restart is left.
+        """
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
@@ -199,7 +202,7 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """Return the signal that ended a process or its shell, or None."""
+    """Return the signal that, by its exit status, ended a process or its shell, or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 

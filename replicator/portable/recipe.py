@@ -38,7 +38,7 @@ class ExportedRun(TrainingRun):
         self.config = config
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if possible."""
+        """Return the path of a file in the folder, copied from the run directory if it exists."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)

@@ -4,7 +4,7 @@
 
 It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
 among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
-`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any function.
+`--adopt` copies to a run directory. In Python, `load(folder, name)` returns an exported function.
 """
 
 import argparse

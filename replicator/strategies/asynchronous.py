@@ -41,9 +41,9 @@ from replicator.strategies.server_processes import (
 )
 from replicator.strategies.snapshots import Snapshots
 
-# Times after which a run fails if a worker does not answer and no update has finished, ...
+# A run fails if a worker does not answer for this time, and no update finishes, ...
 WORKER_SILENCE_SECONDS = 120.0
-SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer during an update.
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer for this time.
 EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
 STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
 _POLL_SECONDS = 1.0
@@ -145,7 +145,7 @@ class AsynchronousStep:
         self.num_pending = 0
 
     def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
-        """Return the outputs of an update that has finished.
+        """Return the outputs of a finished update; with `steps_per_call`, the last of that many.
 
         If its worker was killed after the update but before returning outputs, the previous
         update's outputs are returned. At most `max_pending` updates are scheduled, including the

@@ -167,7 +167,10 @@ class Replicator(abc.ABC):
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """Place the block's operations and variables, in a step or scope, on a replica's device."""
+        """Place the block's operations and variables on a logical device of each replica.
+
+        It may only be used in a step or in `scope()`.
+        """
         if not 0 <= index < self.num_logical_devices:
             raise ValueError(
                 f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "
@@ -201,9 +204,9 @@ class Replicator(abc.ABC):
         return self._collective("all_gather", primitives.gather, value)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return each tensor of a nest as on replica `source`, bit for bit, for any dtype.
+        """Return each tensor of a nest as it is on replica `source`, bit for bit, for any dtype.
 
-        The gradient goes to that replica; other replicas get zeros.
+        That replica receives the gradient; other replicas get zeros.
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")

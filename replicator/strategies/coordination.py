@@ -62,7 +62,7 @@ def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
 
 
 def is_about_peers(error: tf.errors.OpError) -> bool:
-    """Return whether one of PEER_ERRORS concerns another process, not a local device."""
+    """Return whether an error of PEER_ERRORS is about another process, not a local device."""
     return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 

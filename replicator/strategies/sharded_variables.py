@@ -33,9 +33,9 @@ class LayoutRules:
     """Rules that determine the layout of a variable from its name and shape.
 
     `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis.
-    The first pattern found in a name is used. If it is empty, every variable is sharded wherever
-    the mesh divides it. An invalid regular expression, or a dimension that is not in the mesh,
-    raises UserError.
+    The first pattern found in a name is used. If `layouts` is empty, every variable is sharded
+    wherever the mesh divides it. An invalid regular expression, or a dimension that is not in the
+    mesh, raises UserError.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
@@ -58,7 +58,8 @@ class LayoutRules:
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
         """Return a variable's layout; raise UserError if its pattern does not fit its shape.
 
-        If no pattern is found in the name, the layout is `like`, that of the initial value.
+        If no pattern is found in the name, the layout is `like`, that of the initial value. If that
+        is None, too, the variable is whole on every device or, without any patterns, sharded.
         """
         self._names.append(name)
         for pattern, dims in self._rules:

@@ -77,7 +77,7 @@ class SynchronousReplicator(Replicator):
         return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a tf.function that runs `steps_per_call` steps on all replicas."""
+        """Return a function that runs `steps_per_call` steps on all replicas in one tf.function."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
@@ -245,7 +245,7 @@ def local(
     Args:
       devices: names of the devices, or their number (without GPUs, that many logical CPUs are
         created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
-      devices_per_replica: consecutive devices that form one replica (`logical_device`).
+      devices_per_replica: number of consecutive devices in a replica (`logical_device`).
 
     Raises:
       UserError: this machine does not have these devices, or `devices_per_replica` does not divide

@@ -97,7 +97,7 @@ class ModelFamily:
 def run_training(
     family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
 ) -> int:
-    """Run `onepass train|distill PRESET ...`: export the step, or adopt weights and train.
+    """Run `onepass train|distill PRESET ...`: train, or only export the step with `--portable`.
 
     Args:
       family: the family that the preset belongs to.

@@ -129,7 +129,7 @@ class Trainer:
     def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
         """Return a function that makes an update with an iterator's next batch and returns metrics.
 
-        For an asynchronous replicator, it also has an option and methods for pending updates.
+        For an asynchronous replicator, it has the argument `max_pending` and the method `join`.
         """
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)

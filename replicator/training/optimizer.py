@@ -16,7 +16,7 @@ Tensors = list[tf.Tensor]
 
 
 def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
-    """Return the learning rate, float32 [], of the update after `step` (int32 [])."""
+    """Return the learning rate, float32 [], of the update that follows `step` (int32 []) others."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":
@@ -29,7 +29,10 @@ def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> t
 
 
 def clip_by_global_norm(gradients: Tensors, limit: float) -> tuple[Tensors, tf.Tensor]:
-    """Return the gradients, scaled down to a global norm of `limit` (0: none), and their norm."""
+    """Return the gradients, scaled down to the global norm `limit`, and their norm before that.
+
+    If `limit` is 0, the gradients are unchanged.
+    """
     squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
     norm = tf.sqrt(tf.add_n(squares))
     if not limit:

@@ -1,4 +1,4 @@
-"""The outcome of training, and a text about it."""
+"""The outcome of training, and a summary for the user."""
 
 import dataclasses
 import signal

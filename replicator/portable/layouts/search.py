@@ -173,9 +173,9 @@ class Search:
         return [cuts for cuts in every if cuts is not None]
 
     def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
-        """Yield layouts that shard the state: by each choice of axes, or last dimensions by MODEL.
+        """Yield layouts that shard all groups of the state along each choice of axes.
 
-        With the latter, only the last dimension of each tensor is cut, along the axis MODEL.
+        The last layout cuts only the last dimension of each tensor, along the axis MODEL.
         """
         for axes in self._choices()[1:]:
             yield self._sharded(cuts, axes, lambda group: group.dimensions)
