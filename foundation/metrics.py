@@ -35,7 +35,7 @@ class MetricsLog:
             self._name = stack.pop_all()  # must stay valid while the writer is used
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """Append a record of `step`, `time` (seconds since the epoch) and metrics to both files."""
+        """Append metrics to both files, and in metrics.jsonl also `step` and `time` (Unix time)."""
         record = {
             "step": step,
             "time": round(time.time(), 3),

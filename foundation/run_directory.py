@@ -117,7 +117,7 @@ class RunDirectory:
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
-        """Return the log of the run's metrics, without records after `first_step`."""
+        """Return the log of the run's metrics, after dropping its records after `first_step`."""
         from foundation.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)

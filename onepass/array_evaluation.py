@@ -1,4 +1,4 @@
-"""The verb `evaluate` for a user's own model: bits per element of a data set.
+"""The verb `evaluate` for a user's model: bits per element of a data set.
 
 The modules that compute are imported only after the options are parsed.
 """

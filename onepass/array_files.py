@@ -103,7 +103,8 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a sound file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read, or its format does not fit the model.
+      UserError: the file cannot be read or contains more than one sound, or its format does not fit
+        the model.
     """
     try:
         with soundfile.SoundFile(path) as file:

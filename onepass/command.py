@@ -70,7 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Print an error in one line and return the exit status."""
+    """Print an error in one line and return the exit status.
+
+    With ONEPASS_TRACEBACK set, raise the error instead, unless it is an interruption.
+    """
     if isinstance(error, Interrupted):
         say_error(f"interrupted by {error}.")
         return 128 + error.number
@@ -104,7 +107,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
-    """Parse command-line arguments, then import TensorFlow for the caller."""
+    """Return parsed command-line arguments, after importing TensorFlow for the caller."""
     parsed = parse(*given, **named)
     _import_tensorflow_quietly()
     return parsed

@@ -170,7 +170,7 @@ class RemoteModel(Sampling):
         self._client.close()
 
     def _condition(self, condition: Any) -> dict[str, Any]:
-        """Return a condition as a keyword argument of `Client.draw`; an array is taken as a map."""
+        """Return a condition as a keyword argument of `Client.draw`; an array counts as a map."""
         if condition is None:
             return {}
         if self.spec.get("condition") in CAPTIONS:

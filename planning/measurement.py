@@ -113,11 +113,11 @@ class Store:
         self._made: set[str] = set()
 
     def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
-        """Measure an exported folder's step, partitioned for a mesh, without running it."""
+        """Return a measurement of a folder's step, partitioned for a mesh, without running it."""
         return self._of(folder, rows, model, 0)
 
     def profiled(self, folder: Path) -> Measurement:
-        """Measure an exported folder's step, run on one device with traced operations."""
+        """Return a measurement of a folder's step, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -212,7 +212,10 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_environment(devices: int) -> dict[str, str]:
-    """Return the environment variables that give a JAX process this number of devices."""
+    """Return environment variables for a JAX process with this number of devices.
+
+    Several devices are simulated on the CPU.
+    """
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
     if devices > 1:  # only CPUs can be simulated

@@ -92,7 +92,7 @@ class ServedSound(SoundDrawing):
 
 
 def _check_sources(given: Any) -> None:
-    """Raise UserError for more than one source, or for `prime_seconds` without a recording."""
+    """Raise UserError for more than one source, or for `prime_seconds` with a mel or text."""
     sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
     if len(sources) > 1:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
@@ -139,7 +139,10 @@ def _length(given: Any, model: Any, source: Source) -> int:
 
 
 def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
-    """Return the beginning of the recording that the sound continues; None if there is none."""
+    """Return the beginning of the recording that the sound continues; None if there is none.
+
+    Raise UserError if it is not shorter than the sound.
+    """
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))

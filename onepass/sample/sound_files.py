@@ -86,7 +86,10 @@ class SoundDrawing(Drawing):
         self.end_rows()
 
     def end_rows(self) -> bool:
-        """Complete the current rows' files and plot spectrograms; return whether any were begun."""
+        """Complete the files of the current rows, and return whether they have any samples.
+
+        Also plot spectrograms, and print the levels and the speed.
+        """
         self.close()
         record, rows, self._rows = self._record, self._rows, range(0)
         if not record.samples:

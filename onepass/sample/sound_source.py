@@ -79,7 +79,10 @@ def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> N
 
 
 def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
-    """Read mel frames from an npy file as the model expects them, float32 [frames, bands]."""
+    """Read mel frames from an npy file as the model expects them, float32 [frames, bands].
+
+    Raise UserError if they are unlike the model's training data, unless `force`.
+    """
     mel = _stored_mel(path, model.data.mel_bands)
     convention, trained = model.data.mel(model.hop_samples), model.frame_statistics
     frames = above_silence(mel, convention)

@@ -76,7 +76,7 @@ def table(simulations: Sequence[Simulation]) -> str:
 
 
 def to_json(simulations: Sequence[Simulation]) -> dict:
-    """Return the contents of the table as a JSON object, with the peaks of each device."""
+    """Return the simulations as a JSON object: time, bubble and each device's peak activations."""
     schedule = simulations[0].schedule
     return {
         "devices": schedule.num_devices,

@@ -142,7 +142,7 @@ def export_training(
 
 
 def _copy_trainer(folder: Path) -> None:
-    """Write run.py and the package `layouts`, as text, because importing them needs JAX."""
+    """Copy run.py and the package `layouts` as text, because importing them would need JAX."""
     source = importlib.resources.files("replicator.portable")
     write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")

@@ -158,7 +158,7 @@ def _group(rest: str, num_devices: int) -> int:
 
 
 def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    """Return the opcode and a digest of the computations that it calls, without shapes."""
+    """Return the opcode and digests of the computations that it calls, without shapes."""
     names = _CALLED.findall(rest)
     return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
 
