@@ -97,7 +97,7 @@ def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
     """Return the weights in a folder, and those that it shares with a neighbouring folder.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
-    weights whose names begin with b/ are stored only in ../a.
+    weights whose names begin with b/ are stored only in ../a. Raise UserError if they are missing.
     """
     own = read_npz(path / WEIGHTS_FILE)
     if SHARED not in spec:

@@ -100,7 +100,10 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """Return the contents of config.json; raise UserError if it is not a JSON object."""
+        """Return the contents of config.json.
+
+        Raise UserError if it is missing, cannot be read, or is not a JSON object.
+        """
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())

@@ -67,6 +67,9 @@ def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
     Returns:
       The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
       colours are not sRGB.
+
+    Raises:
+      UserError: the file is missing or cannot be read as an image.
     """
     try:
         with Image.open(path) as opened:

@@ -260,7 +260,10 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _bench(rest: list[str]) -> int:
-    """Run `python -m benchmarks` in the checkout that this package is imported from."""
+    """Run `python -m benchmarks` in the checkout that this package is imported from.
+
+    Raise UserError if it is not imported from a checkout.
+    """
     checkout = Path(__file__).resolve().parent.parent
     program = checkout / "benchmarks" / "__main__.py"
     if not program.is_file():

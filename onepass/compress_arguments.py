@@ -34,7 +34,7 @@ class CompressArguments:
     """Whether to decode the file before writing it, and to fail if the result differs from the
     input: cheap (only for images and up to 20,000 samples), always, or never."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,4 +50,4 @@ class DecompressArguments:
     overwrite: bool = False
     """Replace existing files of the same names."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""

@@ -49,7 +49,7 @@ def _choice(each: Prediction) -> str:
 
 
 def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[str, Any]:
-    """Return the machine, the configurations, and the indices of the cheapest and fastest one."""
+    """Return JSON values: the machine, configurations, and indices of cheapest and fastest one."""
     names = ("rows", "model", "microbatches", "step_seconds", "batch_rows", "memory_bytes",
              "sent_bytes", "efficiency", "devices", "rows_per_second", "network_share",
              "device_seconds", "schedule", "bubble")  # fmt: skip

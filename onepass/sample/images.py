@@ -133,7 +133,10 @@ def _class_name(model: Any, condition: Any) -> str | None:
 
 
 def _images_given(given: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `progressions` that are read from image files, by name."""
+    """Return the arguments of `progressions` that are read from image files, by name.
+
+    Raise UserError if a file cannot be read, or for `--prime-rows` without `--prime`.
+    """
     found: dict[str, Any] = {}
     if getattr(given, "start", None) is not None:
         found["start"] = at_own_size(given.start, model)

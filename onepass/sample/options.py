@@ -250,7 +250,7 @@ class ArrayOptions(Arrays):
     npy: bool = False
     """Always write an npy file."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class ServedSound(SoundDrawing):
         super().__init__(given, model, arguments, name, model.spec["sample_rate_hz"])
 
     def start(self) -> Iterator[Chunk]:
-        """Yield the chunks of each row as they arrive."""
+        """Yield the chunks of each row as they arrive; raise UserError if a row has none."""
         frames = self.arguments.pop("frames", None)
         for row in range(self.total):
             rows, seed = range(row, row + 1), self.given.seed
@@ -183,7 +183,7 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Return the frames of an npy file, float32 [frames, channels]."""
+    """Return the frames of an npy file, float32 [frames, channels]; raise UserError if invalid."""
     array = read_npy(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")

@@ -96,7 +96,8 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """Read log-mel frames from an npy file, float32 [frames, bands].
 
-    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted too.
+    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted, too. Raise UserError
+    if the array has a different shape, is empty, or contains values that are not finite.
     """
     mel = read_npy(path)
     shape = mel.shape

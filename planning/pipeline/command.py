@@ -44,7 +44,7 @@ class PipelineArguments:
 
 
 def run(arguments: list[str], parse: Callable[..., PipelineArguments]) -> int:
-    """Run `onepass pipeline ARGUMENTS` and return the exit status."""
+    """Run `onepass pipeline ARGUMENTS` and return the exit status; raise UserError if invalid."""
     given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
     if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"`--plot` must end in .png, .svg or .pdf, got {given.plot}.")

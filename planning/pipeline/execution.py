@@ -39,6 +39,9 @@ class Pipeline:
       folder: the folder that `export.export_stages` wrote.
       schedule: a schedule with as many stages as the export.
       devices: JAX devices, one for each device of the schedule; None: the first ones.
+
+    Raises:
+      UserError: the schedule has a different number of stages, or there are too few devices.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):

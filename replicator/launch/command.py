@@ -31,6 +31,9 @@ def run(
       arguments: command-line arguments after `launch`.
       parse: function that parses arguments into a dataclass.
       own_program: the command that runs this installation of onepass, as a list of strings.
+
+    Raises:
+      UserError: an argument is invalid, there is no command, or it cannot be run.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)

@@ -197,7 +197,10 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    """Return the captured variables and constants by name, in order."""
+    """Return the captured variables and constants by name, in order.
+
+    Raise ValueError if a captured variable is not one of `variables`.
+    """
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:

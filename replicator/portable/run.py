@@ -117,7 +117,7 @@ def averages(folder: Path | str) -> dict[str, np.ndarray]:
 
 
 def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, created by batches.py from settings."""
+    """Return a function from a step to its batch, from batches.py; raise UserError if it fails."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
@@ -140,7 +140,7 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def newest(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the newest readable file; rename damaged newer ones."""
+        """Return the newest readable arrays, or raise UserError; rename damaged newer files."""
         for step in reversed(self._steps()):
             try:
                 return read_npz(self._path(step))

@@ -272,7 +272,7 @@ def _next(iterator: Iterator[Any]) -> Any:
 
 
 def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Split a tensor [rows, ...] into `count` tensors with equal numbers of rows."""
+    """Split a tensor [rows, ...] into `count` tensors; raise UserError if that is impossible."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:

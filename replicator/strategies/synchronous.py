@@ -225,6 +225,9 @@ def single(
     Args:
       device: name of the replica's device; None: the first GPU, else the CPU.
       logical_devices: several devices for the replica (`logical_device`) instead of one.
+
+    Raises:
+      ValueError: both arguments are given.
     """
     if device and logical_devices:
         raise ValueError("`device` must be None if `logical_devices` are given.")
@@ -266,7 +269,10 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
+
+    Raise UserError if there are fewer.
+    """
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
         _make_logical_cpus(count)

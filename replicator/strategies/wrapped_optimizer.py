@@ -37,7 +37,7 @@ class WrappedOptimizer(tf.Module):
     """An optimiser whose `apply_gradients` averages over replicas.
 
     Other attributes are those of the inner optimiser, whose own reduction over replicas is switched
-    off.
+    off. Raise ValueError if that has no `apply_gradients`.
     """
 
     def __init__(self, replicator: Averaging, optimizer: Any):

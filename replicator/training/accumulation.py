@@ -27,7 +27,7 @@ class Collectives(Protocol):
         """Reduce each tensor of a nest over all replicas or microbatches."""
 
     def all_gather(self, value: Any, /) -> Any:
-        """Gather each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
+        """Gather each tensor of a nest from all replicas or microbatches: [num_replicas, ...]."""
 
 
 @runtime_checkable

@@ -107,6 +107,9 @@ def run_training(
 
     Returns:
       The exit status: 0, or 128 + the number of the signal that stopped training.
+
+    Raises:
+      UserError: an argument is invalid, or training cannot start or continue.
     """
     chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]

@@ -159,7 +159,10 @@ class Search:
         return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
 
     def _chosen(self) -> Cuts:
-        """Return the compiled layout that sends the least among the fastest that fit."""
+        """Return the compiled layout that sends the least among the fastest that fit.
+
+        Raise LayoutError if none fits.
+        """
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
             raise LayoutError(self._too_large())
