@@ -9,7 +9,7 @@ from typing import TextIO
 
 SECONDS = 10.0  # silence before a status line
 
-# Functions that return a status line, or None to print nothing; the innermost comes last.
+# Functions that return a status line, or None to print nothing; the innermost block's is last.
 _telling: list[Callable[[], str | None]] = []
 _lock = threading.Lock()
 _spoke = 0.0  # monotonic time at which the last line was printed

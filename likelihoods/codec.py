@@ -172,7 +172,7 @@ def default_codec(levels: int | None, order: str, of_tokens: bool = False) -> Co
     Args:
       levels: number of levels of the model's distribution; None: symbols are real numbers.
       order: "time", whose elements are in [-1, 1], or "raster", whose elements are the levels.
-      of_tokens: whether the levels have no order, so that the elements are the levels.
+      of_tokens: whether the levels are tokens without an order; the elements are then the levels.
     """
     if levels is None:
         return Reals()

@@ -25,7 +25,8 @@ class Trainable:
       loss: the loss that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether XLA compiles the step in TensorFlow.
-      make: function that returns an identical `Trainable` with a separate state, or None.
+      make: function that returns an identical `Trainable` with a separate state, for timing two
+        steps at the same time; None: that is not timed.
     """
 
     state: TrainState

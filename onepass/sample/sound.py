@@ -14,7 +14,7 @@ from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
-NAMED_WORDS, LONGEST_NAME = 6, 60  # words and characters of a text that name its file
+NAMED_WORDS, LONGEST_NAME = 6, 60  # maximum words and characters of a text in its file name
 
 
 class SoundHere(SoundDrawing):

@@ -35,7 +35,7 @@ Primitive = Callable[[Replicas, Tensors], Tensors]
 
 
 def reducer(name: str) -> Primitive:
-    """Return the reduction named sum, mean, min or max; raise ValueError for another name."""
+    """Return the reduction named sum, mean, min or max; raise ValueError for other names."""
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")

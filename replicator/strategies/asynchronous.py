@@ -248,7 +248,7 @@ class _Answers:
         self.begin()
 
     def begin(self) -> None:
-        """Start a wait: silence is measured from now on."""
+        """Start a wait: measure the silence of every process from this moment."""
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:

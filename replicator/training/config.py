@@ -74,8 +74,8 @@ class OptimizerConfig:
     average_decay: float = 0.999
     """Decay of the Polyak average of the weights, which samples and evaluations use."""
     accumulate: int = 1
-    """Number of microbatches whose gradients are accumulated one after another, so that a step
-    needs the memory of one microbatch; the update is the same."""
+    """Number of microbatches whose gradients are accumulated one after another, so a step needs the
+    memory of one microbatch; the update is the same."""
     rematerialise: bool = False
     """Recompute intermediate results of layers for the gradient instead of storing them: less
     memory, more time; the update is the same."""

@@ -83,7 +83,7 @@ def compile_replicated_step(
 
 
 def is_single_device(replicator: Replicator) -> bool:
-    """Return whether there is only one device, so that `compile_step` suffices."""
+    """Return whether there is only one device, for which `compile_step` suffices."""
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 

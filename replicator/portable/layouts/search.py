@@ -220,7 +220,7 @@ class Search:
         return found
 
     def _descend(self, cuts: Cuts) -> Cuts:
-        """Take the best decision for one group after another until none reduces the cost."""
+        """Return cuts improved by the best decision for each group in turn, until none helps."""
         decided = [self._batch, *self._large()]
         since = 0  # groups considered since the last change
         while since < len(decided):
