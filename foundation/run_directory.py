@@ -130,7 +130,7 @@ class RunDirectory:
         return make_folder(self.path / name)
 
     def lock(self) -> None:
-        """Lock the run for this process; the operating system releases the lock when it ends.
+        """Lock the run until `unlock` or the end of this process.
 
         Raise UserError if another process holds the lock, or the lock file cannot be written.
         """

@@ -45,7 +45,7 @@ class Enlargement(Drawing):
         self._begun, self._shape = time.perf_counter(), (0, 0)
 
     def start(self) -> Iterator[np.ndarray]:
-        """Yield the scales above the photograph's own, row by row; count tiles as they finish."""
+        """Yield the scales larger than the photograph, row by row; count tiles as they finish."""
         for row in self._request.rows:
             scales = self.model.sampler.enlarged(self._request, row, lambda: self.advance(1))
             yield from itertools.islice(scales, 1, None)

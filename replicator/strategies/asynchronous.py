@@ -331,7 +331,10 @@ def _checked(task: Task | None) -> Task:
 
 
 def _without_absent_workers(task: Task) -> Task:
-    """Return the task, with the workers that have not started removed from its cluster."""
+    """Wait for all workers to start, and return the task without the workers that have not.
+
+    Raise UserError if a parameter server, or every worker, has not started.
+    """
     workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:
