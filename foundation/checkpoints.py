@@ -128,7 +128,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return advice for a rejected update, and the saved steps from before it."""
+        """Return a text about the steps that were saved before a rejected update, with advice."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "

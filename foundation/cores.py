@@ -46,10 +46,9 @@ class Apart:
         self._taken: set[int] = set()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return `function(*arguments)`, computed in this thread after moving it to a free core.
+        """Return `function(*arguments)`, computed in this thread, on a free core if there is one.
 
-        A core is free if no thread of the group started on it; without a free core, the thread is
-        not moved.
+        A core is free if no other thread of the group has started on it.
         """
         if _HAS_AFFINITY:
             self._move()

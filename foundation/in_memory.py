@@ -74,7 +74,7 @@ class ScoresInMemory(Checkpoints):
         return self._arrays
 
     def after_divergence(self) -> str:
-        """Return advice for a rejected update, and the state of the model after it."""
+        """Return a text about the model after a rejected update, with advice."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def kept(self, step: int) -> str:

@@ -138,7 +138,9 @@ BLOCKS: dict[str, Callable[[int], Block]] = {
 
 
 def schedule(name: str, devices: int, microbatches: int) -> Schedule:
-    """Return the named schedule, squeezed, for given numbers of devices and microbatches.
+    """Return the named schedule for given numbers of devices and microbatches.
+
+    Its passes are moved to earlier slots by `squeeze` and, if B and W are separate, by `fill`.
 
     Raises:
       UserError: the name is not in BLOCKS, or a number is below one.

@@ -1,4 +1,4 @@
-"""Copy a checkpoint that run.py wrote into a run directory."""
+"""Copy a checkpoint from run.py to a run directory."""
 
 import json
 import shutil

@@ -385,7 +385,7 @@ def parsed(arguments: list[str] | None) -> Options:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return 0, 2 after a user's mistake, or 1 after a system error."""
+    """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
     options = parsed(arguments)
     try:
         with processes.together(options):

@@ -97,7 +97,7 @@ class Recipe(abc.ABC):
         return self.config.data.batch_size
 
     def described(self, kind: str, config: Any, **facts: Any) -> dict:
-        """Return the contents of config.json.
+        """Return the contents of config.json, with the locations of the data and of the teacher.
 
         Args:
           kind: kind of the model.
