@@ -18,7 +18,7 @@ LEFTOVER = re.compile(
 class Checkpoints:
     """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set.
 
-    The first `save` creates the folder. Raise UserError if `keep` is below 1.
+    The first `save` creates the folder. The constructor raises UserError if `keep` is below 1.
     """
 
     def __init__(self, folder: Path, keep: int = 3):

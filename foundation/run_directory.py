@@ -159,9 +159,9 @@ class RunDirectory:
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Raise UserError if config.json and a configuration differ in a key of the latter.
+        """Raise UserError unless config.json has the same values for all keys of `config`.
 
-        Also raise it if there are checkpoints but no config.json.
+        Without config.json, raise it only if there are checkpoints.
 
         Args:
           config: the configuration, as JSON values.

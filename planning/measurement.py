@@ -281,7 +281,7 @@ class _Times:
 
 
 def _name(kind: str) -> str:
-    """Return `fusion` for `fusion-61f33963`."""
+    """Return the kind of an operation without its digest: `fusion` for `fusion-61f33963`."""
     return kind.partition("-")[0]
 
 

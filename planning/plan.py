@@ -122,7 +122,7 @@ class Planner:
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """Predict one configuration."""
+        """Return the prediction for one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:
@@ -261,7 +261,7 @@ def described(prediction: Prediction) -> str:
 
 
 def layout(prediction: Prediction) -> str:
-    """Return `mesh 4x1`, or `pipeline v-half`."""
+    """Return the layout of a configuration as text: `mesh 4x1` or `pipeline v-half`."""
     if prediction.schedule:
         return f"pipeline {prediction.schedule}"
     return f"mesh {prediction.rows}x{prediction.model}"

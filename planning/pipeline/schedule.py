@@ -107,7 +107,7 @@ class Schedule:
 
 
 def squeeze(schedule: Schedule) -> Schedule:
-    """Move every pass as early as its dependencies and the order on its device allow."""
+    """Return a schedule with passes as early as dependencies and the order on devices allow."""
     slots: dict[Pass, int] = {}
     idle = [0] * schedule.num_devices
     for each in schedule.in_order():
@@ -118,7 +118,7 @@ def squeeze(schedule: Schedule) -> Schedule:
 
 
 def fill(schedule: Schedule) -> Schedule:
-    """Move passes into idle slots at both ends, then squeeze; the peak is unchanged.
+    """Return a schedule with passes moved to idle slots at both ends; the peak is unchanged.
 
     Idle slots of the warm-up take passes from later slots. The cool-down is the mirror image: with
     time reversed, lifetimes start with W and end with F. There, a W that can wait leaves its slot

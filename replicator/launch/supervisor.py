@@ -202,7 +202,10 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """Return the signal that, by its exit status, ended a process or its shell, or None."""
+    """Return the signal that ended a process with this exit status, or None.
+
+    A shell reports signal N as status 128 + N.
+    """
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 

@@ -73,7 +73,7 @@ def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
 
 
 def local_tasks(**counts: int) -> list[Task]:
-    """Return the tasks of a cluster on free ports of this machine; for example `worker=2`."""
+    """Return tasks on free ports of this machine, given their number by kind (`worker=2`)."""
     ports = free_ports(sum(counts.values()))
     return tasks_at(counts, [f"localhost:{port}" for port in ports])
 

@@ -192,7 +192,7 @@ class Search:
     def _sharded(
         self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
     ) -> Cuts:
-        """Cut every group along the largest chosen dimension that the axes divide."""
+        """Return cuts with `axes` along each group's largest chosen dimension that they divide."""
         for group in self._groups:
             by_size = sorted(choose(group), key=lambda d: -group.shape[d])
             made = (self._with(cuts, group, d, axes) for d in by_size)
