@@ -91,7 +91,7 @@ class Integers(_Grid):
         """Return int32 [...], the elements themselves.
 
         Raises:
-          ValueError: the elements have a float type.
+          ValueError: the elements do not have an integer dtype.
         """
         elements = tf.convert_to_tensor(elements)
         if not elements.dtype.is_integer:

@@ -11,7 +11,7 @@ class LaunchArguments:
     """The number of processes and their machines."""
 
     workers: int | None = None
-    """Number of processes that train; None: 2, or the number of --hosts."""
+    """Number of processes that train; None: 2, or as many as --hosts implies."""
     servers: int = 0
     """Number of parameter servers; if above 0, a chief is added, and workers run steps without
     waiting for each other."""

@@ -16,7 +16,7 @@ Tensors = list[tf.Tensor]
 
 
 def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
-    """Return the learning rate, float32 [], of the update that follows `step` (int32 []) others."""
+    """Return the learning rate, float32 [], of the update after `step` (int32 []) updates."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":

@@ -173,7 +173,7 @@ class TrainState(tf.Module):
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Replace the network's weights with the Polyak average inside the block."""
+        """Replace all weights, the opponent's included, with their Polyak averages in the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()
         try:
@@ -183,6 +183,6 @@ class TrainState(tf.Module):
                 weight.assign(value)
 
     def use_average(self) -> None:
-        """Set the network's weights to the Polyak average."""
+        """Set all weights, the opponent's included, to their Polyak averages."""
         for weight, average in zip(self.weights, self.average, strict=True):
             weight.assign(average)

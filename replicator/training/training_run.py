@@ -92,7 +92,7 @@ class TrainingRun:
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Store the configuration as `RunDirectory.claim` does; for a run in memory, no file."""
+        """Store the configuration as `RunDirectory.claim` does; a run in memory writes no file."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
