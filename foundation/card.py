@@ -75,7 +75,7 @@ def _seconds(path: Path) -> float:
 
 
 class Measured(NamedTuple):
-    """A run and its measures on the dev set.
+    """A run and its measurements on the dev set.
 
     Attributes:
       given: the options of the export.
@@ -105,7 +105,8 @@ def write_folder(
 
     Args:
       given: the options of the export.
-      measure: function from the options and the contents of the run's config.json to its measures.
+      measure: function from the options and the contents of the run's config.json to the model and
+        its measurements.
       card: function from the contents of model.json to the text of the card.
     """
     given, model, stored, facts, summary, flags, dtype = measure(

@@ -17,7 +17,8 @@ def make_folder(folder: Path) -> Path:
     """Return the folder, created with its parents if missing.
 
     Raises:
-      UserError: the folder cannot be created, or is named like a sound, image or array file.
+      UserError: the folder cannot be created, or does not exist and has the suffix of an audio,
+        image or array file.
     """
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():

@@ -65,7 +65,7 @@ def signals_interrupt() -> Iterator[Received]:
 
 
 class StopRequest:
-    """A context in which the first of SIGNALS sets `signal_name` instead of ending the process.
+    """A context in which the first signal of SIGNALS sets `signal_name`, and the process goes on.
 
     A second signal has its usual effect. Under nohup, SIGHUP stays ignored.
 

@@ -1,4 +1,4 @@
-"""Read and write the elements of models in npy, sound and image files."""
+"""Read and write the elements of models in npy, audio and image files."""
 
 import sys
 from collections.abc import Callable, Iterator

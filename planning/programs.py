@@ -36,7 +36,7 @@ class ModelPrograms:
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the step for this batch size, which is exported on first use."""
+        """Return a folder with the step for these sizes, which is exported on first use."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)

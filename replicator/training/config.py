@@ -1,4 +1,4 @@
-"""Settings of a training run: length and optimiser; imports without TensorFlow."""
+"""Settings of a training run: length and optimiser; this module does not import TensorFlow."""
 
 import dataclasses
 import math
