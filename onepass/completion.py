@@ -56,7 +56,7 @@ def _of_presets(verb: str) -> Any:
 
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
-    """Return the union of a command's options, one member for each shipped model."""
+    """Return the union of a verb's options, one member for each shipped model."""
     from onepass.shipped import SHIPPED
 
     return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})
