@@ -1,11 +1,11 @@
-"""Sessions of nox: the package as a user gets it, on every Python that it supports.
+"""nox sessions that test the package as a user installs it, on every supported Python version.
 
-    nox                     smoke, on the interpreters that are there
-    nox -s smoke-3.13       one of them
-    nox -s tests-3.12       the quick tests
+    nox                     smoke test on all installed interpreters
+    nox -s smoke-3.13       smoke test on one of them
+    nox -s tests-3.12       quick tests
 
-Interpreters come from uv where it is installed (`uv python install 3.12 3.13`), else from PATH; one
-that is nowhere is skipped.
+Interpreters are taken from uv if it is installed (`uv python install 3.12 3.13`), else from PATH;
+missing ones are skipped.
 """
 
 import nox
@@ -18,12 +18,12 @@ nox.options.error_on_missing_interpreters = False
 
 @nox.session(python=PYTHONS)
 def smoke(session: nox.Session) -> None:
-    """The wheel, built and installed without a compiler: help, a sound, an image."""
+    """Build the wheel, install it without a compiler, print the version, and sample both media."""
     folder = session.create_tmp()
     session.install("build")
     session.run("python", "-m", "build", "--wheel", "--outdir", folder, silent=True)
     session.install("--find-links", folder, "onepass", env={"CC": "/bin/false"})
-    session.chdir(folder)  # so that nothing is imported from the sources
+    session.chdir(folder)  # so nothing is imported from the source tree
     session.run("onepass", "--version")
     session.run("onepass", "sample", "shipped", "--seconds", "0.5", "--out", "out")
     session.run("onepass", "sample", "shipped-digits", "--num", "1", "--label", "7", "--out", "out")
@@ -31,13 +31,13 @@ def smoke(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """The quick tests; words after `--` go to pytest."""
+    """Run the quick tests; arguments after `--` replace the default arguments of pytest."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", *(session.posargs or ["-n", "3", "--dist", "loadfile"]))
 
 
 @nox.session(python=PYTHONS[0])
 def docs(session: nox.Session) -> None:
-    """The pages, without a warning."""
+    """Build the documentation; a warning is an error."""
     session.install("-e", ".[docs]")
     session.run("mkdocs", "build", "--strict")

@@ -1,4 +1,4 @@
-"""The installation of the floors as packages, and of the one command."""
+"""Install the packages of onepass and its command, `onepass`."""
 
 import re
 from pathlib import Path
@@ -35,14 +35,14 @@ SERVE = [
 ]
 PEERS = ["openai>=1.60", "playwright>=1.50", "schemathesis>=4.0", "tritonclient[http]>=2.55"]
 TRACES = ["opentelemetry-exporter-otlp-proto-http>=1.30", "opentelemetry-sdk>=1.30"]
-# What compares a sound with a recording; pesq and pyworld are built from source.
+# Metrics that compare audio with a recording; pesq and pyworld are built from source.
 QUALITY = [
     "pesq>=0.0.4",
     "pystoi>=0.4.1",
     "pyworld>=0.3.5",
     "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
 ]
-# Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
+# Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not declare its dependencies.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
 SIGN = ["cryptography>=44"]
 COMPRESS = ["constriction>=0.5,<0.6"]
@@ -89,7 +89,8 @@ setup(
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
     },
-    # Objects are in the source for what was measured with them: a package index takes 100 MB.
+    # The models of objects are kept only in the source tree, for measurements that use them: a
+    # package index accepts at most 100 MB.
     exclude_package_data={"": ["*/__pycache__/*"], "pixelcnn": ["shipped/objects*"]},
     include_package_data=False,
     install_requires=[
@@ -121,7 +122,7 @@ setup(
         "tfds": ["tensorflow-datasets"],
         "test": TEST,
         "traces": TRACES,
-        # A formatter's next minor release may lay the same code out differently.
+        # The next minor release of ruff may format the same code differently.
         "dev": [*TEST, *DOCS, "build>=1.2", "mypy>=1.15", "nox>=2024.10", "ruff>=0.17,<0.18"],
     },
     classifiers=[

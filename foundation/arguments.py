@@ -1,6 +1,7 @@
-"""Check the numbers that a caller passes, before anything is computed from them.
+"""Check the arguments that a caller passes to a model, such as seeds and lengths.
 
-Bundles and clients of a server use these checks, too, so this module needs no TensorFlow.
+Exported bundles and server clients use these checks, too, so this module does not import
+TensorFlow.
 """
 
 import math
@@ -15,7 +16,7 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     """Check an argument and return it as a Python integer.
 
     Args:
-      value: an integer of Python, NumPy or TensorFlow, not a boolean, float or string.
+      value: a Python, NumPy or TensorFlow integer; booleans are not allowed.
       name: name of the argument, for the error message.
       least: smallest allowed value.
 
@@ -32,10 +33,11 @@ def checked_seed(seed: Any) -> Any:
     """Check a seed and return it unchanged.
 
     Args:
-      seed: an integer, or a tensor used as a key, which `likelihoods.noise.as_key` checks further.
+      seed: an integer, or a tensor or array used as a key, which `likelihoods.noise.as_key` checks
+        further.
 
     Raises:
-      ValueError: `seed` is neither an integer in [0, 2^64) nor a tensor.
+      ValueError: `seed` is not an integer in [0, 2^64), a tensor or an array.
     """
     number = _integer(seed)
     is_key = number is None and not np.isscalar(seed) and hasattr(seed, "dtype")
@@ -67,15 +69,15 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
 
 def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> Any:
-    """Check temperatures; return a single one, or an array with one for each row.
+    """Check temperatures; return a Python float if there is one for all rows, else an array [num].
 
     Args:
-      temperature: a scalar, or an array of `num` scalars.
+      temperature: a scalar, or an array [num] with one temperature per row.
       num: number of rows.
       tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
-      ValueError: a temperature is invalid, or their number is not `num`.
+      ValueError: a temperature is invalid, or the shape is neither [] nor [num].
     """
     if isinstance(temperature, str) or np.ndim(temperature) == 0:
         return checked_temperature(temperature, tempers)
@@ -88,7 +90,7 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 
 
 def checked_top_k(top_k: Any) -> int:
-    """Check `top_k`, a number of tokens (0: all), and return it as a Python integer.
+    """Check `top_k`, a number of tokens (0 means all), and return it as a Python integer.
 
     Raises:
       ValueError: `top_k` is not an integer of at least 0.
@@ -135,18 +137,18 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
 def checked_prefix(
     prefix: Any, num: int, length: int, event: Sequence[int] = ()
 ) -> list[np.ndarray]:
-    """Check a prefix and return it as one array [n, *event] for each row.
+    """Check a prefix and return it as a list with an array [n, *event] for each row.
 
     Args:
-      prefix: elements that sequences begin with: [num, n, *event], [n, *event] for all rows, or a
-        list of `num` rows of different lengths.
+      prefix: the first elements of each sequence: [num, n, *event], [n, *event] for all rows, or a
+        list of `num` arrays [n, *event] whose lengths n may differ.
       num: number of rows.
       length: number of elements of a whole row, including its prefix.
-      event: sizes of the axes after time.
+      event: sizes of the axes after the time axis.
 
     Raises:
-      ValueError: `prefix` has a wrong number of rows or axes, or one of its rows is longer than
-        `length`.
+      ValueError: `prefix` is not numeric, has the wrong number of rows or axes, or has a row that
+        is longer than `length`.
     """
     rows = _prefix_rows(prefix, num, event)
     if len(rows) != num:
@@ -161,7 +163,7 @@ def checked_prefix(
 
 
 def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
-    """Return a list of the rows of a prefix, repeated if there is one for all."""
+    """Return a prefix as a list of rows; a prefix shared by all rows is repeated `num` times."""
     given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
     try:
         is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes
@@ -181,7 +183,7 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
 
 
 def checked_stop(stop: Any) -> Any:
-    """Check the element that ends a sequence and return it as a NumPy scalar.
+    """Check the element that ends a sequence and return it as a NumPy array without axes.
 
     Raises:
       ValueError: `stop` is not a single number.

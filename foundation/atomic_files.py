@@ -30,10 +30,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Read the arrays of an npz file, by name; raise UserError if it is missing or damaged.
+    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
 
-    The sizes in the archive's directory are checked before anything is unpacked; zipfile never
-    reads more bytes than they declare.
+    The sizes declared in the archive's directory are checked before anything is unpacked, and
+    zipfile never reads more bytes than they declare.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -48,13 +48,17 @@ def read_npz(path: Path) -> Arrays:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Read the array of an npy file; raise UserError unless it has at least one axis."""
+    """Return the array of an npy file.
+
+    Raises:
+      UserError: the file is missing, is not a valid npy file, or contains an array without axes.
+    """
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, ValueError, EOFError) as error:
-        why = "it holds Python objects" if "Object arrays" in str(error) else "it is none"
+        why = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
         raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -65,7 +69,7 @@ def read_npy(path: Path) -> np.ndarray:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays to an npz file atomically and flush it to disk."""
+    """Write arrays to an npz file atomically and flush it to disk; raise UserError on failure."""
     with _whole(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         file.flush()
@@ -73,7 +77,7 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Write a UTF-8 text file atomically; raise UserError on failure."""
     with _whole(path) as temporary:
         temporary.write_text(text, "utf-8")
 

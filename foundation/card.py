@@ -41,7 +41,7 @@ class ExportArguments:
     temperature: float | None = None
     """Default sampling temperature of an audio model; None: 1."""
     refine: int | None = None
-    """Default number of passes that fit a student's sound to its mel; None: 0."""
+    """Default number of passes that fit a student's audio to its mel spectrogram; None: 0."""
     float16: bool = False
     """Round the weights of an image model to half precision, and measure the rounded model."""
 
@@ -75,16 +75,16 @@ def _seconds(path: Path) -> float:
 
 
 class Measured(NamedTuple):
-    """A run and its measures on the dev set.
+    """A run and its measurements on the dev set.
 
     Attributes:
       given: the options of the export.
       model: the model, with a `network` and a `spec`.
-      stored: the content of the run's config.json.
-      facts: further content of model.json, such as "quality".
-      summary: the main result in words.
+      stored: the contents of the run's config.json.
+      facts: additional entries of model.json, such as "quality".
+      summary: a text that states the main result.
       flags: the settings that differ from the preset's, as command-line options.
-      dtype: numpy type of the stored weights.
+      dtype: NumPy dtype of the stored weights.
     """
 
     given: ExportArguments
@@ -101,12 +101,13 @@ def write_folder(
     measure: Callable[[ExportArguments, dict], Measured],
     card: Callable[[dict], str],
 ) -> str:
-    """Measure a run on the dev set, write its model folder and card, and return the main result.
+    """Measure a run on the dev set, write its model folder and card, and return the summary.
 
     Args:
       given: the options of the export.
-      measure: function from the options and the run's config.json to its measures.
-      card: function from the content of model.json to the text of the card.
+      measure: function from the options and the contents of the run's config.json to the model and
+        its measurements.
+      card: function from the contents of model.json to the text of the card.
     """
     given, model, stored, facts, summary, flags, dtype = measure(
         given, RunDirectory.open(given.run).config()
@@ -123,7 +124,7 @@ def write_folder(
 
 
 def training_lines(spec: dict) -> str:
-    """Return a model's training time, command and revision as items of a Markdown list."""
+    """Return a model's training time, command and git revision as items of a Markdown list."""
     steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return (
         f"- Training: {steps}{in_time(spec['training_seconds'])} on {spec['machine']}.\n"
@@ -135,9 +136,10 @@ def training_lines(spec: dict) -> str:
 def measure_table(
     systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = format_measure
 ) -> str:
-    """Return several systems' measures as rows of a Markdown table, one column per system.
+    """Return several systems' measures as rows of a Markdown table, one row per measure.
 
-    `cell` formats a measure; its text may span several columns, like that of `in_two_columns`.
+    `cell` formats a measure; a text that contains `|`, as from `in_two_columns`, fills several
+    columns.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(
@@ -149,5 +151,5 @@ def measure_table(
 
 
 def in_two_columns(measured: dict) -> str:
-    """Return two cells of a Markdown table: a measure's mean, and its interval with n."""
+    """Return a measure as two cells of a Markdown table: its mean, and its interval with n."""
     return f"{measured['mean']:.3f} | {format_interval(measured)}"

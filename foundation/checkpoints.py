@@ -18,7 +18,7 @@ LEFTOVER = re.compile(
 class Checkpoints:
     """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set.
 
-    The first `save` creates the folder.
+    The first `save` creates the folder. The constructor raises UserError if `keep` is below 1.
     """
 
     def __init__(self, folder: Path, keep: int = 3):
@@ -48,7 +48,7 @@ class Checkpoints:
     def mark_scored(self, step: int, score: float) -> bool:
         """Record the score of a step (lower is better); return whether it is the best so far.
 
-        The file of the best step is never deleted.
+        Later calls of `save` keep the file of the best step.
         """
         best = self._best()
         better = math.isfinite(score) and (best is None or score < best["score"])
@@ -61,7 +61,7 @@ class Checkpoints:
         return better
 
     def scores(self) -> list[tuple[int, float]]:
-        """Return step and score of every evaluation, in order; NaN if a score was not finite."""
+        """Return (step, score) of every evaluation, in order; NaN if a score was not finite."""
         stored = self._scores()
         if "scores" not in stored and {"step", "score"} <= stored.keys():  # written by version 0.2
             return [(stored["step"], stored["score"])]
@@ -69,13 +69,16 @@ class Checkpoints:
         return [(step, math.nan if score is None else score) for step, score in pairs]
 
     def scores_without_improvement(self, step: int) -> int:
-        """Return the number of evaluations up to a step since the one with the lowest score."""
+        """Return the number of evaluations, up to a step, since the one with the lowest score.
+
+        If no score is finite, all of them count.
+        """
         values = [value for scored, value in self.scores() if scored <= step]
         lowest = min((value for value in values if math.isfinite(value)), default=None)
         return len(values) if lowest is None else len(values) - 1 - values.index(lowest)
 
     def best(self) -> Arrays | None:
-        """Return the arrays of the best step, or None before the first evaluation.
+        """Return the arrays of the best step, or None if no step with a file has a finite score.
 
         Raise UserError if the file is damaged.
         """
@@ -83,12 +86,12 @@ class Checkpoints:
         return None if step is None else read_npz(self.path(step))
 
     def best_step(self) -> int | None:
-        """Return the step of the best checkpoint on the dev set, or None before an evaluation."""
+        """Return the step of the best checkpoint on the dev set, or None if there is none."""
         best = self._best()
         return None if best is None else best["step"]
 
     def best_score(self) -> float | None:
-        """Return the score of the best checkpoint, or None before the first evaluation."""
+        """Return the score of the best checkpoint, or None if there is none."""
         best = self._best()
         return None if best is None else best["score"]
 
@@ -101,9 +104,9 @@ class Checkpoints:
         return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return the newest readable arrays (None if there are no files) and damaged newer files.
+        """Return the arrays of the newest readable checkpoint, and the damaged files after it.
 
-        Raise UserError if there are files and all of them are damaged.
+        The arrays are None if there are no files. Raise UserError if all files are damaged.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):
@@ -125,7 +128,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return a sentence about the states stored before a rejected update, with advice."""
+        """Return a text about the steps that were saved before a rejected update, with advice."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
@@ -133,11 +136,11 @@ class Checkpoints:
         )
 
     def kept(self, step: int) -> str:
-        """Return a phrase that names the folder of a saved step."""
+        """Return a phrase that says where a step is saved."""
         return f"step {step} is saved in {self.folder}"
 
     def newest_kept(self) -> str:
-        """Return a phrase about the newest checkpoint, for errors in saving the current state."""
+        """Return a phrase that names the newest checkpoint, for a message about a failed save."""
         steps = self.steps()
         return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
 
@@ -148,7 +151,7 @@ class Checkpoints:
                 self.path(old).unlink(missing_ok=True)
 
     def _best(self) -> dict | None:
-        """Return step and score of the best checkpoint if its file exists, else None."""
+        """Return the step and score of the best checkpoint if its file exists, else None."""
         scores = self._scores()
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None

@@ -13,9 +13,9 @@ INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 def compute_dtype(name: str) -> tf.DType:
     """Return the dtype of a network's arithmetic.
 
-    If it is bfloat16 and this machine has neither an accelerator nor a processor with instructions
-    for it, print one line on standard error, once: TensorFlow then converts every number to float32
-    and back, and a training step takes several times as long as in float32.
+    If it is bfloat16 and this machine has neither an accelerator nor, as far as is known, bfloat16
+    instructions, the first call prints a warning on standard error: TensorFlow then converts every
+    number to float32 and back, and a training step takes several times as long as in float32.
 
     Args:
       name: "float32", "bfloat16" or "float64".

@@ -16,7 +16,7 @@ _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 @functools.cache
 def _core_of_thread() -> Callable[[], int]:
-    """Return the system function that returns the core on which the calling thread runs."""
+    """Return the C library's `sched_getcpu`, which returns the calling thread's core."""
     return ctypes.CDLL(None).sched_getcpu
 
 
@@ -24,7 +24,7 @@ def cores(threads: int | None = None) -> int:
     """Return the number of cores to use, by default all that this process may run on.
 
     Raises:
-      ValueError: `threads` is below 1.
+      UserError: `threads` is below 1.
     """
     if threads is not None:
         require(threads >= 1, "threads", "at least 1", threads)
@@ -38,15 +38,18 @@ class Apart:
     """A group of threads that work at the same time, each started on a different core.
 
     A woken thread often starts on the core of the thread that woke it, and the system moves it to a
-    free core only after milliseconds, longer than a short chunk takes. Threads are moved once, when
-    they start, but not bound to a core. On systems without this function, nothing is moved.
+    free core only after milliseconds, longer than a short task takes. Threads are moved once, when
+    they start, but not bound to a core. On systems without `sched_setaffinity`, nothing is moved.
     """
 
     def __init__(self) -> None:
         self._taken: set[int] = set()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return `function(*arguments)`, computed in this thread on a core that no other has."""
+        """Return `function(*arguments)`, computed in this thread, on a free core if there is one.
+
+        A core is free if no other thread of the group has started on it.
+        """
         if _HAS_AFFINITY:
             self._move()
         return function(*arguments)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 USAGE, FAILURE = 2, 1  # exit statuses: a user's mistake, and every other error
-# Operating system errors that no other path or option would avoid.
+# Operating system errors that the user cannot avoid with a different path or option.
 _FAILURES = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM),
     *(errno.EMFILE, errno.ENFILE, errno.EPIPE),

@@ -17,7 +17,8 @@ def make_folder(folder: Path) -> Path:
     """Return the folder, created with its parents if missing.
 
     Raises:
-      UserError: the folder cannot be created, or is named like a sound, image or array file.
+      UserError: the folder cannot be created, or does not exist and has the suffix of an audio,
+        image or array file.
     """
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
@@ -75,7 +76,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Return `1 image`, `2 images`, `2 batches`."""
+    """Return a count with its noun in the right number: `1 image`, `2 images`, `2 batches`."""
     return f"{count} {thing if count == 1 else plural(thing)}"
 
 
@@ -85,16 +86,18 @@ def plural(thing: str) -> str:
 
 
 def endings(names: Iterable[str]) -> str:
-    """Return the most frequent file name suffixes with their counts: `7 .txt, 1 no ending`."""
+    """Return the most frequent suffixes of file names and their counts: `7 .txt, 1 no ending`."""
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
     return shown(found) or "no file at all"
 
 
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a list with a note about files with unknown suffixes; empty if there are none.
+    """Return a list with one note about the files of unknown kinds; empty if there are none.
 
-    The `known` suffixes are in lower case.
+    Args:
+      names: file names.
+      known: suffixes of known kinds, in lower case; those in TEXTS are known, too.
     """
     others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
     return [f"skipped, of an unknown kind: {endings(others)}"] if others else []

@@ -9,7 +9,7 @@ from typing import TextIO
 
 SECONDS = 10.0  # silence before a status line
 
-# Functions that return a status line, or None to print nothing; the innermost comes last.
+# Functions that return a status line, or None to print nothing; the innermost block's is last.
 _telling: list[Callable[[], str | None]] = []
 _lock = threading.Lock()
 _spoke = 0.0  # monotonic time at which the last line was printed
@@ -23,9 +23,10 @@ def spoke() -> None:
 
 @contextlib.contextmanager
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
-    """Register a source of status lines for the duration of the block.
+    """Make `line` the source of status lines inside the block.
 
-    The source returns a status line, or None to print nothing.
+    Args:
+      line: function that returns a status line, or None to print nothing.
     """
     with _lock:
         _telling.append(line)
@@ -38,7 +39,7 @@ def telling(line: Callable[[], str | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def during(what: str) -> Iterator[None]:
-    """Report the block's elapsed time in status lines, for work whose units are not counted."""
+    """Report the block's elapsed time in status lines, for work without a known number of units."""
     start = time.monotonic()
     with telling(lambda: f"{what}: {time.monotonic() - start:.0f} s so far"):
         yield
@@ -48,8 +49,11 @@ def during(what: str) -> Iterator[None]:
 def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
     """Print a status line inside the block whenever nothing has been printed for `seconds`.
 
-    The line names `what`, the whole job, unless a part of it has registered a source. If `stream`
-    is None, lines go to standard error.
+    Args:
+      what: name of the job. The line shows it with the elapsed time, unless a step inside the block
+        provides its own line by `telling`.
+      seconds: silence before a status line.
+      stream: text stream to write to; None: standard error.
     """
     ended = threading.Event()
 

@@ -21,13 +21,13 @@ class InMemoryRun:
         self.notes: list[str] = []
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Store the identity; there is no other run to compare it with."""
+        """Store the configuration as `identity`, without the changeable keys."""
         self.identity = {k: v for k, v in config.items() if k not in changeable}
 
     def checkpoints(self, keep: int = 3, best: bool = False) -> "ScoresInMemory":
-        """Return an object that replaces the run's checkpoints.
+        """Return a substitute for the run's checkpoints, which stores scores.
 
-        If `best`, it also stores the arrays of the best score.
+        If `best`, it also stores the arrays with the best score. `keep` is ignored.
         """
         return ScoresInMemory(best)
 
@@ -58,7 +58,7 @@ class ScoresInMemory(Checkpoints):
         """Do nothing: there is no folder."""
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
-        """Store the arrays if they could turn out to be the best; otherwise do nothing."""
+        """Hold the arrays until `mark_scored` if the best ones are to be stored."""
         self._latest = arrays if self._keeps_best else None
 
     def mark_scored(self, step: int, score: float) -> bool:
@@ -74,15 +74,15 @@ class ScoresInMemory(Checkpoints):
         return self._arrays
 
     def after_divergence(self) -> str:
-        """Return a sentence about the state before a rejected update, with advice."""
+        """Return a text about the model after a rejected update, with advice."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def kept(self, step: int) -> str:
-        """Return a phrase that names the saved step."""
+        """Return a phrase that says where a step is saved: in the model."""
         return f"the model has the weights of step {step}"
 
     def newest_kept(self) -> str:
-        """Return a phrase about the state that is left if the current one could not be saved."""
+        """Return a phrase that says which weights the model has after a failed save."""
         return "the model has its last weights"
 
     def _best(self) -> dict | None:

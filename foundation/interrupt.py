@@ -36,7 +36,8 @@ class Received:
     def raise_once(self, number: int, frame: Any) -> None:
         """Raise `Interrupted` unless the block has already been interrupted.
 
-        Shells, terminals and `timeout` may send a signal to a process and to its group.
+        A signal can arrive twice, because shells, terminals and `timeout` may send it both to a
+        process and to its group.
         """
         if self.number is None:
             self.number = number
@@ -45,10 +46,11 @@ class Received:
 
 @contextlib.contextmanager
 def signals_interrupt() -> Iterator[Received]:
-    """Raise `Interrupted` in the block for the first of `ENDING` that would end the process.
+    """Raise `Interrupted` in the block for the first signal in `ENDING` that arrives.
 
-    Signals that are ignored, such as SIGHUP under nohup, or have another handler are left alone.
-    Only the main thread can install handlers.
+    Signals that are ignored, such as SIGHUP under nohup, or that already have a handler are left
+    alone. Outside the main thread, which is the only one that can install handlers, this does
+    nothing.
     """
     received, replaced = Received(), []
     if threading.current_thread() is threading.main_thread():
@@ -63,9 +65,12 @@ def signals_interrupt() -> Iterator[Received]:
 
 
 class StopRequest:
-    """A context in which the first of SIGNALS sets `signal_name` instead of ending the process.
+    """A context in which the first signal of SIGNALS sets `signal_name`, and the process goes on.
 
     A second signal has its usual effect. Under nohup, SIGHUP stays ignored.
+
+    Attributes:
+      signal_name: name of the signal, such as "SIGTERM"; None if none has arrived.
     """
 
     def __init__(self) -> None:

@@ -63,7 +63,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Meas
 
 
 def finite_mean(values: Sequence[float]) -> Measure:
-    """Return the mean of the finite values with its interval, and the number of other values."""
+    """Return the mean of the finite values with its interval; `undefined` counts the others."""
     given = np.asarray(values, np.float64)
     finite = given[np.isfinite(given)]
     return dataclasses.replace(weighted_mean(finite), undefined=len(given) - len(finite))
@@ -90,7 +90,10 @@ def share_of(found: np.ndarray) -> Measure:
 def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
     """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
-    `scale` multiplies the numbers. Model folders of version 0.2 have no `n`.
+    Args:
+      measured: a `Measure` as a dict; those of version 0.2 have no `n`.
+      scale: factor for the ends of the interval.
+      digits: number of digits after the decimal point.
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:

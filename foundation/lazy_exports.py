@@ -13,11 +13,12 @@ from typing import Any
 def lazy_exports(
     package: str, modules: Mapping[str, str], prefix: str | None = None
 ) -> Callable[[str], Any]:
-    """Return a `__getattr__` that imports public names on first access, and set `__dir__`.
+    """Return a `__getattr__` for a package that imports names on first access; set its `__dir__`.
 
     Args:
       package: name of the package, `__name__` in its `__init__.py`.
-      modules: for each public name, the module that defines it, or the module itself.
+      modules: for each public name, the name of the module that defines it, or of the module that
+        is exported under this name.
       prefix: start of the modules' full names; None: the package's name and a dot.
     """
     module, prefix = sys.modules[package], f"{package}." if prefix is None else prefix

@@ -15,7 +15,7 @@ Curve = tuple[list[int], list[float]]  # steps and values
 
 
 def loss_curves(run: Path) -> dict[str, Curve]:
-    """Return the finite records of "loss" and "dev" in RUN/metrics.jsonl, oldest first."""
+    """Return steps and finite values of "loss" and "dev" in RUN/metrics.jsonl, by these names."""
     records = read_metrics(run)
     curves = {}
     for name in ("loss", "dev"):
@@ -31,7 +31,7 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 
     Args:
       run: the run directory.
-      is_same: whether the score is the loss on held-out data, so that both share one panel;
+      is_same: whether the score is the loss on held-out data: then both share one panel;
         otherwise they have separate panels.
     """
     curves = loss_curves(run)

@@ -19,10 +19,10 @@ LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run 
 
 
 class MetricsLog:
-    """Writes RUN/metrics.jsonl and RUN/events, after removing records after `first_step`.
+    """Writes RUN/metrics.jsonl and RUN/events; the constructor drops records after `first_step`.
 
-    Every method raises UserError naming the file if it cannot be written. However, TensorFlow drops
-    events without an error if the disk is full.
+    If a file cannot be written, every method raises a UserError that names it. However, TensorFlow
+    drops events without an error if the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -35,7 +35,7 @@ class MetricsLog:
             self._name = stack.pop_all()  # must stay valid while the writer is used
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """Append a record of `step`, `time` (seconds since the epoch) and the metrics."""
+        """Append metrics to both files, and in metrics.jsonl also `step` and `time` (Unix time)."""
         record = {
             "step": step,
             "time": round(time.time(), 3),
@@ -78,7 +78,7 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    """Return the records in RUN/metrics.jsonl, oldest first, without an incomplete last line."""
+    """Return the records in RUN/metrics.jsonl, oldest first, without incomplete lines."""
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -89,7 +89,7 @@ def read_metrics(folder: Path) -> list[dict]:
 def training_seconds(run: Path) -> float:
     """Return the training time of a run in seconds, from its metrics, excluding pauses.
 
-    It is 0 if there are fewer than two records, as in a run that was trained elsewhere.
+    It is 0 if there are fewer than two records.
     """
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)
@@ -97,7 +97,7 @@ def training_seconds(run: Path) -> float:
 
 
 def _record(line: str) -> dict | None:
-    """Return the record in a line, or None for the incomplete line of a killed process."""
+    """Return the record in a line, or None if it is invalid, as from a killed process."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -111,7 +111,7 @@ def _plain(value: SupportsFloat) -> float | None:
 
 
 def _drop_after(path: Path, last_step: int) -> None:
-    """Remove the records after the checkpoint that a run resumes from."""
+    """Remove the records after `last_step`, the checkpoint that a run resumes from."""
     if not path.exists():
         return
     with _naming(path):

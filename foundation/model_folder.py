@@ -25,8 +25,8 @@ def save(
 
     Args:
       network: the network, with its current weights.
-      spec: the content of model.json besides the configuration.
-      stored: the run's config.json.
+      spec: the contents of model.json except for the configuration.
+      stored: the contents of the run's config.json.
       folder: the folder to write, created if missing.
       dtype: NumPy dtype of the stored weights; `assign_weights` converts them to the network's.
     """
@@ -44,8 +44,8 @@ def save(
 def best_or_newest(run: RunDirectory) -> Arrays:
     """Return the arrays of a run's best checkpoint on the dev set, or else of its newest one.
 
-    Messages on standard error name damaged checkpoints that are skipped, and a newer one that was
-    not evaluated.
+    Messages on standard error name damaged checkpoints that are skipped, and a newer one that has
+    not been evaluated. Raise UserError if there is no readable checkpoint.
     """
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
@@ -72,13 +72,16 @@ def _log(line: str) -> None:
 
 
 def averages(arrays: Arrays) -> Arrays:
-    """Return the Polyak averages in a checkpoint, by name of the network's variables."""
+    """Return the Polyak averages in a checkpoint, by variable name."""
     slot = "average/"
     return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Read model.json and the weights of a folder; raise UserError if a file is damaged."""
+    """Return the contents of model.json and the weights of a folder.
+
+    Raise UserError if a file is missing or damaged.
+    """
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -91,10 +94,10 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
-    """Return the weights in a folder, and the weights that it shares with a neighbouring folder.
+    """Return the weights in a folder, and those that it shares with a neighbouring folder.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
-    weights whose names begin with b/ are stored only in ../a.
+    weights whose names begin with b/ are stored only in ../a. Raise UserError if they are missing.
     """
     own = read_npz(path / WEIGHTS_FILE)
     if SHARED not in spec:
@@ -119,8 +122,9 @@ def stored_model(
 ) -> tuple[dict, Arrays, dict[str, Any]]:
     """Return the configuration, weights and model.json of a model folder or a run directory.
 
-    The weights of a run are the averages in its best checkpoint; the substitute for its model.json
-    is the result of `spec_of` for its config.json, with the checkpoint's step.
+    The weights of a run are the averages in the checkpoint that `best_or_newest` chooses. A run has
+    no model.json; `spec_of`, a function of the configuration and the path, returns a substitute, to
+    which the checkpoint's step is added.
     """
     if (path / SPEC_FILE).exists():
         spec, weights = read_folder(path)
@@ -133,16 +137,16 @@ def stored_model(
 
 
 def stored_weights(path: Path) -> Arrays:
-    """Return the weights of a model folder, or the averages of a run's best checkpoint, by name."""
+    """Return the weights of a model folder by name, or the averages of a run's best checkpoint."""
     if (path / SPEC_FILE).exists():
         return read_folder(path)[1]
     return averages(best_or_newest(RunDirectory.open(path)))
 
 
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
-    """Assign weights to a network's variables by name.
+    """Assign weights to a network's trainable variables by name.
 
-    Raise UserError, with a message that names `path`, if weights are missing or do not fit.
+    Raise UserError, with a message that names `path`, if a weight is missing or has a wrong shape.
     """
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):

@@ -1,4 +1,4 @@
-"""File names and kind of a model folder; needs no TensorFlow."""
+"""The file names and the kind of a model folder; this module does not import TensorFlow."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of model in a run directory or model folder, or None if it is neither."""
+    """Return the kind of model in a run directory or model folder, or None if it is unknown."""
     for name in (SPEC_FILE, "config.json"):
         file = Path(path) / name
         try:

@@ -1,4 +1,4 @@
-"""Keyword options of a function that are the fields of a dataclass."""
+"""Functions whose keyword options are the fields of a dataclass."""
 
 import dataclasses
 import difflib
@@ -15,8 +15,8 @@ R = TypeVar("R")
 def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a function whose `**options` are the fields of a dataclass.
 
-    Its signature and its docstring, which `help` shows, list the fields; an unknown option is a
-    TypeError that names the closest known one.
+    The decorated function's signature and docstring, which `help` shows, list the fields. An
+    unknown option raises a TypeError that suggests the closest known one.
 
     Args:
       options: the dataclass. Its fields have defaults and are described under `Args:`.

@@ -19,8 +19,8 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]
 class Progress:
     """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal, it prints a line every `line_seconds`, and none for a shorter job; inside a
-    `heartbeat`, it also prints a line if no unit was completed for that long.
+    Without a terminal, it prints a line every `line_seconds`, and none for a shorter job. Inside a
+    `heartbeat`, a line also appears when no unit has been completed for a while.
 
     Args:
       total: number of units.
@@ -74,7 +74,7 @@ class Progress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the bar."""
+        """Unregister from the heartbeat, and close the bar."""
         self._stack.close()
         if self._bar is not None:
             self._bar.close()
@@ -105,7 +105,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units per second since the first count; 0 before the second count."""
+        """Units per second since the first call of `advance`; 0 before the second call."""
         if self._first is None:
             return 0.0
         done, start = self._first
@@ -113,14 +113,20 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds to the end at the current rate, or to `until`; infinite if neither is known."""
+        """Seconds to the end at the current rate, or to `until` if that is sooner.
+
+        Infinite if neither is known.
+        """
         rate = self.rate
         left = (self.total - self.done) / rate if rate else math.inf
         at_most = math.inf if self._until is None else self._until - time.monotonic()
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """Return a status line for the heartbeat; None if there is a bar or another stream."""
+        """Return a status line for the heartbeat; None if there is a bar, which is refreshed.
+
+        Also return None if the progress is not shown on standard error.
+        """
         if self._bar is not None:
             self._bar.refresh()
         if self._bar is not None or self.stream is not sys.stderr:
@@ -144,7 +150,7 @@ class _Bar(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """Values of the bar's format."""
+        """Values for the fields of the bar's format."""
         left = math.inf if self.progress is None else self.progress.seconds_left
         return {**super().format_dict, "left": duration(left)}
 

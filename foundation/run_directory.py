@@ -28,6 +28,7 @@ class RunDirectory:
     """A folder that belongs to one configuration and, during training, to one process.
 
     Attributes:
+      path: the folder.
       identity: the configuration passed to `claim`, without the keys that may change.
       notes: messages from `claim` to the user.
     """
@@ -58,7 +59,8 @@ class RunDirectory:
           defaults: values for settings that a stored configuration lacks.
 
         Raises:
-          UserError: another process is using the run, or its configuration differs.
+          UserError: the directory cannot be created or locked, for example because another process
+            is using it, or its configuration differs.
         """
         run = cls.locked(path, is_chief)
         try:
@@ -72,7 +74,8 @@ class RunDirectory:
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
-        A process that is not the chief neither creates, locks nor writes the directory.
+        A process that is not the chief does not create, lock or write the directory. Raise
+        UserError if the directory cannot be created or locked.
         """
         run = cls(path)
         run._is_chief = is_chief
@@ -89,7 +92,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """Return an existing run directory for reading; raise UserError if there is none."""
+        """Return an existing run directory for reading; raise UserError if `path` is not one."""
         run = cls(path)
         if not run.path.is_dir():
             raise UserError(f"There is no run directory {path}.")
@@ -97,7 +100,10 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """Return the content of config.json; raise UserError if it is not a JSON object."""
+        """Return the contents of config.json.
+
+        Raise UserError if it is missing, cannot be read, or is not a JSON object.
+        """
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -114,7 +120,7 @@ class RunDirectory:
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
-        """Return the log of the run's metrics, without records after `first_step`."""
+        """Return the log of the run's metrics, after dropping its records after `first_step`."""
         from foundation.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
@@ -124,7 +130,7 @@ class RunDirectory:
         return make_folder(self.path / name)
 
     def lock(self) -> None:
-        """Lock the run for this process; the operating system releases the lock when it ends.
+        """Lock the run until `unlock` or the end of this process.
 
         Raise UserError if another process holds the lock, or the lock file cannot be written.
         """
@@ -153,10 +159,14 @@ class RunDirectory:
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Raise UserError if config.json differs from the given keys of the configuration.
+        """Raise UserError unless config.json has the same values for all keys of `config`.
 
-        The top-level keys in `changeable` may differ. `defaults`, a result of
-        `stored_config.defaults`, completes the settings of a run from an earlier version.
+        Without config.json, raise it only if there are checkpoints.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -168,10 +178,17 @@ class RunDirectory:
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Write config.json; for a resumed run, first check that the configuration is the same.
 
-        A run that is resumed on other data drops its scores, which were measured on the previous
-        data: "data_folder" is the location of the data, and "dev_digest" identifies the evaluation
-        data. The top-level keys in `changeable` may differ, and their new values are written;
-        `defaults` completes the settings of a run from an earlier version.
+        If a run is resumed on different data, its scores are dropped, because they were measured on
+        the previous data: "data_folder" is the location of the data, and "dev_digest" identifies
+        the evaluation data.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ; the new values are written.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
+
+        Raises:
+          UserError: the configurations differ, or config.json cannot be read or written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:

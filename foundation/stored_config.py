@@ -33,7 +33,7 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def defaults(config: Any) -> dict[str, Any]:
-    """Return the defaults of all settings that have one, nested like the result of `to_json`."""
+    """Return the default of every setting that has one, nested like the result of `to_json`."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -46,11 +46,10 @@ def defaults(config: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """A marker, among the defaults for `completed`, of a setting that only earlier versions had.
+    """A marker, in the defaults for `completed`, for a setting that only earlier versions had.
 
     Attributes:
-      unused: the only value of the setting with which this version can still read a configuration;
-        None: any value.
+      unused: the only stored value of the setting that is still accepted; None: any value.
       reason: end of the error message for any other value.
     """
 
@@ -81,10 +80,10 @@ def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
 
 
 def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
-    """Create a dataclass `kind`, with nested dataclasses, from the content of a config.json.
+    """Create a dataclass `kind`, with nested dataclasses, from the contents of a config.json.
 
-    Settings missing from files of earlier versions get their defaults; sections with a default
-    factory must be present. Raise UserError if the configuration does not fit.
+    Top-level settings that are missing get their defaults, but a field with a default factory must
+    be present. Raise UserError if the configuration does not fit.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -106,15 +105,15 @@ def checked_config(
     """Check the config.json of a run or model, and return the result of `read` for it.
 
     Args:
-      stored: the content of config.json, of any type.
+      stored: the contents of config.json, of any type.
       path: location of the run or model, for messages.
       kinds: expected kinds.
       needed: keys that must be present.
-      read: function from the content to the configuration.
+      read: function from the contents to the configuration.
 
     Raises:
-      UserError: the kind is not one of `kinds`, a key is missing, or `read` raises UserError; the
-        message names the path.
+      UserError: `stored` is not a dict, its kind is not one of `kinds`, a key is missing, or `read`
+        raises UserError; the message names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
@@ -145,7 +144,7 @@ def _from_json(kind: Any, value: Any) -> Any:
 
 
 def changed_flags(preset: Any, given: Any) -> str:
-    """Return ` --section.field value` for every setting that differs from the preset's."""
+    """Return ` --section.field value` for every setting of `given` that differs from the preset."""
     return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
 
 

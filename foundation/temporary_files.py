@@ -36,7 +36,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove files and folders that ended processes have left in a folder, and return them."""
+    """Remove what ended processes have left in a folder, and return the paths that were removed."""
     removed = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):

@@ -10,9 +10,9 @@ from pathlib import Path
 def named_for_tensorflow(folder: Path) -> Iterator[str]:
     """Yield a name by which TensorFlow finds an existing folder, valid inside the block.
 
-    Python encodes a path in the locale's encoding, or keeps bytes that are not valid text. If its
-    UTF-8 bytes differ, TensorFlow would use a different folder, so it gets the folder as a file
-    descriptor of this process instead.
+    Python encodes a path in the locale's encoding, or keeps bytes that are not valid text. If the
+    path's UTF-8 encoding differs, TensorFlow would use a different folder; it then gets the path of
+    a file descriptor that this process has open on the folder.
     """
     path = os.fspath(folder)
     if os.fsencode(path) == path.encode("utf-8", "replace"):

@@ -20,7 +20,8 @@ def in_threads(
 ) -> list[Result]:
     """Return [function(item) for item in items], computed in threads, and show progress.
 
-    The first error is raised; items that no thread has started by then are skipped.
+    The error of the first item that fails is raised; items that no thread has started by then are
+    skipped.
 
     Args:
       function: the function to apply.

@@ -1,8 +1,8 @@
 """Distributions over symbols, parameterised by a network's output, and codecs for elements.
 
-A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A codec follows
-`Codec`: `encode`, `decode`, `scale`. The names below are imported on first access: a configuration
-needs only `likelihoods.registry`, without TensorFlow.
+A distribution implements the protocol `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A
+codec implements `Codec`: `encode`, `decode`, `scale`. The names below are imported on first access,
+so a configuration can import `likelihoods.registry` without TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Checks for the optional features of a distribution, beyond the protocol `Distribution`.
 
-Optional methods and attributes are found by name, so a user's distribution declares nothing.
+Optional methods and attributes are found by name, so a user's distribution need not declare them.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def closed_form(distribution: Distribution) -> dict[str, Any]:
 
 
 def normal_parameters(distribution: Distribution, parameters: Any) -> tuple[Any, Any] | None:
-    """Return mean and log-scale [...] if the distribution is normal, else None.
+    """Return the mean and log-scale, [...] each, if the distribution is normal, else None.
 
     Args:
       distribution: any distribution over symbols.

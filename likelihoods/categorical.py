@@ -86,7 +86,7 @@ def sample_categorical(
 ) -> tf.Tensor:
     """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
 
-    c[-1] is 1 only up to rounding; multiplying by it keeps the last choice from getting the rest.
+    c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.
 
     Args:
       logits: float32 or float64 [..., choices].

@@ -1,7 +1,7 @@
 """Codecs convert the elements of an array to the symbols of a distribution, and back.
 
-Symbols are integers or real numbers without a unit; a codec defines what they stand for, such as
-the amplitude of a sound, the grey level of a pixel or a temperature in degrees.
+Symbols are integers or real numbers without a unit; a codec defines what they represent, such as
+the amplitude of audio, the grey level of a pixel or a temperature in degrees.
 """
 
 import dataclasses
@@ -18,7 +18,8 @@ from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 class Codec(Protocol):
     """An element-wise mapping between elements [...] and symbols [...].
 
-    `decode(encode(x))` is within half a step of `x`, and `encode(decode(s))` is `s`.
+    For an element `x` in range, `decode(encode(x))` is off by at most half the distance between
+    neighbouring levels; for a symbol `s`, `encode(decode(s))` is `s`.
     """
 
     @property
@@ -36,7 +37,7 @@ class Codec(Protocol):
         """Return the symbols of elements: int32 [...], or float32 [...] if `levels` is None."""
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the elements that symbols stand for, [...]."""
+        """Return the elements that the symbols represent, [...]."""
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols as the input of a network, float32 [...], about -1 to 1."""
@@ -44,7 +45,7 @@ class Codec(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-    """Codecs whose levels are equally spaced in the input of a network."""
+    """Base class of codecs whose levels are equally spaced in a network's input."""
 
     levels: int
     log_unit, most_levels = 0.0, MAX_LEVELS
@@ -59,7 +60,7 @@ class _Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Linear(_Grid):
-    """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit sound.
+    """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit audio.
 
     Raises:
       ValueError: there are fewer than 2 levels or more than 2^22.
@@ -90,7 +91,7 @@ class Integers(_Grid):
         """Return int32 [...], the elements themselves.
 
         Raises:
-          ValueError: the elements have a float type.
+          ValueError: the elements do not have an integer dtype.
         """
         elements = tf.convert_to_tensor(elements)
         if not elements.dtype.is_integer:
@@ -136,7 +137,7 @@ class Reals:
     """Real numbers, scaled to symbols `(x - centre) / unit` of about -1 to 1.
 
     Raises:
-      ValueError: `unit` is not above 0.
+      ValueError: `unit` is not finite and above 0.
     """
 
     centre: float = 0.0
@@ -171,7 +172,7 @@ def default_codec(levels: int | None, order: str, of_tokens: bool = False) -> Co
     Args:
       levels: number of levels of the model's distribution; None: symbols are real numbers.
       order: "time", whose elements are in [-1, 1], or "raster", whose elements are the levels.
-      of_tokens: whether the levels have no order, so that the elements are the levels.
+      of_tokens: whether the levels are tokens without an order; the elements are then the levels.
     """
     if levels is None:
         return Reals()

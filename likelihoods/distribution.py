@@ -17,11 +17,11 @@ from likelihoods.categorical import sample_categorical
 class Distribution(Protocol):
     """A distribution over symbols, parameterised by channels of a network's output.
 
-    Every method is a pure function that treats every location independently, so results do not
-    depend on batch size, chunking or order; it compiles under XLA.
-    `tests/likelihoods/test_distributions.py` checks the laws: probabilities sum to 1, frequencies
-    of samples match `log_prob`, `sample` never decreases when its last noise channel increases,
-    `mode` has the largest probability.
+    Methods are pure functions that treat every location independently, so results do not depend on
+    batch size, chunking or order, and they compile under XLA.
+    `tests/likelihoods/test_distributions.py` checks these laws: probabilities sum to 1, frequencies
+    of samples match `log_prob`, `sample` never decreases when its last noise channel increases, and
+    no symbol is more probable than `mode`.
     """
 
     @property
@@ -62,14 +62,14 @@ class Distribution(Protocol):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise [rows, length, noise_channels] for `sample`: float32, or random words.
+        """Return noise [rows, length, noise_channels] for `sample`: float32, or random integers.
 
         The kind of noise is an implementation detail of the distribution: a caller gets the noise
         here and passes it to `sample`.
 
         Args:
           seed: an integer in [0, 2^64) or a key uint32 [2] for all rows, or keys [rows, 2].
-          rows: row numbers int32 [rows], in any order; each has a random stream of its own.
+          rows: row numbers int32 [rows], in any order; each has its own random stream.
           start: position of the first symbol, an integer, an int32 scalar or int32 [rows].
           length: number of positions.
         """
@@ -111,7 +111,7 @@ class Normal(Distribution, Protocol):
     """A normal distribution, discretised or not, with divergences in closed form."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and log-scale, [...] each."""
+        """Return the mean and log-scale, [...] each."""
 
 
 @runtime_checkable
@@ -184,5 +184,5 @@ class Tabulated:
 
 
 def bits_per_sample(log_prob_nats: tf.Tensor) -> tf.Tensor:
-    """Return the mean code length in bits of samples with these log-probabilities, float32 []."""
+    """Return the mean code length of samples in bits, float32 [], from their log-probabilities."""
     return -tf.reduce_mean(log_prob_nats) / math.log(2.0)

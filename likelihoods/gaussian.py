@@ -91,13 +91,13 @@ class Gaussian:
         return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and log-scale of the density, [...] each."""
+        """Return the mean and log-scale of the density, [...] each."""
         return self.split(parameters)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the symbol of `mean + temperature scale noise`, [...].
+        """Return the symbol nearest to `mean + temperature scale noise`, [...].
 
         Args:
           parameters: [..., 2].
@@ -121,7 +121,7 @@ class Gaussian:
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and log-scale, [...] each, with the log-scale clamped."""
+        """Return the mean and the clamped log-scale, [...] each."""
         mean, log_scale = tf.unstack(level_grid.real(parameters), num=2, axis=-1)
         return mean, tf.maximum(log_scale, self.min_log_scale)
 
@@ -139,7 +139,7 @@ def log_normal(mean: tf.Tensor, log_scale: tf.Tensor, values: tf.Tensor) -> tf.T
 def log_mass(
     mean: tf.Tensor, log_scale: tf.Tensor, levels: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """Return the log-probability of a level's bin, float32 [...]; outer bins are infinite.
+    """Return the log-probability of a level's bin, float32 [...]; outer bins extend to infinity.
 
     Args:
       mean: the normal's mean, [...], in units in which the grid spans [-1, 1].
@@ -180,7 +180,7 @@ def _log_tail_ratio(x: tf.Tensor) -> tf.Tensor:
 def _log_bin(
     low: tf.Tensor, middle: tf.Tensor, high: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor
 ) -> tf.Tensor:
-    """Return `log(Phi(high) - Phi(low))`; edges, middle and width in standard deviations.
+    """Return `log(Phi(high) - Phi(low))`, with edges, middle and width in standard deviations.
 
     The bin is mirrored to the upper tail. Each of three formulas is used where it is precise:
     quadrature if the density hardly changes within the bin, the complement of both tails if the bin
@@ -198,7 +198,7 @@ def _log_bin(
 def _log_narrow(distance: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor) -> tf.Tensor:
     """Return `log(width phi(c)) + log(sum_i w_i cosh(c h x_i) exp(-(h x_i)^2 / 2))`.
 
-    h = width / 2.
+    c = distance, h = width / 2; x_i and w_i are the nodes and weights of the quadrature.
     """
     half = tf.minimum(0.5 * width, 0.5)
     slope = tf.minimum(0.5 * distance * width, 0.5)
@@ -212,7 +212,7 @@ def _log_narrow(distance: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor) -> 
 
 
 def _log_around(near: tf.Tensor, far: tf.Tensor) -> tf.Tensor:
-    """Return `log(1 - Q(-near) - Q(far))` for near < 0 < far and bins wider than 1/2."""
+    """Return `log(1 - Q(-near) - Q(far))` for near < 0 < far and a bin wider than 1/2."""
     # When this formula is used, far is above a third: the tails never sum to 1.
     left, right = tf.maximum(-near, 0.0), tf.maximum(far, 0.25)
     tails = tf.exp(log_upper_tail(left)) + tf.exp(log_upper_tail(right))

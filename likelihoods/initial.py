@@ -15,9 +15,9 @@ class Initial:
         self._seed, self._drawn = seed, 0
 
     def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
-        """Return a normal variable of variance gain^2 / fan-in.
+        """Return a variable of normal random numbers with variance gain^2 / fan-in.
 
-        The fan-in is the product of all axes but the last.
+        The fan-in is the product of the sizes of all axes but the last.
         """
         self._drawn += 1
         size = math.prod(shape)
@@ -50,5 +50,5 @@ class ZeroInitial(Initial):
     ],
 )
 def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return standard normals float32 [count]; the cipher's many operations are traced once."""
+    """Return standard normals float32 [count]; traced once for all shapes, which saves time."""
     return noise.normal(noise.fold_in(key, number), [0], 0, count)[0, :, 0]

@@ -1,6 +1,6 @@
-"""Levels, the integer symbols of a likelihood, and the numbers in [-1, 1] that they stand for.
+"""Levels, the integer symbols of a likelihood, and the numbers in [-1, 1] that they represent.
 
-Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; its bin has half width
+Level `l` of `num_levels` represents `2 l / (num_levels - 1) - 1`; its bin has half width
 `1 / (num_levels - 1)` around that value, and the two outermost bins extend to infinity.
 """
 
@@ -24,7 +24,7 @@ def real(parameters: tf.Tensor) -> tf.Tensor:
 
 
 def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """Return how far bin edges lie above means, `edge - mean * (num_levels - 1)`, in half bins.
+    """Return edges minus means in half bins: `edge - mean * (num_levels - 1)`.
 
     A direct product would lose precision that narrow scales need: for a mean near 1 and 2^16 levels
     its error is 1/500. Here the coarse part of the mean, a multiple of a power of two, is exact,
@@ -56,19 +56,19 @@ def sample_level(
 def sample_symbol(
     mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int | None
 ) -> tf.Tensor:
-    """Return `sample_level`, or the number itself in float32 if symbols are real (None)."""
+    """Return `sample_level`, or the number before rounding, float32, if `num_levels` is None."""
     if num_levels is not None:
         return sample_level(mean, log_scale, noise, num_levels)
     return tf.cast(mean + tf.exp(log_scale) * tf.cast(noise, mean.dtype), tf.float32)
 
 
 def symbol_of(values: tf.Tensor, num_levels: int | None) -> tf.Tensor:
-    """Return the levels int32 of values, or the values if symbols are real (None)."""
+    """Return the levels nearest to values, int32, or the values if `num_levels` is None."""
     return values if num_levels is None else nearest(values, num_levels)
 
 
 def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """Return the level int32 whose bin contains each value; outside [-1, 1], an outer level.
+    """Return the level whose bin contains each value, int32; outside [-1, 1], an outer level.
 
     On the border between two bins, the upper one is chosen. The number of levels below the middle
     is added last, to integers: float32 numbers near 2^15 cannot distinguish quiet 16-bit samples.

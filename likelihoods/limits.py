@@ -1,8 +1,8 @@
 """Limits on the settings of likelihoods, which configurations check without TensorFlow."""
 
-# Above this the values of adjacent levels are equal in float32.
+# Above this, the values of some adjacent levels are equal in float32.
 MAX_LEVELS = 2**22
-# Above this some companded levels are equal in float32.
+# Above this, the values of some companded levels are equal in float32.
 MAX_COMPANDED_LEVELS = 2**16
 # With more tokens of equal probability, a uniform float32 number cannot choose every one.
 MAX_TOKENS = 2**20

@@ -20,7 +20,7 @@ class LogisticMixture(Mixture):
     `Mixture` documents the parameters, arguments and errors.
 
     Source: Salimans et al. 2017, arXiv:1701.05517, section 2.1; with 10 components over 16-bit
-    sound in van den Oord et al. 2017, arXiv:1711.10433.
+    audio in van den Oord et al. 2017, arXiv:1711.10433.
     """
 
     form = "logistic"  # key of `compression.forms.FORMS`
@@ -30,11 +30,11 @@ class LogisticMixture(Mixture):
     ) -> tf.Tensor:
         """Return the log-density of a logistic at real values, nats per unit, float32 [...].
 
-        For integer symbols it is the mean of the logistic density over a bin around the value, so
-        that nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1). At the
-        value of an inner level it is that level's probability divided by the width. Between levels
-        it interpolates: it is smoother than the logistic, and its integral over a bin is not quite
-        the bin's mass (0.839 instead of 0.973 at 256 levels, log-scale -7, a mean in mid-bin).
+        For integer symbols, the density is averaged over a bin around the value, so it is never
+        sharper than the grid: log(mass / width), width = 2 / (levels - 1). At an inner level, it is
+        the level's probability divided by the width. Between levels it interpolates; its integral
+        over a bin is not quite the bin's mass (0.839 instead of 0.973 for 256 levels, log-scale -7
+        and a mean in mid-bin).
         """
         if self.levels is None:
             noise = (values - means) * tf.exp(-log_scales)
@@ -64,7 +64,7 @@ class LogisticMixture(Mixture):
         return self._select(centre, *self._log_parts(upper, lower, log_scales))
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-mass of bins around real `values`; outer levels' bins are infinite."""
+        """Return the log-mass of bins around real `values`; outer bins extend to infinity."""
         distance = (values - means) * self._half_bins
         parts = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
         return self._select(values * self._half_bins, *parts)
@@ -79,7 +79,7 @@ class LogisticMixture(Mixture):
     def _select(
         self, centre: tf.Tensor, below: tf.Tensor, above: tf.Tensor, inside: tf.Tensor
     ) -> tf.Tensor:
-        """Return the entry of `_log_parts` for a bin around `centre`, in half bins."""
+        """Return the log-mass from `_log_parts` that applies to a bin at `centre`, in half bins."""
         upper = tf.where(centre >= self._half_bins, above, inside)
         return tf.where(centre <= -self._half_bins, below, upper)
 
@@ -88,8 +88,8 @@ class LogisticMixture(Mixture):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the log-masses below a bin's upper edge, above its lower edge, and of the bin.
 
-        `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`
-        is known without a subtraction: no precision is lost however narrow or remote the bin.
+        `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, where `b - a` is
+        known without a subtraction, so no precision is lost even for a narrow or remote bin.
 
         Args:
           upper: upper edge minus mean, in half bins.

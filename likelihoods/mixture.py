@@ -86,7 +86,7 @@ class Mixture(abc.ABC):
         return tf.stack([uniform, self.draw_from_bits(words[..., 1])], axis=-1)
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-mass of bins around real `values`; those of outer levels are infinite."""
+        """Return the log-mass of bins around real `values`; outer bins extend to infinity."""
         return self.log_mass(means, log_scales, (values + 1.0) * (0.5 * self._half_bins))
 
     def log_mass_around(
@@ -98,7 +98,7 @@ class Mixture(abc.ABC):
 
     @property
     def _num_levels(self) -> int:
-        """The number of levels; ValueError if symbols are real."""
+        """Number of levels; raises ValueError if symbols are real."""
         if self.levels is None:
             raise ValueError("`levels` must be given for the probability of a level, got None.")
         return self.levels
@@ -136,7 +136,7 @@ class Mixture(abc.ABC):
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the symbol of `mean_k + temperature scale_k noise[1]`, [...].
+        """Return the symbol nearest to `mean_k + temperature scale_k noise[1]`, [...].
 
         Args:
           parameters: [..., 3 * components].
@@ -165,12 +165,14 @@ class Mixture(abc.ABC):
         return level_grid.symbol_of(take(means, best), self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits, means and log-scales, [..., components] each, the log-scales clamped."""
+        """Return logits, means and clamped log-scales, [..., components] each."""
         logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """Return initial parameters float32 [3 * components]: spread means, decreasing scales.
+        """Return parameters to start training from, float32 [3 * components].
+
+        The logits are 0, the means evenly spaced, and the log-scales fall from -2 to -5.
 
         Args:
           reach: absolute value of the outermost means.
@@ -181,6 +183,6 @@ class Mixture(abc.ABC):
 
 
 def take(values: tf.Tensor, component: tf.Tensor) -> tf.Tensor:
-    """Return the chosen entry of the last axis, [...], of values [..., components]."""
+    """Return the entry of `values` [..., components] at index `component` [...], shape [...]."""
     chosen = tf.one_hot(component, values.shape[-1], dtype=values.dtype)
     return tf.reduce_sum(values * chosen, axis=-1)

@@ -1,7 +1,7 @@
 """Counter-based random numbers: each depends only on its seed, row and position.
 
-Every word is the Threefry-2x32 cipher (20 rounds) of its address, so it is the same in any batch,
-any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
+Every random word (32 bits) is the Threefry-2x32 cipher (20 rounds) of its row, position and lane,
+so it is the same in any batch, chunk or order, compiled or not. `tf.random.stateless_*` gives the
 same bits everywhere but not the same floats; here the conversion to floats is fixed as well.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -19,7 +19,7 @@ FOLD_LANE = 2**32 - 1
 
 
 def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
-    """Return the cipher of `counter` under `key`, uint32 [..., 2].
+    """Return `counter` encrypted with `key`, uint32 [..., 2].
 
     Source: Salmon et al. 2011, section 3.3; 20 rounds, a key injection after every fourth.
 
@@ -35,7 +35,7 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 
 
 def as_key(seed: int | tf.Tensor) -> tf.Tensor:
-    """Return the cipher key of a seed, its high word, then its low word, uint32 [..., 2].
+    """Return a seed as a cipher key, uint32 [..., 2]: the high word, then the low word.
 
     Args:
       seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
@@ -59,11 +59,11 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
 
 
 def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
-    """Derive a seed uint32 [2] that is unrelated to `seed` and to those for other numbers.
+    """Derive a seed uint32 [2] from `seed` and a number, unrelated to those of other numbers.
 
     Args:
       seed: the seed, an integer in [0, 2^64) or a key uint32 [2].
-      number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
+      number: an integer in [0, 2^32), or an int32 tensor [...], for which the result is [..., 2].
     """
     word = _as_word(number, "number")
     return threefry2x32(as_key(seed), _addressed(word, FOLD_LANE))
@@ -80,7 +80,7 @@ def bits(
 
     Args:
       seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or keys [rows, 2].
-      rows: row numbers int32 [rows], in any order; each has a random stream of its own.
+      rows: row numbers int32 [rows], in any order; each has its own random stream.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
       lane: integer in [0, 2^32 - 1); each lane provides two more words per position.
@@ -105,7 +105,7 @@ def words(
 ) -> tf.Tensor:
     """Return `count` words for every position, starting at lane 0, uint32 [rows, length, count].
 
-    The first words do not depend on `count`; the other arguments are as in `bits`.
+    A larger `count` appends words; the other arguments are those of `bits`.
     """
     lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
     return tf.concat(lanes, axis=-1)[..., :count]
@@ -144,21 +144,21 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 def uniform(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return the words of `bits` as uniforms in the open interval (0, 1), float32."""
+    """Return `bits` converted to uniforms in (0, 1), float32 [rows, length, 2]."""
     return uniform_from_bits(bits(seed, rows, start, length, lane))
 
 
 def logistic(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return the words of `bits` as standard logistics, of variance pi^2/3, float32."""
+    """Return `bits` converted to standard logistics, variance pi^2/3: float32 [rows, length, 2]."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 
 def normal(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return the words of `bits` as independent standard normals, float32."""
+    """Return `bits` converted to independent standard normals, float32 [rows, length, 2]."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
 
 

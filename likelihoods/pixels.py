@@ -31,7 +31,7 @@ class PixelMixture:
       levels: number of levels of a channel.
       channels: number of channels, 1 or 3.
       components: number of densities in the mixture.
-      min_log_scale: least log-scale; smaller ones are raised to it.
+      min_log_scale: lower bound; smaller log-scales are raised to it.
       make_mixture: subclass of `Mixture`, which defines the densities.
 
     Raises:
@@ -95,9 +95,9 @@ class PixelMixture:
     ) -> tf.Tensor:
         """Return the log-density of a real value of each channel, float32 [..., channels], nats.
 
-        It is the density of the numbers before rounding to levels, averaged over a bin around the
-        value as in `LogisticMixture.log_density`, in units in which the grid spans [-1, 1]. Values
-        may lie outside [-1, 1].
+        It is the density before rounding to levels, averaged over a bin around the value as in
+        `LogisticMixture.component_log_density`, in units in which the grid spans [-1, 1]. Values
+        may be outside [-1, 1].
 
         Args:
           parameters: [..., num_parameters].
@@ -121,7 +121,7 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          before: the levels int32 [...] of the channels before it; empty for the first one.
+          before: levels int32 [...] of the preceding channels; empty for the first channel.
 
         Returns:
           float32 [..., levels], for sampling: differences of a cumulative distribution, with an
@@ -147,7 +147,7 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          before: the levels int32 [...] of the channels before this one.
+          before: levels int32 [...] of the preceding channels; empty for the first channel.
           temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
@@ -162,7 +162,10 @@ class PixelMixture:
     def _given(
         self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits, means and log-scales [..., components] of the channel after `before`."""
+        """Return logits, means and log-scales [..., components] of the channel after `before`.
+
+        They are conditioned on the levels in `before` and adjusted to the temperature.
+        """
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         logits, log_scales = logits / cold, log_scales + tf.math.log(cold)[..., tf.newaxis]
@@ -177,11 +180,11 @@ class PixelMixture:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the pixels that the noise selects, int32 [..., channels].
+        """Return pixels, int32 [..., channels].
 
         Args:
           parameters: [..., num_parameters].
-          noise: [..., 1 + channels], a uniform and a standard draw for each channel.
+          noise: [..., 1 + channels], a uniform, and a draw from the standard density per channel.
           temperature: multiplies the draws and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
@@ -202,7 +205,7 @@ class PixelMixture:
         return tf.stack(drawn, axis=-1)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level of each channel given the previous ones.
+        """Return the most probable level of each channel, given those chosen for previous ones.
 
         The resulting pixel int32 [..., channels] need not be the most probable one.
         """
@@ -215,7 +218,7 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a draw per channel, float32 [rows, length, 1 + channels]."""
+        """Return a uniform, and a draw per channel, float32 [rows, length, 1 + channels]."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The likelihoods that a configuration can name; `register` adds one for sound and for images.
+"""The likelihoods that a configuration can name; `register` adds one.
 
 Importing this module does not import TensorFlow; its factory functions do when called.
 """
@@ -18,8 +18,8 @@ class Entry(NamedTuple):
     """A likelihood that a configuration can name.
 
     Attributes:
-      make: function of levels, components and least log-scale, which returns the distribution and
-        ignores what it does not need.
+      make: function of levels, components and minimum log-scale, which returns the distribution and
+        ignores the arguments that it does not need.
       is_mixture: whether the distribution is a `likelihoods.mixture.Mixture`, which has
         `components` and is a likelihood of pixels, too.
       is_companded: whether levels are mu-law companded and read by the network as one-hot vectors;
@@ -40,11 +40,11 @@ LIKELIHOODS: dict[str, Entry] = {
 
 
 def register(name: str, make: Callable[..., Any], **facts: bool) -> None:
-    """Add a likelihood, or replace the one of this name.
+    """Add a likelihood, or replace the one with this name.
 
     Args:
       name: the name, for `WaveNetConfig.likelihood` and, of a mixture, `OutputConfig.likelihood`.
-      make: function of levels, components and least log-scale, such as a subclass of `Mixture`.
+      make: function of levels, components and minimum log-scale, such as a subclass of `Mixture`.
       **facts: `is_mixture` and `is_companded`, both False unless given.
     """
     LIKELIHOODS[name] = Entry(make, **facts)
@@ -62,7 +62,7 @@ else:  # the choices of a command line
 
 
 def check(name: str, levels: int, components: int) -> None:
-    """Raise ValueError for an unknown name, or levels or components that it cannot have."""
+    """Raise ValueError unless `name` is known and supports these levels and components."""
     if name not in LIKELIHOODS:
         raise ValueError(f"`likelihood` must be one of {', '.join(LIKELIHOODS)}, got {name!r}.")
     check_levels(levels, MAX_COMPANDED_LEVELS if LIKELIHOODS[name].is_companded else MAX_LEVELS)
@@ -79,6 +79,6 @@ def make_distribution(
 
 
 def make_codec(name: str, levels: int) -> "Codec":
-    """Return the codec for sound samples that belongs to the named likelihood."""
+    """Return the codec for audio samples that belongs to the named likelihood."""
     kind = likelihoods.MuLaw if LIKELIHOODS[name].is_companded else likelihoods.Linear
     return kind(levels)

@@ -1,4 +1,4 @@
-"""Distributions of TensorFlow Probability, or with the same interface."""
+"""Distributions from TensorFlow Probability, or with the same interface."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ class FromTFP:
         FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
 
     A symbol is the quantile of one uniform number; if the distribution has no `quantile`, it is
-    drawn by `sample` with a separate seed. So symbols do not depend on batch, chunk or method.
+    drawn by `sample` with a separate seed. Symbols therefore do not depend on batch or chunk.
 
     Args:
       make: function from parameters [..., num_parameters] to a scalar distribution of batch shape
@@ -36,8 +36,8 @@ class FromTFP:
       levels: number of integers; None: symbols are real numbers.
 
     Raises:
-      ValueError: the probabilities of the levels do not sum to 1, for example because the
-        distribution is over real numbers.
+      ValueError: there are fewer than 2 levels or more than 2^22, or their probabilities do not sum
+        to 1, for example because the distribution is over real numbers.
     """
 
     make: Callable[[tf.Tensor], Any]
@@ -56,7 +56,10 @@ class FromTFP:
 
     @functools.cached_property
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
-        """`Cumulative.cumulative` from the distribution's `cdf`; None for reals or without it."""
+        """The method `cumulative` of `Cumulative`, or None.
+
+        It is None if symbols are real numbers or the distribution does not implement `cdf`.
+        """
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
 
     @functools.cached_property
@@ -148,7 +151,7 @@ class FromTFP:
 
         Args:
           seed: integer in [0, 2^64), or a key uint32 [2] or [rows, 2].
-          rows: row numbers int32 [rows]; each has a random stream of its own.
+          rows: row numbers int32 [rows]; each has its own random stream.
           start: position of the first symbol.
           length: number of symbols.
         """
@@ -214,7 +217,7 @@ class FromTFP:
 
 
 def _tempered(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
-    """Return uniforms at a temperature, still between 0 and 1."""
+    """Return uniforms adjusted to a temperature, still between 0 and 1."""
     odds = tf.math.log(uniform) - tf.math.log1p(-uniform)
     wider = tf.clip_by_value(tf.sigmoid(temperature * odds), SMALLEST, 1.0 - SMALLEST)
     return tf.where(temperature > 1.0, wider, 0.5 + temperature * (uniform - 0.5))

@@ -111,7 +111,7 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
 
 def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Return the largest threshold [..., 1] whose odds at or above it suffice; 0 if there is none.
+    """Return the largest t [..., 1] for which the odds of at least t suffice; 0 if there is none.
 
     It is found bit by bit, which is exact and needs no sorting.
 

@@ -9,7 +9,7 @@ model = onepass.Autoregressive(network, onepass.likelihoods.LogisticMixture())  
 onepass.fit(model, waveforms, steps=2000)
 
 docs/reference/onepass.md documents every name. Names that need TensorFlow are imported on first
-use, so that printing a help text does not wait for it.
+use, so help texts appear without a delay.
 """
 
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Maps each name imported on first use to the module that defines it, or that it stands for.
+# Maps each name imported on first use to the module that defines it, or that it names.
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "Client": "serving",

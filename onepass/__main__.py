@@ -1,4 +1,4 @@
-"""`python -m onepass`, the command `onepass`."""
+"""Run the command `onepass` as `python -m onepass`."""
 
 import sys
 

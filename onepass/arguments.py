@@ -43,11 +43,12 @@ def parse(
       kind: the dataclass, whose fields are the options.
       arguments: the command-line arguments.
       program: name of the command, for messages.
-      default: an instance of `kind` with the default values.
+      default: an instance of `kind` with the default values; None: those of its fields.
       description: first paragraph of the help text; None: the dataclass's docstring.
 
     Raises:
       UsageError: the arguments are invalid.
+      SystemExit: the help text was requested and printed.
     """
     import tyro
 
@@ -73,12 +74,12 @@ def parse(
 
 
 def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
-    """Return the first argument, which must be one of the known words.
+    """Return the first argument, which must be one of the known names.
 
     Args:
       arguments: the command-line arguments.
-      known: the allowed words.
-      what: what the word names, such as "preset", for messages.
+      known: the allowed names.
+      what: what they are names of, such as "preset", for messages.
       program: name of the command, for messages.
 
     Raises:
@@ -126,7 +127,7 @@ def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
 def _meant(word: str, options: Collection[str]) -> str | None:
     """Return the option whose name matches `word` apart from group and "num-" prefixes, or None.
 
-    `steps` and `loop.steps` mean `--loop.num-steps`.
+    For example, `steps` and `loop.steps` match `--loop.num-steps`.
     """
 
     def split(option: str) -> tuple[str, str]:
@@ -140,7 +141,7 @@ def _meant(word: str, options: Collection[str]) -> str | None:
 
 
 def _sections(boxed: str) -> list[list[str]]:
-    """Return the lines of each section of an error box, without its Unicode or ASCII frame."""
+    """Return the lines of each section of an error box, without the title and the frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     sections: list[list[str]] = [[]]
     for line in text.splitlines()[1:]:  # the first one is the title

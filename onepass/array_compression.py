@@ -1,4 +1,4 @@
-"""Lossless compression with the exact conditional distributions of any model."""
+"""Lossless compression with a model's exact conditional distributions."""
 
 from typing import Any
 
@@ -20,28 +20,28 @@ def compress(
 ) -> bytes:
     """Compress elements losslessly with a model's exact conditional distributions.
 
-    The file is little larger than the negative `log_prob` in bits. Integers are stored exactly,
+    The file is slightly larger than the negative `log_prob` in bits. Integers are stored exactly,
     real elements as the nearest of the model's levels.
 
     Args:
-      model: an `Autoregressive` with at most 65,536 levels; or a shipped or trained model with its
-        own `compress`, which is then called. A distribution that has neither a closed form nor
-        `cumulative` needs a table of all levels per element.
+      model: an `Autoregressive` with at most 65,536 levels, or a shipped or trained model that has
+        a method `compress`. A distribution that has neither a closed form nor `cumulative` needs a
+        table of all levels per element.
       elements: [num, time] or [num, height, width, channels].
-      condition: the model's condition, as its `log_prob` takes it; it is not stored in the file,
-        and `decompress` needs it.
+      condition: the model's condition, as in its `log_prob`. For an `Autoregressive` it is not
+        stored in the file, and `decompress` needs it.
       tolerance: relative difference allowed between the network's outputs in encoding and in
         decoding. Within it, decoding is exact; beyond it, decoding fails with an error.
       verify: whether to decode the file, with outputs perturbed by half the tolerance, and raise an
-        error unless the elements are restored; None: only if that is cheap, for images of a model
-        with its own `compress`, and for up to 20,000 steps of a network in time order.
+        error unless the elements are restored; None: only if that is cheap, as for images of a
+        shipped or trained model, and for up to 20,000 steps of a network in time order.
 
     Returns:
       The bytes of the file.
 
     Raises:
-      UserError: the model has no levels, has too many, or has a distribution over whole pixels; the
-        package constriction is missing; or the file failed `verify`.
+      UserError: the model cannot compress, for example because it has no levels, too many, or a
+        distribution over whole pixels; the package constriction is missing; or `verify` failed.
     """
     kind = kind_of(model)
     return files.compress(kind, elements, condition, tolerance=tolerance, verify=verify)
@@ -51,9 +51,9 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
     """Decompress the elements in a file that `compress` made.
 
     Args:
-      model: the model that compressed the file, in memory or loaded.
+      model: the model that compressed the file.
       data: the bytes of the file.
-      condition: the condition that was passed to `compress`.
+      condition: the condition that was passed to `compress`, if the file does not contain it.
 
     Returns:
       The elements, [num, time] or [num, height, width, channels].

@@ -1,4 +1,4 @@
-"""The verb `evaluate` for a user's own model: bits per element of a data set.
+"""The verb `evaluate` for a user's model: bits per element of a data set.
 
 The modules that compute are imported only after the options are parsed.
 """
@@ -31,11 +31,15 @@ class EvaluateArguments:
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the results as JSON."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 def run_evaluate(arguments: list[str], parse: Callable) -> int:
-    """Run `onepass evaluate MODEL ...`, print the results, and return the exit status."""
+    """Run `onepass evaluate MODEL ...`, print the results, and return the exit status.
+
+    Raises:
+      UserError: an argument is invalid, or the model and the data cannot be read or do not fit.
+    """
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     from foundation.intervals import format_measure
     from onepass.array_files import rows_of

@@ -1,4 +1,4 @@
-"""Read and write the elements of models: npy, sound and image files."""
+"""Read and write the elements of models in npy, audio and image files."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
 
 
 class ElementFiles(NamedTuple):
-    """Functions that read and write files of one kind of elements, without conversion.
+    """Functions that read and write files of one kind of elements without changing the values.
 
     Attributes:
       read: function of a path and a model that returns the file's elements.
@@ -41,12 +41,12 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     """Yield the rows of a data set, [time] or [height, width, channels].
 
     Args:
-      path: npy file, or a folder of sounds or images, which are read in order of name.
+      path: npy file, or a folder of sounds or images, which are read in the order of their names.
       model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
         read at that rate, otherwise its images are read.
 
     Raises:
-      UserError: the data has no rows, or a file cannot be read.
+      UserError: the folder has no such files, or a file cannot be read.
     """
     if not path.is_dir():
         yield from read_npy(path)
@@ -62,11 +62,14 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
 
 
 def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
-    """Read an image file without conversion.
+    """Read an image file without converting its pixels.
 
     Returns:
       The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
       colours are not sRGB.
+
+    Raises:
+      UserError: the file is missing or cannot be read as an image.
     """
     try:
         with Image.open(path) as opened:
@@ -103,7 +106,8 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a sound file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read, or its format does not fit the model.
+      UserError: the file cannot be read or contains more than one sound, or its format does not fit
+        the model.
     """
     try:
         with soundfile.SoundFile(path) as file:

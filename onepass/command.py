@@ -39,14 +39,14 @@ HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
 LONGEST_LINE = 500  # characters of an unexpected error
-REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
+REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   for a model that is served"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command `onepass` and return its exit status.
 
     Args:
-      arguments: the words after `onepass`; None: the arguments of the process.
+      arguments: the arguments after `onepass`; None: those of the process.
 
     Returns:
       0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
@@ -70,7 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Print an error in one line and return the exit status."""
+    """Print an error in one line and return the exit status.
+
+    With ONEPASS_TRACEBACK set, raise the error instead, unless it is an interruption.
+    """
     if isinstance(error, Interrupted):
         say_error(f"interrupted by {error}.")
         return 128 + error.number
@@ -104,7 +107,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
-    """Parse command-line arguments, then import TensorFlow for the caller."""
+    """Return parsed command-line arguments, after importing TensorFlow for the caller."""
     parsed = parse(*given, **named)
     _import_tensorflow_quietly()
     return parsed
@@ -234,15 +237,15 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
     print(
         f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
         "folder or a shipped model, and decides the options:\n"
-        f"  onepass {verb} shipped --help          of a model of sounds\n"
-        f"  onepass {verb} shipped-digits --help   of a model of images\n"
-        f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote{more}"
+        f"  onepass {verb} shipped --help          for a model of sound\n"
+        f"  onepass {verb} shipped-digits --help   for a model of images\n"
+        f"  onepass {verb} FOLDER --help           for a model that `onepass.save` wrote{more}"
     )
     return 0
 
 
 def _kind_of_model(words: list[str]) -> str:
-    """Return what the first model named in `words` makes; "sound" if no word names a model."""
+    """Return what the first model named in `words` makes; "sound" if none of them is a model."""
     from onepass.models import makes_of
 
     kinds = map(makes_of, [*_positional(words), *words])
@@ -257,7 +260,10 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _bench(rest: list[str]) -> int:
-    """Run `python -m benchmarks` in the checkout that this package is imported from."""
+    """Run `python -m benchmarks` in the checkout that this package is imported from.
+
+    Raise UserError if it is not imported from a checkout.
+    """
     checkout = Path(__file__).resolve().parent.parent
     program = checkout / "benchmarks" / "__main__.py"
     if not program.is_file():

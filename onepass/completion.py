@@ -1,7 +1,7 @@
 """Shell completion scripts from tyro: `onepass --tyro-print-completion bash|zsh|tcsh`.
 
-Normally the verb and the preset are chosen before tyro parses the options; for the script, all of
-them are combined into one tree of subcommands.
+Normally the verb and the preset are chosen before tyro parses the options; for the script, verbs,
+presets and options are combined into one tree of subcommands.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> None:
 
 
 def tree() -> Any:
-    """Return the type of the whole command line, a union of subcommands."""
+    """Return the type of the command line, a union of all verbs but `bench` and `pipeline`."""
     from planning.arguments import PlanArguments
     from replicator.launch.arguments import LaunchArguments
     from serving.bundles.export_arguments import ExportArguments
@@ -45,7 +45,7 @@ def tree() -> Any:
 
 
 def _union(kinds: dict[str, Any]) -> Any:
-    """Return the union of the option classes of subcommands, given by name."""
+    """Return a union of subcommands from their option classes by name."""
     named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 

@@ -31,10 +31,10 @@ class CompressArguments:
     tolerance: float = 1e-5
     """Relative difference allowed between the network's outputs in encoding and in decoding."""
     verify: Literal["cheap", "always", "never"] = "cheap"
-    """Whether to decode the file before writing it, and refuse it if the result differs from the
+    """Whether to decode the file before writing it, and to fail if the result differs from the
     input: cheap (only for images and up to 20,000 samples), always, or never."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,4 +50,4 @@ class DecompressArguments:
     overwrite: bool = False
     """Replace existing files of the same names."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""

@@ -19,7 +19,11 @@ VERIFY = {"cheap": None, "always": True, "never": False}
 
 
 def compress(given: CompressArguments) -> int:
-    """Run `onepass compress` and return the exit status."""
+    """Run `onepass compress` and return the exit status.
+
+    Raises:
+      UserError: an argument is invalid, or a file cannot be read or does not fit the model.
+    """
     if not given.files:
         raise UserError("`FILES` is empty: pass the files to compress.")
     check_new([given.out], given.overwrite)
@@ -57,7 +61,11 @@ def compress(given: CompressArguments) -> int:
 
 
 def decompress(given: DecompressArguments) -> int:
-    """Run `onepass decompress` and return the exit status."""
+    """Run `onepass decompress` and return the exit status.
+
+    Raises:
+      UserError: the file is damaged or was made by a different model, or an output exists.
+    """
     data, model = read_file(given.file), load(given.model, trust=given.trust)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own, found = FILES[kind.name], files.read(kind, data)
@@ -73,7 +81,7 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
-    """Return the output path of every element, by the names stored in the compressed file.
+    """Return the output path of every element, from the names stored in the compressed file.
 
     Elements with the same name get different files.
     """

@@ -1,4 +1,4 @@
-"""Measure nats and bits per dimension of data, with a 95% interval over examples."""
+"""Measure nats and bits per element of data, with a 95% interval over examples."""
 
 import dataclasses
 import math
@@ -44,9 +44,9 @@ def evaluate(
       The log-likelihood with its interval.
 
     Raises:
-      UserError: the model has no log-probabilities, there are no examples, or a condition does not
-        have one row per example.
-      ValueError: the model cannot read the data.
+      UserError: the model has no log-probabilities, there are no examples, a condition does not
+        have one row per example, or `batch_size` is below 1.
+      ValueError: the data does not fit the model, or the network is not causal.
     """
     if not hasattr(model, "log_prob"):
         raise UserError(

@@ -72,8 +72,8 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         a folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
       trust: whether to run the program in a folder written by `save` without scanning it, with the
-        rights of this process. If False, a program that does more than compute is refused. It has
-        no effect on other models.
+        permissions of this process. If False, a program that does more than compute is refused. It
+        has no effect on other models.
 
     Returns:
       A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
@@ -85,7 +85,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
     Raises:
       UserError: the model does not exist, cannot be read, or contains a program that does more than
-        compute; or the folder contains files of two kinds of models.
+        compute (unless `trust`); or the folder contains files of two kinds of models.
     """
     if is_url(location):
         from onepass.remote_model import RemoteModel
@@ -107,16 +107,20 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
 
 def load_trained(path: Path) -> Any:
-    """Load the model of a family: a shipped one, or a run, model folder or bundle's folder."""
-    family = of_model(path) or STUDENT  # whose loader says what is wrong
+    """Load a model of this library by shipped name, or from a run, model folder or bundle."""
+    family = of_model(path) or STUDENT  # the student's loader says what is wrong
     return family.parts.load(path)
 
 
 def makes_of(location: str | Path) -> str | None:
-    """Return what a model makes: "sound", "images", or "arrays" of a user's; None: no model.
+    """Return what a model makes: "sound", "images", or "arrays" for a user's model.
 
     Args:
-      location: a shipped name, a run, a model folder, a folder of `save`, or a bundle.
+      location: a shipped name, a run, a model folder, a folder written by `save`, or a bundle.
+
+    Returns:
+      None if there is no model. A model of an unknown kind, or an unknown name that begins with
+      "shipped", counts as "sound"; loading it then says what is wrong.
 
     Raises:
       UserError: the folder has files of two kinds of models.

@@ -1,4 +1,4 @@
-"""A demonstration in a few minutes with shipped models and data: speak, draw, measure, train."""
+"""Demonstrate shipped models and data in a few minutes: speak, measure, draw and train."""
 
 import dataclasses
 import time
@@ -37,13 +37,13 @@ MEASURED = (
 
 @dataclasses.dataclass(frozen=True)
 class Spoken:
-    """A generated sound, float32 [samples], and the seconds that it took, without compilation."""
+    """A generated sound, float32 [samples], and its generation time without compilation."""
 
     sound: np.ndarray
     seconds: float
 
     def real_time_factor(self, rate_hz: int) -> float:
-        """Return the seconds of computing per second of sound."""
+        """Return the seconds of computation per second of sound."""
         return self.seconds * rate_hz / len(self.sound)
 
 
@@ -135,7 +135,7 @@ the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
 
 
 def _extra_line() -> str:
-    """Return a line about the measures that the extra `quality` would add; "" if there are none."""
+    """Return a line that lists the measures that the extra `quality` would add, or ""."""
     added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 

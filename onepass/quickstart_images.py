@@ -1,4 +1,4 @@
-"""The quickstart's images: drawn pixel by pixel and in O(log N) passes by shipped models."""
+"""Draw the quickstart's images with shipped models: pixel by pixel, and in O(log N) passes."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def image_files() -> list[str]:
 
 
 def draw_images(out: Path, seed: int) -> str:
-    """Draw contact sheets of each image set with both models; return a section of the report.
+    """Draw contact sheets of each set of images with both models; return a section of the report.
 
     Args:
       out: folder for the PNG and GIF files.

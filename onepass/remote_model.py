@@ -1,4 +1,4 @@
-"""A served model with the methods of a local one; needs neither TensorFlow nor the weights."""
+"""A served model with the methods of a local one; needs no TensorFlow and no weights."""
 
 import contextlib
 import functools
@@ -28,6 +28,7 @@ class RemoteModel(Sampling):
     """A model served by `onepass serve`; its methods raise ClientError if it cannot be reached.
 
     Attributes:
+      name: the model's name on the server.
       spec: the server's description of the model.
 
     Args:
@@ -81,6 +82,9 @@ class RemoteModel(Sampling):
         level. For a user's model of sequences, or of sound with conditions other than frames,
         `length` is required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` work
         as in `Autoregressive.stream`.
+
+        Raises:
+          UserError: the model generates images, or an argument is missing, unknown or invalid.
         """
         if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
             length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
@@ -107,7 +111,7 @@ class RemoteModel(Sampling):
         """Yield the scales of each image, smallest first, as the server generates them.
 
         Args:
-          condition: a class, a caption or a map; or a list of one for each image.
+          condition: a class, a caption or a map for all images, or a list with one for each.
           seed: seed of the noise.
           num: number of images.
           **given: further arguments of `Client.draw`.
@@ -142,7 +146,7 @@ class RemoteModel(Sampling):
             yield from (scales_of(outputs, row) for row in range(len(part)))
 
     def _codes(self, conditions: list) -> Arrays:
-        """Return the model input for a batch of classes or captions."""
+        """Return the model's inputs for a batch of classes or captions, by name."""
         name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
         classes = [str(each) for each in self.spec.get("classes") or ()]
         return condition_rows(name, conditions, classes, problem=UserError)
@@ -166,7 +170,7 @@ class RemoteModel(Sampling):
         self._client.close()
 
     def _condition(self, condition: Any) -> dict[str, Any]:
-        """Return a condition as a keyword argument of `Client.draw`; an array is taken as a map."""
+        """Return a condition as a keyword argument of `Client.draw`; an array counts as a map."""
         if condition is None:
             return {}
         if self.spec.get("condition") in CAPTIONS:

@@ -1,4 +1,4 @@
-"""Names and folders of the models that are part of the package; needs no TensorFlow."""
+"""Names and folders of the models in the package; this module does not import TensorFlow."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from pixelcnn import shipped as images
 from wavenet import shipped as teachers
 
 SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
-"""Models that only a checkout of the source contains, so that measurements can be repeated. They
-can be loaded by name, but are not listed."""
+"""Models that are only in a checkout of the source, for repeating measurements. They can be loaded
+by name, but are not listed."""
 
 SHIPPED = {
     name: family.makes

@@ -15,7 +15,7 @@ PORTABLE, SERVERS = "portable", "parameter_server"
 
 
 def profiles_folder() -> Path:
-    """Return the default folder of profiles, in the user's cache."""
+    """Return the default folder of profiles, in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "onepass" / "profiles"
 
@@ -49,15 +49,15 @@ class PlanArguments:
     latency_us: float = 50.0
     """Latency of a message in microseconds."""
     message_us: float = 60.0
-    """Processor time in microseconds at either end for each variable that a worker reads or adds
-    (parameter_server)."""
+    """Processor time in microseconds, on both sides, for each variable that a worker reads or
+    updates (parameter_server)."""
     bucket_mib: float | None = None
     """Largest size of gradient buckets in MiB, each of which is exchanged as soon as it is ready;
     default: as compiled here, or 30 if an accelerator was profiled."""
     shared_cores: Literal["auto", "yes", "no"] = "auto"
     """Whether the devices share this machine's cores; auto: yes if a CPU was profiled."""
     profiles: Path = dataclasses.field(default_factory=profiles_folder)
-    """Folder in which profiles are stored by digest of the program."""
+    """Folder in which profiles are stored, named by a digest of the program."""
     fresh: bool = False
     """Repeat profiles that are already stored."""
     seconds: float = 1.0
@@ -65,13 +65,17 @@ class PlanArguments:
     json: Path | None = None
     """File to write the configurations to, as JSON."""
     trace: Path | None = None
-    """File to write a Chrome trace to, of the simulated step on all devices."""
+    """File to write a Chrome trace of the simulated step to, for the largest number of devices."""
     plot: Path | None = None
     """File to plot rows per second and memory against devices in (.png, .pdf or .svg)."""
 
     @property
     def meshes(self) -> list[tuple[int, int]]:
-        """Meshes to simulate: 1 and `mesh` if given, else 1, 2, 4, ... and all devices by rows."""
+        """Sizes (rows, model) of the meshes to simulate.
+
+        If `mesh` is given, one device and this mesh; otherwise 1, 2, 4, ... and `devices` devices
+        that divide the rows.
+        """
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))
             return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]

@@ -14,7 +14,7 @@ ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
 
 
 def run(given: PlanArguments, programs: ModelPrograms) -> int:
-    """Plan a model's step, given checked arguments, and return the exit status."""
+    """Predict a model's training step, print and write the results, and return the exit status."""
     with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
         planner = Planner(given, programs, store)

@@ -30,8 +30,15 @@ class Compiled:
     """The step of an exported folder, compiled for a mesh of sizes `rows` and `model`.
 
     Batches are divided along `rows`. If `model` is above 1, every array of the state is cut along
-    its last axis that `model` divides. A step that will not run is compiled with less optimisation,
-    because neither its operations nor its memory depend on the quality of the machine code.
+    the last of its axes whose size is divisible by `model`. On a CPU, a step that will not run is
+    compiled with less optimisation, because neither its operations nor its memory depend on the
+    quality of the machine code.
+
+    Args:
+      folder: the exported folder.
+      rows: number of devices among which the rows of a batch are divided.
+      model: number of devices among which the state is divided.
+      runs: whether the step will run.
     """
 
     def __init__(self, folder: str, rows: int, model: int, runs: bool):
@@ -46,7 +53,7 @@ class Compiled:
         self.compiled = devices.compiled(advance, options)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the memory of one device in bytes by use, as planned by the compiler."""
+        """Return the bytes that the compiler reserves on one device, by use."""
         found: Any = self.compiled.memory_analysis()
         return {
             "arguments": found.argument_size_in_bytes,
@@ -76,7 +83,7 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the compiler's report on the program, and measurements if it was run."""
+    """Return the step's memory and operations as compiled, and measurements if it was run."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
@@ -101,7 +108,7 @@ class Running:
         jax.block_until_ready((values[0], metrics))
 
     def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
-        """Measure the step, and return the fields of a `Run`."""
+        """Measure the step, and return the fields of a `measurement.Run`."""
         found = timed(self.advance, rounds, seconds)
         memory_bytes = self._needed_bytes()
         if jax.default_backend() == "cpu":
@@ -116,7 +123,10 @@ class Running:
         }
 
     def _needed_bytes(self) -> float | None:
-        """Return the memory of the step: the accelerator's peak, or the use of this process."""
+        """Return the memory of the step in bytes; None if it cannot be measured.
+
+        It is the accelerator's peak or, without an accelerator, the use of this process.
+        """
         counted = jax.devices()[0].memory_stats()
         if counted and "peak_bytes_in_use" in counted:
             return counted["peak_bytes_in_use"]
@@ -125,7 +135,7 @@ class Running:
 
 
 def _traced(advance: Callable[[], None], steps: int) -> dict[str, float]:
-    """Return the seconds that each operation takes in a step, from the profiler."""
+    """Return the seconds per step that each operation takes, by name, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     seconds: dict[str, float] = collections.defaultdict(float)

@@ -1,4 +1,4 @@
-"""Measure compiled and executed steps; results are stored by digest of the program."""
+"""Measure compiled and executed steps; results are stored under a digest of the program."""
 
 import collections
 import contextlib
@@ -56,7 +56,7 @@ class Run:
         return statistics.median(self.seconds)
 
     def sharing_scale(self, replicas: int) -> float:
-        """Return how many times slower `replicas` replicas that share these cores are than one."""
+        """Return the factor by which a step is slower if `replicas` replicas share these cores."""
         paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
@@ -90,8 +90,12 @@ class Measurement:
 class Store:
     """A folder of measurements, one file each.
 
-    If `fresh`, stored measurements are repeated. A step is timed in `rounds` rounds of at least
-    `seconds` each. Progress is logged, since a measurement may take minutes.
+    Args:
+      folder: the folder, created if missing.
+      fresh: whether to repeat measurements that an earlier process stored.
+      rounds: number of rounds in which a step is timed.
+      seconds: minimum length of a round.
+      log: function that receives progress messages, since a measurement may take minutes.
     """
 
     def __init__(
@@ -109,17 +113,18 @@ class Store:
         self._made: set[str] = set()
 
     def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
-        """Measure an exported folder's step, partitioned for a mesh, without running it."""
+        """Return a measurement of a folder's step, partitioned for a mesh, without running it."""
         return self._of(folder, rows, model, 0)
 
     def profiled(self, folder: Path) -> Measurement:
-        """Measure an exported folder's step, run on one device with traced operations."""
+        """Return a measurement of a folder's step, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the measurement stored under a key; if there is none, call `measure` and store it.
 
-        Raise UserError if the stored one comes from another machine or cannot be read.
+        If the store is `fresh`, a measurement from an earlier process counts as missing. Raise
+        UserError if the stored one is from a different machine or cannot be read.
         """
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
@@ -156,7 +161,10 @@ def _naming_the_option() -> Iterator[None]:
 
 
 def step_of(folder: Path) -> dict[str, Any]:
-    """Return the description of the training step in an exported folder's manifest."""
+    """Return the description of the training step in an exported folder's manifest.
+
+    Raise UserError if the folder has no manifest or no training step.
+    """
     manifest = read_manifest(folder)
     if "training" not in manifest:
         raise UserError(f"{folder} has no training step.")
@@ -170,7 +178,7 @@ def program_digest(folder: Path) -> str:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Run device_program.py in a process, and return its answer.
+    """Run device_program.py in a new process, and return its answer.
 
     Raises:
       UserError: the process fails (with the last line of its stderr) or exceeds LIMIT_SECONDS.
@@ -204,7 +212,10 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_environment(devices: int) -> dict[str, str]:
-    """Return the environment variables that give a JAX process this number of devices."""
+    """Return environment variables for a JAX process with this number of devices.
+
+    Several devices are simulated on the CPU.
+    """
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
     if devices > 1:  # only CPUs can be simulated
@@ -270,7 +281,7 @@ class _Times:
 
 
 def _name(kind: str) -> str:
-    """Return `fusion` for `fusion-61f33963`."""
+    """Return the kind of an operation without its digest: `fusion` for `fusion-61f33963`."""
     return kind.partition("-")[0]
 
 

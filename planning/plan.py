@@ -31,7 +31,7 @@ class Prediction:
       microbatches: number of microbatches into which a device's rows are divided.
       step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
       batch_rows: number of rows per step on all devices.
-      memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
+      memory_bytes, sent_bytes: numbers of bytes that each device stores, and sends per step.
       efficiency: rows per second and device, relative to a single device.
       timeline: simulated step of one device; for a pipeline, of all devices.
       schedule: name of the schedule if the devices form a pipeline of stages; otherwise "".
@@ -88,9 +88,9 @@ class Planner:
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
-        """Predict all meshes and pipelines; `advance` is called after every mesh.
+        """Return predictions for all meshes and pipelines; call `advance` after every mesh.
 
-        If no configuration fits in memory, more microbatches and cuts of the state are tried.
+        If no configuration fits in memory, try more microbatches, then cuts of the state.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits in memory.
@@ -122,7 +122,7 @@ class Planner:
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """Predict one configuration."""
+        """Return the prediction for one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:
@@ -214,7 +214,10 @@ class Planner:
         return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
 
     def _smaller(self) -> Iterator[tuple[int, int, int]]:
-        """Yield configurations of all devices with less memory: microbatches, then cut states."""
+        """Yield (rows, model, microbatches) that need less memory on all devices.
+
+        More microbatches come first, then cuts of the state.
+        """
         given, programs = self._given, self._programs
         if given.strategy != PORTABLE:
             return
@@ -227,7 +230,7 @@ class Planner:
             yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
 
     def _check_rows(self, rows: int) -> None:
-        """Raise UserError if `rows` devices cannot divide the batch."""
+        """Raise UserError if a batch cannot be divided among `rows` devices."""
         each = rows * self._programs.microbatches
         if self._given.strategy != SERVERS and self._programs.batch % each:
             raise UserError(
@@ -250,7 +253,7 @@ def fastest(predictions: list[Prediction]) -> Prediction:
 
 
 def described(prediction: Prediction) -> str:
-    """Return a configuration as text: `4 devices, mesh 4x1`."""
+    """Return a configuration as text, such as `4 devices, mesh 4x1, 2 microbatches`."""
     plural = "s" if prediction.devices > 1 else ""
     text = f"{prediction.devices} device{plural}, {layout(prediction)}"
     many = prediction.microbatches > 1
@@ -258,7 +261,7 @@ def described(prediction: Prediction) -> str:
 
 
 def layout(prediction: Prediction) -> str:
-    """Return `mesh 4x1`, or `pipeline v-half`."""
+    """Return the layout of a configuration as text: `mesh 4x1` or `pipeline v-half`."""
     if prediction.schedule:
         return f"pipeline {prediction.schedule}"
     return f"mesh {prediction.rows}x{prediction.model}"

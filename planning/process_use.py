@@ -22,7 +22,7 @@ _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
 
 
 def this_machine() -> dict[str, Any]:
-    """Return what identifies this machine in a profile: processor, accelerators, compilers, ..."""
+    """Return what identifies this machine in a profile: processor, accelerators, versions, ..."""
     gpus = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
     models = [line.split(":")[1].strip() for text in gpus for line in text.splitlines()[:1]]
     return {
@@ -46,13 +46,14 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
     """Time a step in rounds, and measure the share of cores that it keeps busy.
 
     A round runs steps until `least_seconds` have passed. No round starts after `rounds` times
-    `least_seconds`, so that long steps have fewer rounds.
+    `least_seconds`, so long steps have fewer rounds.
 
     Returns:
-      seconds: median step time of each round.
-      busy_share: share that the step uses of the processor time that other processes leave free,
-        from 0 to 1; 1 if the system does not count it.
-      free_share: share of all processor time that other processes left free.
+      A dict with these entries:
+        seconds: median step time of each round.
+        busy_share: share that the step uses of the processor time that other processes leave free,
+          from 0 to 1; 1 if the system does not count it.
+        free_share: share of all processor time that other processes left free; 1 if not counted.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
     seconds = [_median(step, least_seconds)]
@@ -79,9 +80,9 @@ def _median(step: Callable[[], object], least_seconds: float) -> float:
 
 
 def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) -> float:
-    """Return the mean, over steps that run at the same time, of their median step time.
+    """Return the step time when several steps run at the same time: the mean of their medians.
 
-    Each of `calls` runs one step and is repeated in a separate thread; all threads start together.
+    Each of `calls` runs one step and is repeated in its own thread; all threads start together.
     """
     together = threading.Barrier(len(calls))
 
@@ -103,7 +104,7 @@ def _idle_seconds() -> float:
 
 
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
-    """Return the memory of a step that runs in this process; None if it cannot be measured.
+    """Return the bytes that a step in this process needs; None if they cannot be measured.
 
     `held_bytes` is the size of the arguments, which are already allocated.
     """

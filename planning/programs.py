@@ -36,14 +36,17 @@ class ModelPrograms:
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step for a batch of `rows`."""
+        """Return a folder with the step for these sizes, which is exported on first use."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow on one device, with XLA if configured and `compiles`."""
+        """Return the timings of the step for `rows` rows in TensorFlow, measured or from `store`.
+
+        The step runs on one device, with XLA if that is configured and `compiles` is true.
+        """
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
@@ -52,7 +55,7 @@ class ModelPrograms:
         return Run(**found)
 
     def state_bytes(self) -> list[int]:
-        """Return the sizes in bytes of the gradients, and of all variables that a step updates."""
+        """Return two sizes in bytes: all gradients, and all variables that a step updates."""
         return [self._model.reduced_bytes, self._model.state_bytes]
 
     def num_variables(self) -> int:

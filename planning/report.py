@@ -17,7 +17,10 @@ HEADER = (
 
 
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
-    """Return the lines of the table and the choice; a star marks configurations that do not fit."""
+    """Return the lines of the table, and of the cheapest and the fastest fitting configuration.
+
+    In the table, a star marks configurations that do not fit in memory.
+    """
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
     best, quickest = cheapest(fitting), fastest(fitting)
@@ -46,7 +49,7 @@ def _choice(each: Prediction) -> str:
 
 
 def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[str, Any]:
-    """Return the machine, the configurations, and the cheapest and fastest one's indices."""
+    """Return JSON values: the machine, configurations, and indices of cheapest and fastest one."""
     names = ("rows", "model", "microbatches", "step_seconds", "batch_rows", "memory_bytes",
              "sent_bytes", "efficiency", "devices", "rows_per_second", "network_share",
              "device_seconds", "schedule", "bubble")  # fmt: skip

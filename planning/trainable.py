@@ -25,7 +25,8 @@ class Trainable:
       loss: the loss that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether XLA compiles the step in TensorFlow.
-      make: function that returns an identical `Trainable` with a separate state, or None.
+      make: function that returns an identical `Trainable` with a separate state, for timing two
+        steps at the same time; None: that is not timed.
     """
 
     state: TrainState
@@ -80,7 +81,7 @@ class Trainable:
         write_manifest(folder, manifest_of(folder) | {"training": training})
 
     def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
-        """Time a step in TensorFlow on one device, and return the fields of a `Run`."""
+        """Time a step in TensorFlow on one device, and return the fields of a `measurement.Run`."""
         step, device = self._made(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         held = self.state_bytes + self.batch_bytes
         found = timed(step, rounds, least_seconds)
@@ -93,7 +94,7 @@ class Trainable:
         return found
 
     def _made(self) -> Callable[[], float]:
-        """Return a compiled function that runs the step, after running it once."""
+        """Return a function that runs the compiled step, which has run once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 
         def step() -> float:

@@ -1,7 +1,7 @@
 """Run training steps on one or many devices: strategies, training, portable export.
 
-The names below are imported on first access, because most need TensorFlow, while programs that use
-`launch` must start without it.
+The names below are imported on first access, because most of them import TensorFlow, while programs
+that use `launch` must start without it.
 """
 
 from typing import TYPE_CHECKING

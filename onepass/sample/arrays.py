@@ -1,4 +1,4 @@
-"""Write samples of a user's model: npy files, or WAV or PNG files of a saved model."""
+"""Write samples of a user's model to npy files or, for a local model, WAV or PNG files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ class ArrayDrawing(Drawing):
         self.files = self._rows + self._nats
 
     def start(self) -> Iterator[Any]:
-        """Draw all rows and return them as one part."""
+        """Draw all rows, and return an iterator over them as a single part."""
         try:
             found = self.model.sample(self.total, self._length, self.given.seed, **self.arguments)
         except UserError:
@@ -42,7 +42,7 @@ class ArrayDrawing(Drawing):
         return iter([found if self._nats else (found,)])
 
     def write(self, part: Any) -> int:
-        """Write the rows."""
+        """Write all rows and their log-probabilities, and return the number of rows."""
         drawn, *nats = part
         arrays = [drawn] if self._rows[0].suffix == ".npy" else list(drawn)
         for path, array in zip(self.files, [*arrays, *nats], strict=True):
@@ -61,7 +61,7 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    """Return the number of values that an integer element can have; 0 if elements are real."""
+    """Return the number of values that an integer element can take; 0 if elements are real."""
     from serving.bundles.own_signatures import elements_of
 
     spec = getattr(model, "spec", None)

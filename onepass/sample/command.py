@@ -19,7 +19,7 @@ KINDS: dict[str, type[options.Options]] = {
     "served picture": options.ServedImageOptions,
     "served array": options.ServedArrayOptions,
 }
-"""The option class by what a model makes; "served" and its kind for a model on a server."""
+"""The option class for each kind of model; "served" marks models on a server."""
 
 
 def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[[], None]) -> int:
@@ -76,8 +76,8 @@ def _model_here(makes: str, given: Any) -> Any:
     """Load a local model from a folder or by shipped name.
 
     A bundle of one of this library's models also contains the model folder, which is loaded instead
-    of the exported program: the program draws one size with one sampler, while the model supports
-    all options.
+    of the exported program: the program supports only one size and one sampler, while the model
+    supports all options.
     """
     from onepass.models import load, load_trained
 

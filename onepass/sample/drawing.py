@@ -1,4 +1,4 @@
-"""The base class of what `onepass sample` draws, and the loop that writes it to files."""
+"""The base class for the results of `onepass sample`, and the loop that writes them to files."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,11 +14,12 @@ INTERRUPTED = 130
 class Drawing(contextlib.ExitStack):
     """Samples of a model that are written to files; a context manager around the writing.
 
-    Each kind of model has a subclass, whose `start` sets `total` if it is not known earlier.
+    Each kind of model has a subclass. The samples are written in parts, such as images or chunks of
+    sound; progress is counted in units, which may be smaller or larger than a part.
 
     Attributes:
       files: the files to write, which must not exist yet unless they may be overwritten.
-      total: total number of units.
+      total: total number of units, known at the latest after `start`.
       written: number of parts written so far.
       advance: function that reports a number of finished units before their part is complete.
 
@@ -42,11 +43,11 @@ class Drawing(contextlib.ExitStack):
         raise NotImplementedError
 
     def write(self, part: Any) -> int:
-        """Write a part, and return the number of units that it finishes."""
+        """Write a part, and return the number of units that it completes."""
         raise NotImplementedError
 
     def kept(self) -> str:
-        """Return how much has been written, for the message of an interruption."""
+        """Return how much has been written, as a phrase for the message after an interruption."""
         return f"{self.written} of {counted(self.total, self.unit)}"
 
     def finish(self) -> None:
@@ -59,7 +60,8 @@ def write_out(drawing: Drawing) -> int:
     Ctrl-C keeps the parts that have been written.
 
     Raises:
-      UserError: a file exists, the model cannot draw the samples, or the folder cannot be created.
+      UserError: a file exists and must not be overwritten, the model cannot draw the samples, or
+        the folder cannot be created.
     """
     check_new(drawing.files, drawing.given.overwrite)
     parts = drawing.start()

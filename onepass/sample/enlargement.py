@@ -20,7 +20,7 @@ UNUSED = ("sampler", "guidance", "batch", "prime", "prime_rows")
 
 
 class Enlargement(Drawing):
-    """Enlargements of a photograph to every scale that is larger than it."""
+    """Enlargements of a photograph to every larger scale, up to the requested size."""
 
     title, unit = "enlarging", "tile"
 
@@ -45,7 +45,7 @@ class Enlargement(Drawing):
         self._begun, self._shape = time.perf_counter(), (0, 0)
 
     def start(self) -> Iterator[np.ndarray]:
-        """Yield the scales of each row; their tiles are counted as they are drawn."""
+        """Yield the scales larger than the photograph, row by row; count tiles as they finish."""
         for row in self._request.rows:
             scales = self.model.sampler.enlarged(self._request, row, lambda: self.advance(1))
             yield from itertools.islice(scales, 1, None)
@@ -57,11 +57,11 @@ class Enlargement(Drawing):
         return 0
 
     def kept(self) -> str:
-        """Return the number of scales that are finished."""
+        """Return a phrase with the number of scales that have been written."""
         return f"{self.written} of {len(self.files)} scales"
 
     def finish(self) -> None:
-        """Print two lines that say what was written and how much work it took."""
+        """Unless interrupted, print two lines: what was written, and how much work it took."""
         if self.written < len(self.files):
             return
         (height, width), work = self._shape, self._work

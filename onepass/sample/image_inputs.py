@@ -14,13 +14,16 @@ from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 
 
 def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:
-    """Return an image to continue, and the number of pixels to keep.
+    """Return an image to continue, in the model's levels, and the number of pixels to keep.
 
     Args:
       path: the image file.
       rows: number of pixel rows to keep, from the top; None: the upper half.
       size: side of the image, in pixels.
-      model: the image model that continues it, which gives the number of channels and bits.
+      model: the image model, which determines the number of channels and bits.
+
+    Raises:
+      UserError: the image cannot be read, or `rows` is not between 0 and `size`.
     """
     image = _levels(path, ImageRules(size, model.channels, bits=model.bits))
     rows = size // 2 if rows is None else rows
@@ -30,7 +33,7 @@ def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndar
 
 
 def at_own_size(path: Path, model: Any) -> np.ndarray:
-    """Read an image, turned upright, at its original size, in the model's levels.
+    """Read an image at its original size, turned upright and converted to the model's levels.
 
     Raises:
       UserError: the file is missing, or is not an image that can be read.
@@ -41,7 +44,7 @@ def at_own_size(path: Path, model: Any) -> np.ndarray:
 
 
 def labels_of(path: Path, model: Any) -> np.ndarray:
-    """Read a label map, int32 [side, side], from the grey levels of an image or from an npy file.
+    """Read a label map, integers [side, side], from the grey levels of an image or an npy file.
 
     Raises:
       UserError: the file cannot be read, the labels are not whole numbers of at least 0, or they do

@@ -1,4 +1,4 @@
-"""Draw images with a local or served model: PNG files, contact sheets, and how images grew."""
+"""Draw images with a local or served model, and write PNG files, contact sheets and scales."""
 
 import itertools
 import time
@@ -66,7 +66,7 @@ class ImageDrawing(Drawing):
         return iter(self.model.progressions(self._conditions, **fixed, **arguments))
 
     def write(self, part: list[np.ndarray]) -> int:
-        """Write an image."""
+        """Write the largest scale of an image to its PNG file."""
         write_png(self.files[self.written], part[-1])
         self._images.append(part)
         passes = getattr(getattr(self.model, "sampler", None), "passes", None)
@@ -74,7 +74,7 @@ class ImageDrawing(Drawing):
         return 1
 
     def finish(self) -> None:
-        """Write the sheets and print a summary."""
+        """Write the contact sheets and print a summary, if any image was drawn."""
         if not self._images:
             return
         given, bits = self.given, getattr(self.model, "bits", 8)
@@ -133,7 +133,10 @@ def _class_name(model: Any, condition: Any) -> str | None:
 
 
 def _images_given(given: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `progressions` that are read from image files."""
+    """Return the arguments of `progressions` that are read from image files, by name.
+
+    Raise UserError if a file cannot be read, or for `--prime-rows` without `--prime`.
+    """
     found: dict[str, Any] = {}
     if getattr(given, "start", None) is not None:
         found["start"] = at_own_size(given.start, model)

@@ -1,9 +1,9 @@
 """The options of `onepass sample`: each is declared once, for all kinds of models that take it.
 
-A field is an option: its name, type, default and help text, its `Rule` and whether it `Reaches` the
-model. A class of options belongs to one kind of model, or is shared by several. To add an option
-that is passed to the model unchanged, add a field and nothing else. This module imports no large
-package, so that help texts appear quickly.
+Each option is a field, annotated with a `Rule` for its value and, if it is passed to the model,
+with `Reaches`. A class of options belongs to one kind of model, or is shared by several. To add an
+option that is passed to the model unchanged, add a field and nothing else. This module imports no
+large package, so help texts appear quickly.
 """
 
 import dataclasses
@@ -20,7 +20,12 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition that an option's numbers must meet, in words and as a predicate."""
+    """A condition that an option's numbers must meet.
+
+    Attributes:
+      words: the condition in words, for the error message.
+      holds: function that returns whether a number meets the condition.
+    """
 
     words: str
     holds: Callable[[float], bool]
@@ -151,7 +156,7 @@ class SoundOptions(Sounds):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedSoundOptions(Sounds, Served):
-    """Synthesise speech on a server: WAV files and spectrograms. ONEPASS_TOKEN holds the token."""
+    """Synthesise speech on a server: WAV files and spectrograms. Set the token in ONEPASS_TOKEN."""
 
     example: str | None = None
     """Name of one of the server's recordings to resynthesise."""
@@ -182,7 +187,7 @@ class ImageOptions(Images):
 
     size: Annotated[int | None, AS_IT_IS] = None
     """Side in pixels, for a photograph the longer one; None: the size in training. A multiscale
-    model draws every size from its base up."""
+    model can draw each of its sizes."""
     sampler: Annotated[SamplerName, AS_IT_IS] = "cached"
     """cached: compute one pixel per step. fixed-point: the same images in fewer, more expensive
     passes over whole rows, for accelerators. naive: a full pass per pixel."""
@@ -204,13 +209,13 @@ class ImageOptions(Images):
 class ServedImageOptions(Images, Served):
     """Draw images on a server: PNG files, and contact sheets of the images and their scales.
 
-    ONEPASS_TOKEN holds the token.
+    Set the token in ONEPASS_TOKEN.
     """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(Options):
-    """Options for every user's model."""
+    """Options for every model of a user's network."""
 
     length: tuple[int, ...]
     """Number of elements of a sequence; or height, width and channels of an image."""
@@ -236,8 +241,8 @@ class Arrays(Options):
 class ArrayOptions(Arrays):
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
-    A sound model gives WAV files and a model of grey or colour images PNG files (16-bit above 256
-    levels), named sample_SEED_ROW; any other model gives one npy file, sample_SEED.
+    For a sound model, write WAV files, and for a model of grey or colour images, PNG files (16-bit
+    above 256 levels), named sample_SEED_ROW; for any other model, one npy file, sample_SEED.
     """
 
     method: Annotated[Literal["auto", "cached", "fixed-point", "naive"], AS_IT_IS] = "auto"
@@ -245,14 +250,14 @@ class ArrayOptions(Arrays):
     npy: bool = False
     """Always write an npy file."""
     trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
+    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedArrayOptions(Arrays, Served):
     """Sample a user's model on a server: sample_SEED.npy, [num, ...].
 
-    ONEPASS_TOKEN holds the token.
+    Set the token in ONEPASS_TOKEN.
     """
 
     length: tuple[int, ...] = (1000,)

@@ -14,7 +14,7 @@ from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
-NAMED_WORDS, LONGEST_NAME = 6, 60  # words and characters of a text that name its file
+NAMED_WORDS, LONGEST_NAME = 6, 60  # maximum words and characters of a text in its file name
 
 
 class SoundHere(SoundDrawing):
@@ -32,7 +32,7 @@ class SoundHere(SoundDrawing):
         super().__init__(given, model, arguments, name, model.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
-        """Return the chunks: first the beginning of a recording to continue, then drawn samples."""
+        """Return the chunks: the beginning of a recording to continue, if any, then new samples."""
         given, model = self.given, self.model
         source = source_of(given, model, self._file)
         whole = _length(given, model, source)
@@ -80,7 +80,7 @@ class ServedSound(SoundDrawing):
         super().__init__(given, model, arguments, name, model.spec["sample_rate_hz"])
 
     def start(self) -> Iterator[Chunk]:
-        """Yield the chunks of each row as they arrive."""
+        """Yield the chunks of each row as they arrive; raise UserError if a row has none."""
         frames = self.arguments.pop("frames", None)
         for row in range(self.total):
             rows, seed = range(row, row + 1), self.given.seed
@@ -92,7 +92,7 @@ class ServedSound(SoundDrawing):
 
 
 def _check_sources(given: Any) -> None:
-    """Raise UserError for more than one source, or for `prime_seconds` without a recording."""
+    """Raise UserError for more than one source, or for `prime_seconds` with a mel or text."""
     sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
     if len(sources) > 1:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
@@ -139,7 +139,10 @@ def _length(given: Any, model: Any, source: Source) -> int:
 
 
 def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
-    """Return the beginning of the recording that the sound continues; None if there is none."""
+    """Return the beginning of the recording that the sound continues; None if there is none.
+
+    Raise UserError if it is not shorter than the sound.
+    """
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
@@ -155,7 +158,7 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the source of a sound as an argument of `stream`; warn of tags in a text on stderr.
+    """Return the source of a sound as an argument of `stream`, by name; print a note about tags.
 
     Raises:
       UserError: there are several sources, or none for a model that needs one and has no examples.
@@ -180,7 +183,7 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Return the frames of an npy file, float32 [frames, channels]."""
+    """Return the frames of an npy file, float32 [frames, channels]; raise UserError if invalid."""
     array = read_npy(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")

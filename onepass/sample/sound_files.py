@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
     """Consecutive samples of one or more sounds.
 
     Attributes:
-      rows: numbers of the sounds; a chunk with different rows ends the sounds before it.
+      rows: indices of the sounds; a chunk with different rows ends the previous sounds.
       samples: float32 [rows, samples].
       limited: number of samples of each row that reached full scale, int [rows].
       made: whether the samples were drawn, rather than copied from a recording.
@@ -78,7 +78,7 @@ class SoundDrawing(Drawing):
         return 0  # the drawing itself counts the units
 
     def kept(self) -> str:
-        """Return the length of the sounds so far."""
+        """Return the length of the current sounds so far, as text."""
         return f"{self._record.samples / self.rate_hz:.1f} s"
 
     def finish(self) -> None:
@@ -86,7 +86,10 @@ class SoundDrawing(Drawing):
         self.end_rows()
 
     def end_rows(self) -> bool:
-        """Complete the current rows' files and plot spectrograms; return whether any were begun."""
+        """Complete the files of the current rows, and return whether they have any samples.
+
+        Also plot spectrograms, and print the levels and the speed.
+        """
         self.close()
         record, rows, self._rows = self._record, self._rows, range(0)
         if not record.samples:
@@ -108,7 +111,7 @@ class SoundDrawing(Drawing):
 
 
 class Record:
-    """Levels, beginnings and generation time of sounds, recorded while they are written.
+    """Statistics of sounds, collected while they are written: levels, beginnings, and speed.
 
     Args:
       rows: number of sounds.
@@ -138,7 +141,7 @@ class Record:
             self.first_seconds = self.first_seconds or self.ended - self.started
 
     def line(self, path: Path, number: int, rate_hz: int) -> str:
-        """Return a line with the length and levels of the sound with this number."""
+        """Return a line with the length and levels of the sound in row `number`."""
         rms = math.sqrt(self.energies[number] / self.samples)
         return (
             f"{path}: {_duration(self.samples, rate_hz)}, "

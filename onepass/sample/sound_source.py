@@ -1,4 +1,4 @@
-"""The input of a sound model on this machine: frames, and the recording they come from."""
+"""The input of a local sound model: frames, and the recording that they are computed from."""
 
 import dataclasses
 import sys
@@ -21,7 +21,7 @@ from wavenet.features.mel import above_silence
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The input of a synthesis; missing parts are None.
+    """The input of a synthesis; missing attributes are None.
 
     Attributes:
       recording: float32 [samples] at the model's sample rate and the original level; only the
@@ -79,7 +79,10 @@ def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> N
 
 
 def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
-    """Read mel frames from an npy file as the model expects them, float32 [frames, bands]."""
+    """Read mel frames from an npy file as the model expects them, float32 [frames, bands].
+
+    Raise UserError if they are unlike the model's training data, unless `force`.
+    """
     mel = _stored_mel(path, model.data.mel_bands)
     convention, trained = model.data.mel(model.hop_samples), model.frame_statistics
     frames = above_silence(mel, convention)
@@ -93,7 +96,8 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """Read log-mel frames from an npy file, float32 [frames, bands].
 
-    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted too.
+    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted, too. Raise UserError
+    if the array has a different shape, is empty, or contains values that are not finite.
     """
     mel = read_npy(path)
     shape = mel.shape

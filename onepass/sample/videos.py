@@ -16,7 +16,7 @@ MANY = 16  # default number of videos
 
 
 class VideoDrawing(Drawing):
-    """Predicted frames of dev clips; of the drawing options, only the temperature has an effect."""
+    """Predictions of the dev clips in a folder of episodes, an animation and a strip for each."""
 
     unit = "video"
 
@@ -32,7 +32,7 @@ class VideoDrawing(Drawing):
         self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
 
     def start(self) -> Iterator[Any]:
-        """Return an iterator over videos, each the predicted frames after the start of a clip."""
+        """Return an iterator over videos, each the predicted frames after a clip's context."""
         clips, statistics, given = self._clips, self._video.statistics, self.given
         heat = self.arguments.get("temperature", 1.0)
         drawn = [
@@ -61,4 +61,4 @@ class VideoDrawing(Drawing):
     def finish(self) -> None:
         """Print a summary of the videos in one line."""
         count = counted(self.written, "video")
-        print(f"{self.given.out}: {count}; left or above the real frames, right or below the drawn")
+        print(f"{self.given.out}: {count}; real frames left or above, drawn ones right or below")

@@ -1,17 +1,17 @@
 """Build schedules by repeating a block, the passes of one microbatch, at an interval.
 
-A block contains the slots of F, B and W of microbatch 0 on each stage; microbatch j runs j
-intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (Qi et al.
-2024, arXiv 2405.15362, sections 2 and 3). If an activation lives for l slots, those of l / T
-microbatches are live at once, where T is the interval, so the offsets between stages determine the
-memory. With d devices:
+A block contains the slots of the passes F, B and W (explained in schedule.py) of microbatch 0 on
+each stage; microbatch j runs j intervals later. Repeated without collisions, it gives a schedule,
+which is then squeezed (Qi et al. 2024, arXiv 2405.15362, sections 2 and 3). If an activation lives
+for l slots, those of l / T microbatches are live at once, where T is the interval, so the offsets
+between stages determine the memory. With d devices:
 
     1f1b         one stage per device; F 1 slot after the previous stage's, fused backward 2 slots
                  after it
     interleaved  stages s, s + d, ... on device s; groups of d microbatches take turns
     v-*          stages s and 2d - 1 - s on device s, T = 6: the lifetimes of the two have the same
-                 sum on every device, and d s / 6 microbatches of a device's share are live at once,
-                 where s, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
+                 sum on every device, and d w / 6 microbatches of a device's share are live at once,
+                 where w, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
 """
 
 import itertools
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """Return the block of 1F1B: one stage per device; device 1 of d keeps d microbatches.
+    """Return the block of 1F1B: one stage per device; the first of d keeps d microbatches live.
 
     Harlap et al. 2018, PipeDream (arXiv 1806.03377).
     """
@@ -58,8 +58,8 @@ def one_forward_one_backward(devices: int) -> Block:
 def interleaved(devices: int, chunks: int = 2) -> Block:
     """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473).
 
-    Each stage follows the previous one after an interval, so that d microbatches fill the time
-    until the first of them returns to device 0 for its next stage; then the next d follow.
+    Each stage follows the previous one after an interval, so d microbatches fill the time until the
+    first of them returns to device 0 for its next stage; then the next d follow.
 
     Args:
       devices: number of devices.
@@ -138,7 +138,9 @@ BLOCKS: dict[str, Callable[[int], Block]] = {
 
 
 def schedule(name: str, devices: int, microbatches: int) -> Schedule:
-    """Return the named schedule, squeezed, for given numbers of devices and microbatches.
+    """Return the named schedule for given numbers of devices and microbatches.
+
+    Its passes are moved to earlier slots by `squeeze` and, if B and W are separate, by `fill`.
 
     Raises:
       UserError: the name is not in BLOCKS, or a number is below one.

@@ -30,9 +30,9 @@ class PipelineArguments:
     forward: float = 1.0
     """Duration of the forward pass of a device's share of the network, any unit."""
     backward: float = 1.0
-    """Duration of computing the gradient of its input, in the same unit."""
+    """Duration of computing the gradient of that share's input, in the same unit."""
     weights: float = 1.0
-    """Duration of computing the gradient of its weights, in the same unit."""
+    """Duration of computing the gradient of that share's weights, in the same unit."""
     communication: float = 0.0
     """Transfer time from one device to the next, in the same unit."""
     json: Path | None = None
@@ -44,7 +44,7 @@ class PipelineArguments:
 
 
 def run(arguments: list[str], parse: Callable[..., PipelineArguments]) -> int:
-    """Run `onepass pipeline ARGUMENTS` and return the exit status."""
+    """Run `onepass pipeline ARGUMENTS` and return the exit status; raise UserError if invalid."""
     given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
     if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"`--plot` must end in .png, .svg or .pdf, got {given.plot}.")
@@ -76,7 +76,7 @@ def table(simulations: Sequence[Simulation]) -> str:
 
 
 def to_json(simulations: Sequence[Simulation]) -> dict:
-    """Return the table as one JSON object."""
+    """Return the simulations as a JSON object: time, bubble and each device's peak activations."""
     schedule = simulations[0].schedule
     return {
         "devices": schedule.num_devices,

@@ -39,6 +39,9 @@ class Pipeline:
       folder: the folder that `export.export_stages` wrote.
       schedule: a schedule with as many stages as the export.
       devices: JAX devices, one for each device of the schedule; None: the first ones.
+
+    Raises:
+      UserError: the schedule has a different number of stages, or there are too few devices.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):
@@ -85,7 +88,7 @@ class Pipeline:
         return self._passes[each.kind, each.stage](given)
 
     def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Return the arrays that a pass takes as inputs."""
+        """Return those of the `given` arrays that a pass takes as inputs."""
         return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -115,7 +118,7 @@ class _Compiled:
 
 
 class _Step:
-    """The state of one step: the live arrays of a batch's microbatches."""
+    """The state of one training step: its live arrays, losses and gradients so far."""
 
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
         self._pipeline, self._microbatches = pipeline, microbatches

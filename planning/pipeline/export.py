@@ -1,4 +1,4 @@
-"""Export a pipeline's stages as StableHLO, with passes F, B and W of each, to run with JAX.
+"""Export the passes F, B and W of a pipeline's stages as StableHLO, to run with JAX.
 
 A stage and its gradient are traced into one graph, which is then cut:
 
@@ -154,7 +154,7 @@ def _gradients(tensors: Tensors) -> Tensors:
 
 
 def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.Operation]:
-    """Return the operations that compute tensors, stopping at tensors known by reference."""
+    """Return the operations that compute tensors, stopping at those whose reference is `known`."""
     found: set[tf.Operation] = set()
     waiting = [tensor for tensor in tensors if tensor.ref() not in known]
     while waiting:
@@ -178,7 +178,7 @@ def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
 
 
 def _crossing(ends: Iterable[tf.Tensor], operations: set[tf.Operation], varying: set) -> list:
-    """Return references to varying tensors that the operations or ends take from outside."""
+    """Return references to varying tensors from outside that the operations or ends need."""
     taken = [*ends, *(t for operation in operations for t in operation.inputs)]
     found = [t.ref() for t in taken if t.op not in operations and t.ref() in varying]
     return sorted(set(found), key=lambda reference: reference.deref().name)

@@ -77,11 +77,11 @@ class Schedule:
         return sorted(self.slots, key=lambda each: (self.slots[each], self.devices[each.stage]))
 
     def rows(self) -> list[tuple[int, int, Pass]]:
-        """Return (device, slot, pass) for every pass, in order."""
+        """Return (device, slot, pass) for every pass, in the order of `in_order`."""
         return [(self.devices[p.stage], self.slots[p], p) for p in self.in_order()]
 
     def peaks(self, shares: Sequence[float] | None = None) -> list[float]:
-        """Return each device's peak of live activations, weighted by each stage's share (or 1)."""
+        """Return each device's peak of live activations, weighted by `shares` per stage (or 1)."""
         live, peaks = [0.0] * self.num_devices, [0.0] * self.num_devices
         for device, _, (kind, stage, _) in self.rows():
             share = shares[stage] if shares else 1
@@ -91,7 +91,7 @@ class Schedule:
         return peaks
 
     def check(self) -> None:
-        """Raise ValueError unless every pass runs once, after its needs, in a separate slot."""
+        """Raise ValueError unless every pass runs once, in its own slot, after those it needs."""
         counts = range(len(self.devices)), range(self.num_microbatches)
         missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
         if missing:
@@ -107,7 +107,7 @@ class Schedule:
 
 
 def squeeze(schedule: Schedule) -> Schedule:
-    """Move every pass as early as its dependencies and the order on its device allow."""
+    """Return a schedule with passes as early as dependencies and the order on devices allow."""
     slots: dict[Pass, int] = {}
     idle = [0] * schedule.num_devices
     for each in schedule.in_order():
@@ -118,7 +118,7 @@ def squeeze(schedule: Schedule) -> Schedule:
 
 
 def fill(schedule: Schedule) -> Schedule:
-    """Move passes into idle slots at both ends, then squeeze; the peak is unchanged.
+    """Return a schedule with passes moved to idle slots at both ends; the peak is unchanged.
 
     Idle slots of the warm-up take passes from later slots. The cool-down is the mirror image: with
     time reversed, lifetimes start with W and end with F. There, a W that can wait leaves its slot
@@ -144,9 +144,14 @@ def _earlier(
     ends: tuple[str, str],
     limit: float,
 ) -> dict[Pass, int]:
-    """Return each pass's first idle slot after its needs, within the limit of activations.
+    """Return the slots after moving each pass to the first idle slot after those it needs.
 
-    `ends` are the kinds of passes that start and end the lifetime of activations.
+    Args:
+      schedule: the schedule, which provides the devices.
+      slots: the current slot of each pass.
+      needs: the passes that must run before each pass.
+      ends: the kinds of passes that start and end the lifetime of activations.
+      limit: largest number of live activations on a device.
     """
     begin, end = ends
     live = _live(schedule, slots, begin, end)
@@ -172,7 +177,7 @@ def _earlier(
 
 
 def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -> list[list[int]]:
-    """Return the number of live activations per device and slot, including ends of lifetimes."""
+    """Return the live activations per device and slot; those that end in a slot still count."""
     changes = [[0] * (max(slots.values()) + 2) for _ in range(schedule.num_devices)]
     for each, slot in slots.items():
         changes[schedule.devices[each.stage]][slot] += each.kind == begin

@@ -75,6 +75,9 @@ def simulate(
       durations: durations of the passes, and of the communication between them.
       shares: work and activations of each stage, 1 being a device's mean share of the network;
         by default all stages are equal.
+
+    Raises:
+      ValueError: `shares` does not have one entry per stage.
     """
     shares = shares or [1.0 / schedule.num_chunks] * len(schedule.devices)
     if len(shares) != len(schedule.devices):

@@ -1,7 +1,7 @@
 """Predict step time and memory per device of a network's pipeline schedules.
 
-If a step takes T seconds on one device, a device's mean share among d devices takes T / (d m) for
-each of m microbatches, a third each for F, B and W; stages differ by their work. The memory between
+If a step takes T seconds on one device, each of m microbatches takes T / (d m) on each of d devices
+on average, a third of it for each of F, B and W; stages differ in their work. The memory between
 passes is the memory of the compiled step's temporaries, divided in the same way.
 """
 
@@ -18,7 +18,7 @@ from planning.pipeline.simulation import Durations, Simulation, simulate
 from replicator.portable.layouts.program import COMPUTE
 from replicator.portable.layouts.simulation import Event, Network, Timeline
 
-LIVING = "temporaries"  # the compiler's term for memory that lives within a step
+LIVING = "temporaries"  # the compiler's term for memory that is live only within a step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Stages:
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Return the work of `count` groups of consecutive stages, with the smallest maximum.
+        """Return the work of each of `count` groups of consecutive stages.
 
-        Among equally good solutions, the one with shorter earlier groups is chosen.
+        The groups are chosen to make the largest as small as possible and, among equally good
+        choices, the earlier ones short. Raise ValueError unless 1 <= `count` <= number of stages.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
@@ -44,7 +45,7 @@ class Stages:
 
         @functools.cache
         def largest(first: int, runs: int) -> float:
-            """Return the smallest maximum for the stages from `first` on in `runs` groups."""
+            """Return the smallest maximum for `runs` groups of the stages starting at `first`."""
             if runs == 1:
                 return ends[-1] - ends[first]
             lasts = range(first + 1, total - runs + 2)
@@ -64,7 +65,7 @@ class Stages:
 
 @dataclasses.dataclass(frozen=True)
 class PipelineStep:
-    """A simulated schedule: its timeline, and the memory of the device that holds most."""
+    """A simulated schedule: its timeline, and the memory of the device that needs the most."""
 
     schedule: str
     microbatches: int
@@ -81,10 +82,15 @@ def pipeline_steps(
     memory: dict[str, int],
     network: Network,
 ) -> Iterator[PipelineStep]:
-    """Yield a step for every schedule that the stages allow and each number of microbatches.
+    """Yield a step for every schedule that the stages allow and every number of microbatches.
 
-    A step on one device takes `seconds` and `memory` (bytes by use); microbatches divide the `rows`
-    of a batch.
+    Args:
+      stages: the stages into which the network can be cut.
+      devices: number of devices.
+      rows: number of rows of a batch; the number of microbatches divides it and is at least 2.
+      seconds: time of a step on one device.
+      memory: number of bytes of a step on one device, by use.
+      network: the network between devices.
     """
     counts = [count for count in range(2, rows + 1) if rows % count == 0]
     for name, count in itertools.product(BLOCKS, counts):
@@ -119,7 +125,7 @@ def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
 
 
 def _messages(schedule: Schedule) -> int:
-    """Return the largest number of messages that a device sends to neighbours per step."""
+    """Return the largest number of messages that any device sends per step."""
     sent = [0] * schedule.num_devices
     for here, there in itertools.pairwise(schedule.devices):
         if here != there:

@@ -1,7 +1,7 @@
 """Check that all replicas call the same collectives in the same order with equal shapes.
 
-A collective that only some replicas call would wait forever. Therefore the calls of each replica
-are recorded while its step is traced, and compared before anything runs.
+A collective that only some replicas call would wait forever, so the calls of each replica are
+recorded while its step is traced, and compared before anything runs.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class CollectiveRecord:
                     )
 
     def end(self, replica: int) -> None:
-        """Complete a replica's record; raise CollectiveOrderError if another made more calls."""
+        """Complete a replica's record; raise CollectiveOrderError if another one has more calls."""
         with self._lock:
             calls = self._calls[replica]
             self._done.add(replica)
@@ -76,7 +76,7 @@ class CollectiveRecord:
                     )
 
     def calls(self) -> list[str]:
-        """Return the calls of one replica; they are the same for all replicas."""
+        """Return the calls of a replica, which are the same for all replicas after `end`."""
         return next(iter(self._calls.values()), [])
 
 
@@ -96,7 +96,7 @@ def _parts(data: bytes) -> list[bytes]:
 
 
 def compare_workers(texts: list[str]) -> None:
-    """Raise CollectiveOrderError unless the calls of all workers, one per line, are the same."""
+    """Raise CollectiveOrderError unless the workers' calls, one per line of a text, are equal."""
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise CollectiveOrderError(

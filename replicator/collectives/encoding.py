@@ -78,7 +78,7 @@ def to_bits(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def from_bits(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the tensor whose bits `to_bits` returned."""
+    """Return the tensor that `to_bits` encoded, given its bits and dtype."""
     if dtype not in _SAME_BITS:
         return tf.cast(tensor, dtype)
     return tf.bitcast(tf.cast(tensor, _SAME_BITS[dtype]), dtype)
@@ -108,5 +108,5 @@ def to_bytes(tensor: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
 
 
 def from_bytes(numbers: tf.Tensor) -> tf.Tensor:
-    """Return the strings whose bytes `to_bytes` returned."""
+    """Return the strings [...] that `to_bytes` encoded as int32 [..., width]."""
     return tf.strings.reduce_join(tf.gather(tf.constant(_CHARACTERS), numbers), axis=-1)

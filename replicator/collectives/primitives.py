@@ -35,7 +35,7 @@ Primitive = Callable[[Replicas, Tensors], Tensors]
 
 
 def reducer(name: str) -> Primitive:
-    """Return the reduction named sum, mean, min or max; raise ValueError for another name."""
+    """Return the reduction named sum, mean, min or max; raise ValueError for other names."""
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
@@ -43,7 +43,7 @@ def reducer(name: str) -> Primitive:
 
 
 def total(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return sum_r x_r for each tensor."""
+    """Return sum_r x_r for each tensor; raise ValueError if a tensor is not numeric."""
     for tensor in tensors:
         if not encoding.is_number(tensor.dtype):
             raise ValueError(f"A sum needs numbers, got {tensor.dtype.name}.")
@@ -66,7 +66,7 @@ def _total(replicator: Replicas, tensors: Tensors) -> Tensors:
 
 
 def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return sum_r x_r / R for each tensor."""
+    """Return sum_r x_r / R for each tensor; raise ValueError for integers, bools and strings."""
     for tensor in tensors:
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
             raise ValueError(f"A mean needs floating values, got {tensor.dtype.name}.")
@@ -77,12 +77,12 @@ def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
 
 
 def smallest(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return min_r x_r for each tensor."""
+    """Return min_r x_r for each tensor; raise ValueError if its dtype has no order."""
     return _extreme(replicator, tensors, tf.reduce_min)
 
 
 def largest(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return max_r x_r for each tensor."""
+    """Return max_r x_r for each tensor; raise ValueError if its dtype has no order."""
     return _extreme(replicator, tensors, tf.reduce_max)
 
 
@@ -109,7 +109,7 @@ def gather(replicator: Replicas, tensors: Tensors) -> Tensors:
 
 
 def broadcast_from(source: int) -> Primitive:
-    """Return a function that returns x_source on every replica."""
+    """Return a primitive that returns x_source on every replica."""
 
     def broadcast(replicator: Replicas, tensors: Tensors) -> Tensors:
         if replicator.num_replicas == 1:
@@ -131,7 +131,10 @@ def broadcast_from(source: int) -> Primitive:
 def _bits_summed(
     replicator: Replicas, tensors: Tensors, prepare: Callable[[tf.Tensor], tf.Tensor]
 ) -> Tensors:
-    """Sum tensors as integers with the same bits: exact for every dtype, even for -0.0 and NaN."""
+    """Return the sums over replicas of `prepare(bits)`; exact for every dtype, even -0.0 and NaN.
+
+    `prepare` makes every element zero on all replicas but one.
+    """
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
         width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])

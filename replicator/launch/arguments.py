@@ -11,7 +11,7 @@ class LaunchArguments:
     """The number of processes and their machines."""
 
     workers: int | None = None
-    """Number of processes that train; None: 2, or the number of --hosts."""
+    """Number of processes that train; None: 2, or as many as --hosts implies."""
     servers: int = 0
     """Number of parameter servers; if above 0, a chief is added, and workers run steps without
     waiting for each other."""
@@ -33,7 +33,7 @@ class LaunchArguments:
 
 
 def check(given: LaunchArguments) -> None:
-    """Raise UserError for values that the launcher would reject."""
+    """Raise UserError if an argument is invalid; `tf_config.Shape` checks the numbers of tasks."""
     if not given.grace_seconds > 0:
         raise UserError(f"`--grace-seconds` must be above 0, got {given.grace_seconds:g}.")
     if given.restarts < 0:

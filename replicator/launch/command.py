@@ -12,14 +12,14 @@ from replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_
 
 WORKERS = 2
 DESCRIPTION = """Run a command as a cluster of processes, each with its TF_CONFIG. The command, any
-program, follows ` -- `. `--strategy` is added to an onepass training without one.
+program, follows ` -- `. `--strategy` is added to an onepass training command that lacks it.
 
   onepass launch --workers 2 -- onepass train wavenet-cpu-16k --data speech --workdir run
   onepass launch --workers 2 --servers 1 --restarts 20 -- onepass train ...
   onepass launch --hosts a:2222,b:2222 -- onepass train ...    # prints each machine's command
 
-Every line of output starts with the task's name. The first failure ends all tasks and gives the
-exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so that a training saves and exits."""
+Every line of output starts with the task's name. The first failure ends all tasks and determines
+the exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so training saves and exits."""
 
 
 def run(
@@ -30,7 +30,10 @@ def run(
     Args:
       arguments: command-line arguments after `launch`.
       parse: function that parses arguments into a dataclass.
-      own_program: the command that runs this installation of onepass, as a list of words.
+      own_program: the command that runs this installation of onepass, as a list of strings.
+
+    Raises:
+      UserError: an argument is invalid, there is no command, or it cannot be run.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)
@@ -88,7 +91,10 @@ def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) ->
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
-    """Return the command, with the program `onepass` replaced by this installation."""
+    """Return the command, with the program `onepass` replaced by this installation.
+
+    Raise UserError if there is no such program, or the system is not Linux.
+    """
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
     if command[0] in OWN_PROGRAMS[:1]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from replicator.launch import reaper as reaper
 from replicator.launch.tf_config import Task
 
-MAX_LINE_BYTES = 1 << 20  # longer lines are cut
+MAX_LINE_BYTES = 1 << 20  # longer lines are split
 
 
 class SupervisedProcess:

@@ -15,7 +15,7 @@ from replicator.launch.supervised_process import SupervisedProcess
 from replicator.launch.tf_config import Task, gpu_shares
 
 POLL_SECONDS = 0.05
-SETTLE_SECONDS = 3.0  # time for tasks to end by themselves after a failure
+SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
 SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 
@@ -26,7 +26,7 @@ class _ClusterRun:
     Attributes:
       processes: the processes of all tasks.
       failed: the first task that ended unexpectedly.
-      killed: the tasks that did not end in time.
+      killed: the tasks that were killed because they did not end in time.
       signal_name: name of the signal that was forwarded.
       term_at, kill_at: times on the monotonic clock at which running tasks get SIGTERM and SIGKILL.
       is_ending_servers: whether SIGTERM has been sent to the servers because no task needs them.
@@ -42,12 +42,12 @@ class _ClusterRun:
 
     @property
     def is_done(self) -> bool:
-        """True if all tasks that end by themselves have succeeded."""
+        """True if all tasks that end on their own have succeeded."""
         return all(p.status == 0 for p in self.processes if not p.task.serves)
 
     @property
     def running(self) -> list[SupervisedProcess]:
-        """Running tasks that end by themselves."""
+        """Running tasks that end on their own."""
         return [p for p in self.processes if p.is_running and not p.task.serves]
 
     @property
@@ -173,7 +173,10 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        """Return whether a signal ended a task, or it was killed, and a restart is left."""
+        """Return whether to restart all tasks, and count the restart.
+
+        This is the case if a signal ended a task or it was killed, and a restart is left.
+        """
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
@@ -199,7 +202,10 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """Return the signal that ended a process or its shell, or None."""
+    """Return the signal that ended a process with this exit status, or None.
+
+    A shell reports signal N as status 128 + N.
+    """
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 

@@ -1,6 +1,6 @@
 """TF_CONFIG: the tasks of a cluster, their indices and addresses, and this process's task.
 
-This module does not import TensorFlow, so that programs that only start processes start fast.
+This module does not import TensorFlow, so programs that only launch processes start quickly.
 """
 
 import collections
@@ -73,7 +73,7 @@ def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
 
 
 def local_tasks(**counts: int) -> list[Task]:
-    """Return the tasks of a cluster on free ports of this machine; for example `worker=2`."""
+    """Return tasks on free ports of this machine, given their number by kind (`worker=2`)."""
     ports = free_ports(sum(counts.values()))
     return tasks_at(counts, [f"localhost:{port}" for port in ports])
 
@@ -91,7 +91,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def read_tf_config() -> Task | None:
-    """Return this process's task according to TF_CONFIG, or None; raise UserError if invalid."""
+    """Return this process's task from TF_CONFIG; None if that is not set.
+
+    Raise UserError if it is invalid.
+    """
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return None
@@ -176,7 +179,7 @@ class Shape:
 
     @property
     def strategy(self) -> str:
-        """Value of `--strategy` for such a cluster."""
+        """Value of `--strategy` for this cluster."""
         return "parameter_server" if self.servers else "multi_worker"
 
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
@@ -189,7 +192,7 @@ class Shape:
 
 
 def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
-    """Return the command; add `--strategy` if it is an onepass training command without it."""
+    """Return the command, with `--strategy` added if it is an onepass training without it."""
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
     pairs = itertools.pairwise(words[:4])  # also finds `python -m onepass train`

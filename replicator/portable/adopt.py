@@ -1,4 +1,4 @@
-"""Import checkpoints that run.py trained into a run directory."""
+"""Copy a checkpoint from run.py to a run directory."""
 
 import json
 import shutil
@@ -14,14 +14,14 @@ from replicator.portable.manifest import read_manifest
 
 
 def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
-    """Copy the newest checkpoint that run.py trained in `folder` to `workdir`, and return its step.
+    """Copy the newest checkpoint that run.py wrote in `folder` to `workdir`, and return its step.
 
-    A missing run directory is created with the exported configuration. Newer lines of metrics are
-    copied, too, and so are the files in `keeps` that the run lacks.
+    A missing run directory is created with the exported configuration. Newer metrics are copied,
+    too, as are the files in `keeps` that the run lacks.
 
     Raises:
-      UserError: the checkpoint is damaged or does not fit; or the run has a different
-        configuration, is at the same step or a later one, or is in use.
+      UserError: there is no checkpoint, or it is damaged or does not fit; or the run has a
+        different configuration, is at the same step or a later one, or is in use.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:

@@ -1,10 +1,11 @@
 """Export training steps and samplers as StableHLO with a manifest.
 
 An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
-of weights. With a training step it also contains `run.py`, which trains with JAX and NumPy only
-and writes checkpoints that adopt.py copies into a run directory, the package `layouts`, which
-distributes its arrays over devices, and `batches.py`, a copy of the module with which the trainer
-samples its batches.
+of weights. With a training step it also contains:
+
+    run.py       trains with only JAX and NumPy; adopt.py copies its checkpoints to a run directory
+    layouts/     the package with which run.py distributes arrays over devices
+    batches.py   a copy of the module that samples the batches
 """
 
 import contextlib
@@ -56,8 +57,8 @@ def export_function(
         full float32 precision.
 
     Raises:
-      ValueError: `fn` has 64-bit inputs or outputs, contains operations without a portable form, or
-        reads a variable that was not given.
+      ValueError: an input has no static shape or is not used; or `fn` has 64-bit inputs or outputs,
+        contains operations without a portable form, or reads a variable that was not given.
     """
     _check_specs(inputs)
     folder = make_folder(folder)
@@ -141,7 +142,7 @@ def export_training(
 
 
 def _copy_trainer(folder: Path) -> None:
-    """Write run.py and the package `layouts`, as text, because importing them needs JAX."""
+    """Copy run.py and the package `layouts` as text, because importing them would need JAX."""
     source = importlib.resources.files("replicator.portable")
     write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
@@ -162,7 +163,7 @@ def new_folder(folder: Path) -> Path:
 
 
 def next_command(folder: Path, state: TrainState) -> str:
-    """Return a line that tells the user the next command for an exported folder."""
+    """Return a line that tells the user how to train with an exported folder."""
     return (
         f"{folder} is ready from step {int(state.step.numpy())}: copy it to a machine with JAX, "
         f"then run `python {Path(folder).name}/run.py`."
@@ -170,12 +171,12 @@ def next_command(folder: Path, state: TrainState) -> str:
 
 
 def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
-    """Return every trainable variable by name, as in checkpoints but without `weights/`."""
+    """Return the trainable variables by their names in checkpoints, but without `weights/`."""
     return dict(zip(variable_names(network), network.trainable_variables, strict=True))
 
 
 def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
-    """Return the spec of every array."""
+    """Return the shape and dtype of every array, by name."""
     return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
@@ -196,7 +197,10 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    """Return the captured variables and constants by name, in order."""
+    """Return the captured variables and constants by name, in order.
+
+    Raise ValueError if a captured variable is not one of `variables`.
+    """
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:

@@ -14,7 +14,7 @@ MANIFEST = "manifest.json"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the content of FOLDER/manifest.json; raise UserError if it cannot be read."""
+    """Return the contents of FOLDER/manifest.json; raise UserError if it cannot be read."""
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -41,5 +41,5 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write FOLDER/manifest.json."""
+    """Write FOLDER/manifest.json atomically."""
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

@@ -28,7 +28,7 @@ class ExportedRun(TrainingRun):
         self.config: dict = {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the run's, as `RunDirectory.check` does."""
+        """Compare a configuration with the run's by `RunDirectory.check`, if there is a run."""
         if self._workdir is not None:
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
@@ -38,14 +38,14 @@ class ExportedRun(TrainingRun):
         self.config = config
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if possible."""
+        """Return the path of a file in the folder, copied from the run directory if it exists."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)
         return path
 
     def restore(self, state: TrainState) -> bool:
-        """Restore the newest checkpoint of the run, and return whether there is one."""
+        """Restore the newest readable checkpoint of the run, and return whether there is one."""
         run = self._workdir and RunDirectory(self._workdir)
         arrays = run.checkpoints().newest()[0] if run else None
         if arrays is not None:

@@ -4,7 +4,7 @@
 
 It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
 among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
-`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any function.
+`--adopt` copies to a run directory. In Python, `load(folder, name)` returns an exported function.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def exported(folder: Path | str, described: dict) -> jax.export.Exported:
 
 
 def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
-    """Return the variables that were exported with a function."""
+    """Return the variables that were exported with a function, by name."""
     arrays = read_npz(Path(folder) / described["weights"])
     dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
     return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
@@ -93,7 +93,7 @@ def _shape(spec: dict) -> jax.ShapeDtypeStruct:
 
 
 def read_manifest(folder: Path | str) -> dict:
-    """Return the content of manifest.json."""
+    """Return the contents of manifest.json; raise UserError if it has a different format."""
     path = Path(folder) / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
@@ -102,7 +102,7 @@ def read_manifest(folder: Path | str) -> dict:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file."""
+    """Return the arrays of an npz file by name; raise UserError if it cannot be read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -117,7 +117,7 @@ def averages(folder: Path | str) -> dict[str, np.ndarray]:
 
 
 def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, created by batches.py from settings."""
+    """Return a function from a step to its batch, from batches.py; raise UserError if it fails."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
@@ -140,7 +140,7 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def newest(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the newest readable file, and rename damaged files."""
+        """Return the newest readable arrays, or raise UserError; rename damaged newer files."""
         for step in reversed(self._steps()):
             try:
                 return read_npz(self._path(step))
@@ -150,7 +150,7 @@ class Checkpoints:
         raise UserError(f"There is no readable checkpoint in {self.folder}.")
 
     def save(self, step: int, arrays: dict[str, np.ndarray], keep: int) -> None:
-        """Write a checkpoint atomically, then delete older ones except the best."""
+        """Write a checkpoint atomically, then delete all but the newest `keep` and the best."""
         temporary = self.folder / f".{self._path(step).name}.{os.getpid()}.tmp"
         try:
             with open(temporary, "wb") as file:
@@ -195,12 +195,12 @@ class Training:
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of the state, waiting for the device and for other processes."""
+        """Return a copy of the state, after waiting for the device and for other processes."""
         names = (slot["name"] for slot in self.settings["slots"])
         return {name: processes.whole(self.state[name]) for name in names}
 
     def save(self, keep: int) -> int:
-        """Write a checkpoint, and return its step."""
+        """Write a checkpoint if this process is the first, and return its step."""
         arrays = self.arrays()
         if processes.is_first():
             self.checkpoints.save(int(arrays["step"]), arrays, keep)
@@ -335,7 +335,7 @@ def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[
 
 
 def catch_stop_signals() -> list[str]:
-    """Return a list to which the first SIGINT or SIGTERM adds its name; a second signal kills."""
+    """Return a list to which the first SIGINT or SIGTERM adds its name; a second one kills."""
     caught: list[str] = []
 
     def catch(number: int, _: types.FrameType | None) -> None:
@@ -358,8 +358,8 @@ OPTIONS = (
     ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
     ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
     ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
-    ("--mesh", str, None, "ROWSxMODEL devices for which to search a layout, as in 4x2"),
-    ("--layout", str, None, "auto: search a layout and write layout.json; or a layout file"),
+    ("--mesh", str, None, "ROWSxMODEL devices for which to search for a layout, as in 4x2"),
+    ("--layout", str, None, "auto: search for a layout and write layout.json; or a layout file"),
     ("--memory", float, None, "GiB per device; default: as the device reports"),
     ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
     ("--coordinator", str, None, "HOST:PORT of process 0; auto: from Slurm or Open MPI"),
@@ -385,7 +385,7 @@ def parsed(arguments: list[str] | None) -> Options:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return 0, 2 after a user's mistake, or 1 after a system error."""
+    """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
     options = parsed(arguments)
     try:
         with processes.together(options):

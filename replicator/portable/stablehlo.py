@@ -161,7 +161,10 @@ def portable_text(text: str) -> str:
 
 
 def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """Return the inputs and the outputs of `main`, in order."""
+    """Return the shapes and dtypes of the inputs and of the outputs of `main`, in order.
+
+    Raise ValueError if there is no function `main` or a dtype is not supported.
+    """
     main = _MAIN.search(text)
     if main is None:
         raise ValueError("`text` must hold a function @main.")

@@ -1,12 +1,13 @@
-"""Asynchronous updates: workers compute, parameter servers hold the variables.
+"""Asynchronous updates: workers compute them, and parameter servers store the variables.
 
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
-variables, computes their new values, and adds the difference to the current values, so that no
-update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+variables, computes their new values, and adds the difference to the current values, so no update
+is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-If a worker is killed, its update is computed by another worker, or by the same one after a restart,
-and may then be applied twice. Killed workers take part again once all of them have restarted. If a
-parameter server is killed, its variables are lost, and every call raises a UserError.
+If a worker is killed, its update is computed by a different worker, or by the same one after a
+restart, and may then be applied twice. Killed workers take part again once all of them have
+restarted. If a parameter server is killed, its variables are lost, and every call raises a
+UserError.
 """
 
 import atexit
@@ -40,9 +41,9 @@ from replicator.strategies.server_processes import (
 )
 from replicator.strategies.snapshots import Snapshots
 
-# Times after which a run fails if a worker does not answer and no update has finished, ...
+# A run fails if a worker does not answer for this time, and no update finishes, ...
 WORKER_SILENCE_SECONDS = 120.0
-SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer during an update.
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer for this time.
 EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
 STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
 _POLL_SECONDS = 1.0
@@ -110,7 +111,10 @@ class ParameterServerReplicator(Replicator):
         return outputs
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
-        """Atomically add to each variable the difference between its new value and the read one."""
+        """Add to each variable, atomically, the difference between its new value and the one read.
+
+        Variables that are neither floating-point nor integer are set instead.
+        """
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -141,7 +145,7 @@ class AsynchronousStep:
         self.num_pending = 0
 
     def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
-        """Return the outputs of an update that has finished.
+        """Return the outputs of a finished update; with `steps_per_call`, the last of that many.
 
         If its worker was killed after the update but before returning outputs, the previous
         update's outputs are returned. At most `max_pending` updates are scheduled, including the
@@ -244,7 +248,7 @@ class _Answers:
         self.begin()
 
     def begin(self) -> None:
-        """Start a wait: silence is measured from this time."""
+        """Start a wait: measure the silence of every process from this moment."""
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
@@ -327,7 +331,10 @@ def _checked(task: Task | None) -> Task:
 
 
 def _without_absent_workers(task: Task) -> Task:
-    """Return the task, with the workers that have not started removed from its cluster."""
+    """Wait for all workers to start, and return the task without the workers that have not.
+
+    Raise UserError if a parameter server, or every worker, has not started.
+    """
     workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:

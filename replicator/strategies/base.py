@@ -152,7 +152,10 @@ class Replicator(abc.ABC):
     def run(
         self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
     ) -> Any:
-        """Compile a step, run it `num_steps` times, and return the outputs of the last run."""
+        """Compile a step, run it `num_steps` times, and return the outputs of the last run.
+
+        Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`.
+        """
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
@@ -167,7 +170,11 @@ class Replicator(abc.ABC):
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """Place the block's operations and variables, in a step or scope, on a replica's device."""
+        """Place the block's operations and variables on a logical device of each replica.
+
+        It may only be used in a step or in `scope()`. Raise ValueError if `index` is not below
+        `num_logical_devices`.
+        """
         if not 0 <= index < self.num_logical_devices:
             raise ValueError(
                 f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "
@@ -192,6 +199,9 @@ class Replicator(abc.ABC):
           value: a nest of tensors; None stays None.
           reducer: sum, mean (only floating-point), min or max (whose gradients are divided among
             equal values).
+
+        Raises:
+          ValueError: the reducer is unknown, or cannot reduce a tensor's dtype.
         """
         function = primitives.reducer(reducer)
         return self._collective(f"all_reduce[{reducer}]", function, value)
@@ -201,9 +211,10 @@ class Replicator(abc.ABC):
         return self._collective("all_gather", primitives.gather, value)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return each tensor of a nest as on replica `source`, bit for bit, for any dtype.
+        """Return each tensor of a nest as it is on replica `source`, bit for bit, for any dtype.
 
-        The gradient goes to that replica; other replicas get zeros.
+        That replica receives the gradient; other replicas get zeros. Raise ValueError if there is
+        no such replica.
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")

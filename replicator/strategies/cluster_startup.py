@@ -50,7 +50,7 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
 
 @contextlib.contextmanager
 def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
-    """Yield a function that sets what a task waits for; it is printed after some seconds."""
+    """Yield a function that sets what a task waits for, which is printed after some seconds."""
     start, awaited, is_said = time.monotonic(), "", False
 
     def line() -> str:
@@ -73,9 +73,10 @@ def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
 def interruptible_startup() -> Iterator[None]:
     """Let signals end the process while TensorFlow joins a cluster.
 
-    Meanwhile TensorFlow runs no Python code, and it replaces the handler of SIGTERM. Therefore
-    Ctrl-C and SIGTERM end the process directly, unless they are ignored; nothing is lost before
-    training begins. The handlers are restored afterwards. Only the main thread needs this.
+    Meanwhile no Python code runs, and TensorFlow replaces the handler of SIGTERM. Therefore Ctrl-C
+    and SIGTERM end the process directly, unless they are ignored; nothing is lost before training
+    begins. The handlers are restored afterwards. In threads other than the main one, this does
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -110,7 +111,7 @@ def connected(address: str, seconds: float) -> socket.socket:
 
 
 def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None:
-    """Return the error of connecting to HOST:PORT, or None on success."""
+    """Return the error from an attempt to connect to HOST:PORT, or None on success."""
     try:
         connected(address, seconds).close()
     except (OSError, OverflowError, ValueError) as error:

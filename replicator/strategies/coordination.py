@@ -1,4 +1,4 @@
-"""Coordinate the processes of a run: lost peers, barriers, initial state, a common stop.
+"""Coordinate the processes of a run: detect lost peers, share the initial state, stop together.
 
 One process, the chief, reads and writes checkpoints and reports; the others follow it.
 """
@@ -62,7 +62,7 @@ def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
 
 
 def is_about_peers(error: tf.errors.OpError) -> bool:
-    """Return whether one of PEER_ERRORS concerns another process, not a local device."""
+    """Return whether an error of PEER_ERRORS is about another process, not a local device."""
     return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 
@@ -179,7 +179,7 @@ class SharedStopRequest:
 
     The request is a float variable in each process, in `metric_variables` (empty if there is only
     one process). Its mean over replicas is computed together with the metrics of the next step, in
-    the same collective, so that it needs no separate message.
+    the same collective, so it needs no separate message.
 
     A reason may also request an action of all processes before they continue, such as waiting while
     the chief saves. The `reasons` are ordered from least to most urgent; the most urgent request is
@@ -211,7 +211,7 @@ class SharedStopRequest:
         return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
     def decided(self, own: str | None) -> str | None:
-        """Return the request received by all processes, or `own` if there is only one process."""
+        """Return the request that all processes received, if any; with only one process, `own`."""
         return self._decision if self.metric_variables else own
 
 

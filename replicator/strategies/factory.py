@@ -37,18 +37,18 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
     Args:
       mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
-      layouts: a mesh dimension or None for each axis of the variables whose names match a regular
-        expression, by this expression; other variables are whole on every device. Empty: every
+      layouts: dict from a regular expression to a mesh dimension or None for each axis of the
+        variables whose names it matches; other variables are whole on every device. Empty: every
         variable is sharded wherever the mesh divides it, and gathered where it is read.
 
     Raises:
-      UserError: the mesh is invalid, or a pattern does not fit.
+      UserError: the mesh is invalid or needs more devices than there are, or a pattern is invalid.
     """
     return ShardedReplicator(mesh, layouts)
 
 
 def from_environment(strategy: str = "auto") -> Replicator:
-    """Return the replicator of a named strategy; `auto` chooses by TF_CONFIG and the devices.
+    """Return the replicator of a named strategy; `auto` chooses it by TF_CONFIG and the GPUs.
 
     Args:
       strategy: auto, single, local, local:N, multi_worker, multi_worker:SECONDS (time limit of a

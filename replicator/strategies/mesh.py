@@ -1,4 +1,4 @@
-"""Run one step over a mesh of devices with DTensor, with sharded variables and batches.
+"""Run a step over a mesh of devices with DTensor, with sharded variables and batches.
 
 There are two ways. A user's step function (`compile`) is one global computation, which DTensor
 partitions according to the layouts of its variables and of the batch. A training step
@@ -77,7 +77,7 @@ class ShardedReplicator(Replicator):
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """Return a step that gathers weights, computes on each device, and updates the shards.
+        """Return a step that gathers weights, computes gradients per device, and updates shards.
 
         `gradients_fn` gets each device's rows; primitives act over the devices. It may read `reads`
         and those `variables` that are trainable or scalar. `update_fn` consists of element-wise
@@ -248,12 +248,12 @@ class _CompiledTraining:
 
 
 def _unpacked(values: Any) -> Any:
-    """Return the tensors of the first device, which are the same on all devices."""
+    """Return the first device's tensors, which are the same on all devices; None stays None."""
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 
 def _replicated(rules: LayoutRules, values: Any) -> Any:
-    """Return the tensors, replicated on every device."""
+    """Return the tensors of a nest, replicated on every device; None stays None."""
 
     def gathered_variables(value: Any) -> tf.Tensor | None:
         if value is None:
@@ -272,7 +272,7 @@ def _next(iterator: Iterator[Any]) -> Any:
 
 
 def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Split a tensor [rows, ...] into `count` tensors with equal numbers of rows."""
+    """Split a tensor [rows, ...] into `count` tensors; raise UserError if that is impossible."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:

@@ -1,4 +1,4 @@
-"""Worker and parameter-server processes: check that they answer, serve, and end."""
+"""Run worker and parameter-server processes, and check whether they answer."""
 
 import math
 import os

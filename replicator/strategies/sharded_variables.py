@@ -33,9 +33,9 @@ class LayoutRules:
     """Rules that determine the layout of a variable from its name and shape.
 
     `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis.
-    The first pattern found in a name is used. If it is empty, every variable is sharded wherever
-    the mesh divides it. An invalid regular expression, or a dimension that is not in the mesh,
-    raises UserError.
+    The first pattern found in a name is used. If `layouts` is empty, every variable is sharded
+    wherever the mesh divides it. An invalid regular expression, or a dimension that is not in the
+    mesh, raises UserError.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
@@ -58,7 +58,8 @@ class LayoutRules:
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
         """Return a variable's layout; raise UserError if its pattern does not fit its shape.
 
-        If no pattern is found in the name, the layout is `like`, that of the initial value.
+        If no pattern is found in the name, the layout is `like`, that of the initial value. If that
+        is None, too, the variable is whole on every device or, without any patterns, sharded.
         """
         self._names.append(name)
         for pattern, dims in self._rules:
@@ -245,7 +246,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource that is currently read, of the shards or of a copy."""
+        """The resource that reads and assignments currently use: the shards' or a copy's."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -300,7 +301,7 @@ class ShardedVariable(dtensor.DVariable):
         return tf.gather(self.read_value(), indices, name=name)
 
     def numpy(self) -> np.ndarray:
-        """Return the whole value."""
+        """Return the whole value as an array."""
         if self._is_copy():
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()

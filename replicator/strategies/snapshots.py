@@ -1,4 +1,4 @@
-"""Variables that a step reads as one snapshot, even if other workers set them meanwhile.
+"""Variables that a step reads only once, even if other workers change them meanwhile.
 
 An asynchronous update adds the difference between the new value and the value read. If a step read
 a variable twice, the gradient and the difference could belong to different values.
@@ -48,7 +48,7 @@ class Snapshots:
 
 
 def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    """Return the value in a way that gradient tapes record as a read of the variable."""
+    """Return the value, recorded by gradient tapes as a read of the variable."""
     resource_variable_ops.variable_accessed(variable)
     with record.stop_recording():
         value = tf.identity(value)
@@ -86,7 +86,7 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         return recorded_read(self, values[id(self)])
 
     def assign(self, value: Any, *options: Any, **named: Any) -> Any:
-        """Set the variable; the next read in the step reads it again."""
+        """Set the variable; the next read in the step returns its new value."""
         self._forget()
         return super().assign(value, *options, **named)
 

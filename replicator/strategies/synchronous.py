@@ -77,7 +77,7 @@ class SynchronousReplicator(Replicator):
         return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a tf.function that runs `steps_per_call` steps on all replicas."""
+        """Return a function that runs `steps_per_call` steps on all replicas in one tf.function."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
@@ -225,6 +225,9 @@ def single(
     Args:
       device: name of the replica's device; None: the first GPU, else the CPU.
       logical_devices: several devices for the replica (`logical_device`) instead of one.
+
+    Raises:
+      ValueError: both arguments are given.
     """
     if device and logical_devices:
         raise ValueError("`device` must be None if `logical_devices` are given.")
@@ -245,7 +248,7 @@ def local(
     Args:
       devices: names of the devices, or their number (without GPUs, that many logical CPUs are
         created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
-      devices_per_replica: consecutive devices that form one replica (`logical_device`).
+      devices_per_replica: number of consecutive devices in a replica (`logical_device`).
 
     Raises:
       UserError: this machine does not have these devices, or `devices_per_replica` does not divide
@@ -266,7 +269,10 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
+
+    Raise UserError if there are fewer.
+    """
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
         _make_logical_cpus(count)

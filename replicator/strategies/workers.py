@@ -63,7 +63,8 @@ def multi_worker(
       join_seconds: time in seconds to wait for the other workers to start.
 
     Raises:
-      UserError: TF_CONFIG is missing or has parameter servers, or a worker does not start in time.
+      UserError: TF_CONFIG is missing or has parameter servers, a worker does not start in time,
+        this process cannot join the cluster, or TensorFlow was used before this call.
     """
     task = read_tf_config()
     if task is None:

@@ -34,9 +34,10 @@ class Averaging(Protocol):
 
 
 class WrappedOptimizer(tf.Module):
-    """An optimiser whose `apply_gradients` averages over replicas; the rest is delegated.
+    """An optimiser whose `apply_gradients` averages over replicas.
 
-    The inner optimiser's reduction over replicas is switched off.
+    Other attributes are those of the inner optimiser, whose own reduction over replicas is switched
+    off. Raise ValueError if that has no `apply_gradients`.
     """
 
     def __init__(self, replicator: Averaging, optimizer: Any):
@@ -73,18 +74,18 @@ class WrappedOptimizer(tf.Module):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]], **options: Any
     ) -> Any:
-        """Apply the mean over replicas of (gradient, variable) pairs; only inside a step."""
+        """Average the gradients of (gradient, variable) pairs and apply them, inside a step."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = self._replicator.all_reduce(list(gradients), "mean")
         pairs = zip(gradients, variables, strict=True)
         return self.optimizer.apply_gradients(pairs, **self._options, **options)
 
     def apply(self, gradients: Iterable[tf.Tensor], variables: Iterable[tf.Variable]) -> Any:
-        """Apply the mean over replicas of gradients to variables, given as lists."""
+        """Average gradients over replicas and apply them to variables, inside a step."""
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def minimize(
         self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
     ) -> Any:
-        """Apply the gradients of a loss that `tape` has recorded."""
+        """Average the gradients of a loss recorded by `tape` and apply them, inside a step."""
         return self.apply(tape.gradient(loss, variables), variables)

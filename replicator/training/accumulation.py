@@ -1,6 +1,7 @@
 """Gradient accumulation: split a batch into microbatches and average their gradients.
 
-Only one microbatch's activations are in memory at a time; the update is the same as for the batch.
+Only the activations of one microbatch are in memory at a time; the update is the same as for the
+whole batch.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ class Collectives(Protocol):
         """Reduce each tensor of a nest over all replicas or microbatches."""
 
     def all_gather(self, value: Any, /) -> Any:
-        """Gather each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
+        """Gather each tensor of a nest from all replicas or microbatches: [num_replicas, ...]."""
 
 
 @runtime_checkable
@@ -51,7 +52,7 @@ class GlobalBatchLoss(Protocol):
 def split_microbatches(
     loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
 ) -> Batch:
-    """Split a replica's batch into microbatches, with the global values that the loss needs.
+    """Return a replica's batch, split into microbatches, with the global values of the loss.
 
     Args:
       loss_fn: the loss; a `GlobalBatchLoss` provides global values.
@@ -167,7 +168,7 @@ class _MicrobatchCollectives:
         return inputs
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        """Return the mean over all microbatches."""
+        """Return the mean over all microbatches; raise ValueError for a different reducer."""
         if reducer != "mean":
             raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
         return self._exchanged(value, self._mean_of_all, lambda tensor: tensor)

@@ -30,6 +30,9 @@ def as_dataset(
       rows: number of rows of every batch; None if it varies.
       then: a TensorFlow function to apply to every batch, or None.
       free: keys of arrays whose second axis varies from batch to batch.
+
+    Raises:
+      ValueError: `first` is negative.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")

@@ -21,7 +21,7 @@ class TrainingOptions:
     """Devices to train on: auto (by TF_CONFIG and the GPUs), single (one device), local (every
     GPU), local:N (N devices; logical CPUs if there are no GPUs), multi_worker or parameter_server
     (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed with another strategy."""
+    tpu:ADDRESS. A run may be resumed with a different strategy."""
 
 
 def check_outside(workdir: Path, data: Path | str, things: str) -> None:

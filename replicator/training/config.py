@@ -1,4 +1,4 @@
-"""Settings of a training run: length and optimiser; imports without TensorFlow."""
+"""Settings of a training run: length and optimiser; this module does not import TensorFlow."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ class LoopConfig:
     """Compile the step with XLA."""
 
     def __post_init__(self) -> None:
-        """Raise UserError naming the field if a number is out of range."""
+        """Raise a UserError that names the field if a number is out of range."""
         at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
         at_least(self, 1, "keep_checkpoints")
         at_least(self, 0, "max_minutes", "save_every_minutes", "patience")
@@ -74,14 +74,14 @@ class OptimizerConfig:
     average_decay: float = 0.999
     """Decay of the Polyak average of the weights, which samples and evaluations use."""
     accumulate: int = 1
-    """Number of microbatches whose gradients are accumulated one after another, so that a step
-    needs the memory of one microbatch; the update is the same."""
+    """Number of microbatches whose gradients are accumulated one after another, so a step needs the
+    memory of one microbatch; the update is the same."""
     rematerialise: bool = False
     """Recompute intermediate results of layers for the gradient instead of storing them: less
     memory, more time; the update is the same."""
 
     def __post_init__(self) -> None:
-        """Raise UserError naming the field if a rate or decay is out of range."""
+        """Raise a UserError that names the field if a number is out of range."""
         for name in ("learning_rate", "epsilon"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "positive and finite", value)

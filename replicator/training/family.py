@@ -1,7 +1,7 @@
 """Descriptions of model families, and the command-line verbs that work with any family.
 
 Families are registered in `distill.families`. Their functions import TensorFlow only when called,
-so that help texts appear at once.
+so help texts appear without a delay.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ class Parts:
       evaluate: function from the options, a model and data to the model's metrics.
       report: function from these metrics to lines of text.
       measure: function from the export options and config.json to a run's measures on the dev set.
-      card: function from the content of model.json to the text of the model card.
+      card: function from the contents of model.json to the text of the model card.
       export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
         third argument is the shortest length in frames, 0 for any.
-      config_from: function from the content of config.json to the configuration.
-      trainable: function from a configuration to its training step to plan, a `Trainable`.
+      config_from: function from the contents of config.json to the configuration.
+      trainable: function from a configuration to its training step, a `Trainable`, for planning.
     """
 
     recipe: "Callable[[str, Any], Recipe]"
@@ -66,12 +66,14 @@ class ModelFamily:
       presets: the configurations, by name.
       options: function from a preset's name to the class of its training options, a
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
-      score: function from a configuration to a format of its score: "best dev {:.3f} bits/dim".
+      score: function from a configuration to a format for its best score, such as "best dev {:.3f}
+        bits/dim".
       evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
         a method `check()` that raises UserError.
       training_data: function from a model to the location of its training data, or of shipped data.
       load_parts: function that imports TensorFlow and returns the functions that need it.
-      detected: function from a configuration and arguments to options that the data need.
+      detected: function from a configuration and the command-line arguments to further arguments
+        that the data require.
     """
 
     verb: str
@@ -95,7 +97,7 @@ class ModelFamily:
 def run_training(
     family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
 ) -> int:
-    """Run `onepass train|distill PRESET ...`: export the step, or adopt weights and train.
+    """Run `onepass train|distill PRESET ...`: train, or only export the step with `--portable`.
 
     Args:
       family: the family that the preset belongs to.
@@ -105,6 +107,9 @@ def run_training(
 
     Returns:
       The exit status: 0, or 128 + the number of the signal that stopped training.
+
+    Raises:
+      UserError: an argument is invalid, or training cannot start or continue.
     """
     chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]
@@ -146,7 +151,8 @@ def run_evaluate(
 
     Args:
       family_of: function from a model's path to its family.
-      likely: the family whose options are parsed; the model's may be another with equal options.
+      likely: the family whose options are parsed; the model may belong to a different family with
+        the same options.
       arguments: command-line arguments after the verb.
       parse: function that parses arguments into a dataclass.
     """

@@ -100,7 +100,8 @@ class Trainer:
         there is no checkpoint, `initialise` prepares the state in the chief.
 
         Raises:
-          UserError: another process of the run has ended, or its configuration differs.
+          UserError: the checkpoint does not fit, or another process has ended or was configured
+            differently.
         """
         self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
@@ -128,7 +129,7 @@ class Trainer:
     def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
         """Return a function that makes an update with an iterator's next batch and returns metrics.
 
-        For an asynchronous replicator, it also has an option and methods for pending updates.
+        For an asynchronous replicator, it has the argument `max_pending` and the method `join`.
         """
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)
@@ -190,7 +191,7 @@ class Trainer:
         broadcast_initial_state(self.replicator, slots, {})
 
     def save(self) -> None:
-        """Write a checkpoint unless there is one of this step or this process is not the chief."""
+        """Finish pending updates; in the chief, write a checkpoint unless this step has one."""
         self._join_updates()
         if self.replicator.is_chief and self._saved_step != self._num_updates:
             self.checkpoints.save(self._num_updates, self.state.arrays())
@@ -337,7 +338,7 @@ class Trainer:
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        """Score this step, if there is an evaluation, and notify the listener."""
+        """In the chief, score this step if there is an evaluation, and notify the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
         score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)

@@ -16,7 +16,7 @@ Tensors = list[tf.Tensor]
 
 
 def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
-    """Return the learning rate, float32 [], of the update after `step` (int32 [])."""
+    """Return the learning rate, float32 [], of the update after `step` (int32 []) updates."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":
@@ -29,7 +29,10 @@ def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> t
 
 
 def clip_by_global_norm(gradients: Tensors, limit: float) -> tuple[Tensors, tf.Tensor]:
-    """Return the gradients, scaled down to the global norm `limit`, and their original norm."""
+    """Return the gradients, scaled down to the global norm `limit`, and their norm before that.
+
+    If `limit` is 0, the gradients are unchanged.
+    """
     squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
     norm = tf.sqrt(tf.add_n(squares))
     if not limit:
@@ -79,7 +82,7 @@ def adam(
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
-    """Return the weights' moving average; its decay starts low, so it needs no warm-up."""
+    """Return the moving average of the weights; its decay starts low, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 

@@ -1,4 +1,4 @@
-"""The outcome of training, and a text about it."""
+"""The outcome of training, and a summary for the user."""
 
 import dataclasses
 import signal
@@ -39,9 +39,12 @@ class Outcome:
         return 128 + signal.Signals[self.reason] if named else 0
 
     def summary(self, workdir: Path, score: str, following: str) -> str:
-        """Return a line with why training ended, the best score in the format `score`, and advice.
+        """Return a line that says why training ended, with the best score and advice.
 
-        `following` is the advice after all steps are done.
+        Args:
+          workdir: the run directory.
+          score: format of the best score, such as "best dev {:.3f} bits/dim".
+          following: the advice if training is finished; otherwise the advice is to resume.
         """
         best = "" if self.best_score is None else f", {score.format(self.best_score)}"
         if self.best_step not in (None, self.step):

@@ -42,7 +42,8 @@ class Setup:
     Attributes:
       state: the variables to train.
       loss: function from a batch to the loss [] and metrics.
-      batches: function from a step, i and k to the batches from that step, part i of k of the rows.
+      batches: function from a step, i and k to the batches starting at that step, with part i of k
+        equal parts of the rows.
       evaluation: function that returns the evaluation on the dev set.
       portable: the same batches for a machine without TensorFlow.
       start: function that initialises the weights of a new run; None: they are already initialised.
@@ -96,7 +97,13 @@ class Recipe(abc.ABC):
         return self.config.data.batch_size
 
     def described(self, kind: str, config: Any, **facts: Any) -> dict:
-        """Return the content of config.json: configuration, facts about the data, and locations."""
+        """Return the contents of config.json, with the locations of the data and of the teacher.
+
+        Args:
+          kind: kind of the model.
+          config: the configuration.
+          **facts: further entries, such as facts about the data.
+        """
         data = str(self.data)
         folder = data if data.startswith("tfds:") else str(Path(data).absolute())
         teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
@@ -109,7 +116,7 @@ class Recipe(abc.ABC):
 
     @abc.abstractmethod
     def set_up(self, run: TrainingRun, prepared: Any) -> Setup:
-        """Return the model and its training; called in the replicator's scope."""
+        """Return the model with everything needed to train it; called in the replicator's scope."""
 
 
 def train(

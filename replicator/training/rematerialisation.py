@@ -28,8 +28,8 @@ def recomputed(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
     Args:
-      layer: a pure function that returns a nest of floating tensors. Of other things that it reads
-        besides its inputs, only variables get gradients.
+      layer: a pure function that returns a nest of floating tensors. Apart from its inputs, only
+        the variables that it reads get gradients.
       *inputs: the layer's inputs, nests of floating tensors and None.
     """
     if not _wanted.get():

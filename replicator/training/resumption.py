@@ -43,7 +43,7 @@ def resume_variables(
     equal in all processes.
 
     Raises:
-      UserError: the checkpoint does not fit, or the identities differ.
+      UserError: all checkpoints are damaged, the newest does not fit, or the identities differ.
       PeerLostError: a process has ended.
     """
     arrays = checkpoints.newest()[0] if replicator.is_chief else None

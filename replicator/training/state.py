@@ -85,7 +85,10 @@ class TrainState(tf.Module):
     def gradients(
         self, loss_fn: LossFn, batch: Batch
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Return the loss, [], metrics and gradients of a batch from `split_microbatches`."""
+        """Return the loss [], metrics and gradients of a batch that `split_microbatches` returned.
+
+        Raise ValueError if the loss does not depend on a weight.
+        """
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
             return self._gradients(loss_fn, batch)
@@ -150,7 +153,7 @@ class TrainState(tf.Module):
             variable.assign(value)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of every slot."""
+        """Return a copy of every slot, by its name in checkpoints."""
         return {name: variable.numpy().copy() for name, variable in self.slots().items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
@@ -170,7 +173,7 @@ class TrainState(tf.Module):
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Replace the network's weights with the Polyak average inside the block."""
+        """Replace all weights, the opponent's included, with their Polyak averages in the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()
         try:
@@ -180,6 +183,6 @@ class TrainState(tf.Module):
                 weight.assign(value)
 
     def use_average(self) -> None:
-        """Set the network's weights to the Polyak average."""
+        """Set all weights, the opponent's included, to their Polyak averages."""
         for weight, average in zip(self.weights, self.average, strict=True):
             weight.assign(average)

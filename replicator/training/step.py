@@ -38,9 +38,9 @@ def compile_replicated_step(
     extra_metrics: Mapping[str, tf.Variable],
     reads: Sequence[tf.Variable] = (),
 ) -> Callable[[Iterator], Metrics]:
-    """Return a function that makes one update with the next batch and returns its metrics.
+    """Return a function that makes one update with an iterator's next batch and returns metrics.
 
-    The function takes an iterator over `replicator.batches`.
+    The iterator is over `replicator.batches`.
 
     The update is the same as that of `compile_step` on the global batch: losses, metrics and
     gradients are averaged over the replicas, each of which then applies the same update. XLA
@@ -83,7 +83,7 @@ def compile_replicated_step(
 
 
 def is_single_device(replicator: Replicator) -> bool:
-    """Return whether there is only one device, so that `compile_step` suffices."""
+    """Return whether there is only one device, for which `compile_step` suffices."""
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 

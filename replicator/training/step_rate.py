@@ -26,7 +26,7 @@ class StepRate:
             self._seconds += time.perf_counter() - start
 
     def since_last(self) -> dict[str, float]:
-        """Return the rate since the last call; {} if no steps were measured."""
+        """Return "steps_per_second" since the last call; {} if no steps were measured."""
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}

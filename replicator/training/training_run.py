@@ -83,16 +83,16 @@ class TrainingRun:
 
     @property
     def stored(self) -> dict:
-        """Content of config.json of a resumed run; {} for a new run."""
+        """Contents of config.json of a resumed run; {} for a new run."""
         run = self._workdir
         return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with the resumed run's (see `RunDirectory.check`)."""
+        """Call `RunDirectory.check`; raises ValueError for a run in memory."""
         self.directory.check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, after a check that a resumed run's is the same (`claim`)."""
+        """Store the configuration as `RunDirectory.claim` does; a run in memory writes no file."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -113,7 +113,7 @@ class TrainingRun:
         return self.directory.folder("samples")
 
     def kept(self, name: str) -> Path:
-        """Return the path of a file in the run directory."""
+        """Return the path of a file in the run directory, which need not exist."""
         return self.directory.path / name
 
     def sharing(self, name: str) -> Path | None:

@@ -313,7 +313,7 @@ def test_a_mistake_is_one_line_and_status_2(capsys):
     [
         ("a.npz", "is an npz archive; write its array to a file by `numpy.save`"),
         ("objects.npy", "cannot be read as an npy file: it holds Python objects"),
-        ("text.npy", "cannot be read as an npy file: it is none"),
+        ("text.npy", "cannot be read as an npy file: it is invalid"),
         ("number.npy", "must contain one array with at least one axis"),
         ("gone.npy", "no such file"),
     ],

@@ -1,4 +1,4 @@
-"""The cost of a layout per device: memory and sent bytes as compiled, time as simulated."""
+"""The cost of a layout: memory and sent bytes per device, and the simulated time of a step."""
 
 import collections
 import dataclasses
@@ -93,7 +93,7 @@ def compiled_bytes(compiled: Any) -> int:
 
 
 def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
-    """Return the cost of a partitioned step, with independent collectives combined."""
+    """Return the cost of a partitioned step, as if XLA combined independent collectives."""
     timed = [
         dataclasses.replace(each, seconds=scale.seconds * seconds)
         for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)

@@ -22,8 +22,8 @@ AUTO, FILE = "auto", "layout.json"
 class Devices:
     """The devices that train, and the sharding of each argument of the step.
 
-    The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
-    every statistic and every random number equals that of a single device.
+    The step is a program for the whole batch. XLA partitions it, so sums over the batch, statistics
+    and random numbers are the same as on a single device.
     """
 
     def __init__(self, step: Step, layout: Layout):
@@ -37,13 +37,13 @@ class Devices:
         self._slots = step.slots
 
     def put(self, state: dict, frozen: dict) -> tuple[dict, Any, dict]:
-        """Return the state, a true `alive` and the frozen variables, distributed."""
+        """Return the state, the flag `alive` (True) and the frozen variables, on the devices."""
         placed = _placed(state | frozen, self._captured)
         alive = jax.make_array_from_process_local_data(self.everywhere, np.array(True))
         return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
 
     def shard(self, batch: dict[str, np.ndarray]) -> dict:
-        """Distribute the inputs of the step, given a batch or its `own_rows`."""
+        """Distribute the inputs of the step over the devices, given a batch or its `own_rows`."""
         return _placed({name: batch[name] for name in self._batch}, self._batch)
 
     def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
@@ -58,7 +58,10 @@ class Devices:
         return functools.partial(make, shard_index=index, num_shards=count)
 
     def _shard(self) -> tuple[int, int]:
-        """Return the index of the batch part that this process needs, and the number of parts."""
+        """Return which of several equal parts of a batch this process needs: (index, number).
+
+        It is (0, 1), the whole batch, if the rows that it needs are not one such part.
+        """
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
@@ -69,7 +72,7 @@ class Devices:
         return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
 
     def jit(self, advance: Callable) -> Any:
-        """Compile a function from (state, alive, frozen, batch) to (state, alive, metrics)."""
+        """Return a jitted `advance`: (state, alive, frozen, batch) to (state, alive, metrics)."""
         state = {name: self._captured[name].sharding for name in self._slots}
         shardings = state, self.everywhere, self.everywhere
         return jax.jit(advance, donate_argnums=(0, 1), out_shardings=shardings)
@@ -110,7 +113,7 @@ def _placed(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, 
 
 
 def _used(count: int) -> list[jax.Device]:
-    """Return `count` devices, the same number from each process."""
+    """Return `count` devices, equally many from each process; raise LayoutError if impossible."""
     found, processes = jax.devices(), jax.process_count()
     if count % processes:
         raise LayoutError(f"{count} devices cannot be divided among {processes} processes.")
@@ -176,7 +179,8 @@ def chosen(
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """Return a layout that divides the rows of every batch over devices.
 
-    `wanted` is the number of devices; None: as many as divide the rows.
+    `wanted` is the number of devices; None: the largest number that divides the rows. Raise
+    LayoutError if the rows cannot be divided.
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
@@ -198,7 +202,10 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """Parse the mesh `4x2` or `4,2` (rows x model); None: as many rows as fit."""
+    """Parse a mesh such as `4x2` or `4,2` (rows x model); raise LayoutError if it does not fit.
+
+    None means that the rows are divided among as many devices as possible.
+    """
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)
@@ -216,7 +223,7 @@ def mesh_of(step: Step, text: str | None) -> dict[str, int]:
 
 
 def memory_bytes(given_gib: float | None) -> float | None:
-    """Return the memory of a device in bytes, given or reported by it; None: unknown."""
+    """Return the memory of a device in bytes, as given or as it reports; None if unknown."""
     if given_gib is not None:
         return given_gib * GIB
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

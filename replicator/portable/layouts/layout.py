@@ -51,7 +51,7 @@ class Step:
 
     @classmethod
     def read(cls, folder: Path) -> "Step":
-        """Read the step of an exported folder from its manifest."""
+        """Read the training step of an exported folder from its manifest and artifact."""
         manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
         training = manifest["training"]
         described = manifest["functions"][training["step"]]
@@ -87,7 +87,7 @@ class Layout:
         return self.cuts[: len(step.batch)], self.cuts[len(step.batch) :]
 
     def write(self, path: Path, step: Step, cost: dict[str, Any]) -> None:
-        """Write the layout file, one line per tensor; `cost` is only informative."""
+        """Write the layout file, one line per tensor; `cost` is only for information."""
         named = {
             kind: {
                 tensor.name: ["+".join(axes) or None for axes in cut]

@@ -100,7 +100,7 @@ class Partitioner:
     def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
         """Return the partitioned module, which must outlive what is read from it.
 
-        `closed` forbids the passes to cut further dimensions.
+        `closed` prevents the passes from cutting further dimensions.
         """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
@@ -202,7 +202,7 @@ class _Reader:
         return 2.0 * _elements(out) * summed / parts
 
     def _peak(self, operations: list[Any]) -> int:
-        """Return the peak size in bytes of live values, which are still to be read."""
+        """Return the peak size in bytes of live values: those that a later operation reads."""
         last = {value: i for i, each in enumerate(operations) for value in each.operands}
         ends: dict[int, int] = {}
         held = peak = 0

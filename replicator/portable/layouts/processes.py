@@ -80,10 +80,10 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
 
 
 class Ending:
-    """Ends a process that depends on others at once, with one line on stderr and status 2.
+    """Ends a process at once when others are lost, with one line on stderr and status 2.
 
-    Native code's output goes to a temporary file, and from there to stderr only if the code aborts
-    for another reason. A regular exit of JAX would wait for the missing processes.
+    The output of native code is written to a temporary file, and copied to stderr only if the code
+    aborts for a different reason. A regular exit of JAX would wait for the missing processes.
 
     Args:
       line: the message to print if native code finds that a process is missing.
@@ -101,12 +101,12 @@ class Ending:
         ctypes.CDLL(None).signal(int(signal.SIGABRT), self._handler)
 
     def now(self, line: str) -> NoReturn:
-        """End the process with a message."""
+        """End the process with a message and status 2."""
         os.write(self._stderr, f"error: {line}\n".encode())
         os._exit(STATUS)
 
     def unexpected(self) -> NoReturn:
-        """End the process with the traceback of the current error."""
+        """End the process with the traceback of the current error and status 1."""
         traceback.print_exc()
         os._exit(1)
 
@@ -131,7 +131,10 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return the first process's arrays, which only that process reads, in all processes."""
+    """Return the first process's arrays in all processes; only the first one calls `arrays`.
+
+    `slots` are the names, shapes and dtypes of the arrays, as in a manifest.
+    """
     if jax.process_count() == 1:
         return arrays()
     if is_first():
@@ -165,8 +168,8 @@ def check_equal(*things: Any) -> None:
 class Agreement:
     """An agreement of all processes on the next action, which each requests after every step.
 
-    With several processes, the answer belongs to the previous step, so that no process has to wait
-    for its devices.
+    With several processes, the answer belongs to the previous step, so no process has to wait for
+    its devices.
 
     Args:
       requests: possible requests, from lowest to highest priority; the first means to continue. All

@@ -99,7 +99,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
 def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
     """Return the program with combined collectives split into buckets of at most `most_bytes`.
 
-    The parts of a collective are exchanged in order, in buckets, each as soon as its content is
+    The parts of a collective are exchanged in order, in buckets, each as soon as its contents are
     ready. With infinite buckets, the collectives are as compiled.
     """
     made: list[Operation] = []
@@ -158,7 +158,7 @@ def _group(rest: str, num_devices: int) -> int:
 
 
 def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    """Return the opcode and a digest of the computations that it calls, without shapes."""
+    """Return the opcode and digests of the computations that it calls, without shapes."""
     names = _CALLED.findall(rest)
     return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
 

@@ -39,17 +39,17 @@ class Group:
 
 
 def batch_group(step: Step) -> Group:
-    """Return the inputs of a step, which are cut along their rows."""
+    """Return the group of a step's inputs, which are cut along their rows."""
     indices = tuple(i for i, tensor in enumerate(step.batch) if tensor.shape)
     shared = math.gcd(*(step.batch[i].shape[0] for i in indices))
     return Group(indices, (shared,), (0,), 0)
 
 
 def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
-    """Return groups of the captured arguments without scalars, largest group first.
+    """Return groups of the captured arguments except scalars, largest group first.
 
-    A weight and its moments have the same name after `weights/`, `first/` and so on. Layers are
-    repeated if their shapes, uses and names, except for numbers, are equal.
+    A weight and its moments have the same name after `weights/`, `first/` and so on. Layers count
+    as repeated if their shapes, uses and names, except for numbers, are equal.
     """
     tied: dict[tuple, list[int]] = {}
     for index, tensor in enumerate(step.arguments):
@@ -103,9 +103,14 @@ class Found:
 
 
 class Search:
-    """The search for the best layout of a step, with its StableHLO `text`, over a mesh.
+    """The search for the best layout of a step over a mesh.
 
-    `compile_step` returns the step compiled for the cuts of its arguments.
+    Args:
+      step: the step.
+      text: its program in StableHLO.
+      mesh: the sizes of the mesh's axes.
+      machine: the devices and the network between them.
+      compile_step: function from the cuts of the arguments to the compiled step.
     """
 
     def __init__(
@@ -131,10 +136,10 @@ class Search:
         self._whole = whole(step)
 
     def best(self) -> Found:
-        """Return the layout with the least cost.
+        """Return the compiled layout that sends the least among the fastest that fit in memory.
 
         Raises:
-          LayoutError: no layout that was found fits in the memory.
+          LayoutError: no layout that was found fits in memory.
         """
         batches = self._batches()
         self._compiled(batches[-1])  # sets the scale of estimates
@@ -154,7 +159,10 @@ class Search:
         return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
 
     def _chosen(self) -> Cuts:
-        """Return the compiled layout that sends the least among the fastest that fit."""
+        """Return the compiled layout that sends the least among the fastest that fit.
+
+        Raise LayoutError if none fits.
+        """
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
             raise LayoutError(self._too_large())
@@ -168,7 +176,10 @@ class Search:
         return [cuts for cuts in every if cuts is not None]
 
     def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
-        """Yield layouts that shard the state along each choice of axes, or only along MODEL."""
+        """Yield layouts that shard all groups of the state along each choice of axes.
+
+        The last layout cuts only the last dimension of each tensor, along the axis MODEL.
+        """
         for axes in self._choices()[1:]:
             yield self._sharded(cuts, axes, lambda group: group.dimensions)
         if MODEL in self._axes:
@@ -181,7 +192,7 @@ class Search:
     def _sharded(
         self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
     ) -> Cuts:
-        """Cut every group along the largest chosen dimension that the axes divide."""
+        """Return cuts with `axes` along each group's largest chosen dimension that they divide."""
         for group in self._groups:
             by_size = sorted(choose(group), key=lambda d: -group.shape[d])
             made = (self._with(cuts, group, d, axes) for d in by_size)
@@ -209,7 +220,7 @@ class Search:
         return found
 
     def _descend(self, cuts: Cuts) -> Cuts:
-        """Take the best decision for one group after another until none reduces the cost."""
+        """Return cuts improved by the best decision for each group in turn, until none helps."""
         decided = [self._batch, *self._large()]
         since = 0  # groups considered since the last change
         while since < len(decided):
@@ -228,7 +239,7 @@ class Search:
         return [group for group in self._groups if group.num_elements >= LEAST_SHARE * total]
 
     def _moves(self, cuts: Cuts, group: Group) -> Iterator[Cuts]:
-        """Yield the other cuts of a group, and its decisions made or undone with consequences."""
+        """Yield the other cuts of a group, and layouts that make or undo a propagated decision."""
         every: list[Cuts | None] = []
         for choice in itertools.product([None, *group.dimensions], repeat=len(self._axes)):
             made: Cuts | None = self._with(cuts, group, None, tuple(self._axes))

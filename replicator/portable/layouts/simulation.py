@@ -69,7 +69,7 @@ class Timeline:
     """A simulated step of one device; all devices behave the same.
 
     Attributes:
-      events: start and end of every operation, in the order of the program.
+      events: start and duration of every operation, in the order of the program.
       sent_bytes: number of bytes that the device sends over its link.
     """
 
