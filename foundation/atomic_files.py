@@ -58,7 +58,8 @@ def read_npy(path: Path) -> np.ndarray:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, ValueError, EOFError) as error:
-        why = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
+        objects = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
+        why = getattr(error, "strerror", None) or objects
         raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
     if not isinstance(array, np.ndarray):
         array.close()

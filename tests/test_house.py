@@ -27,7 +27,6 @@ SHORT = {
     "foundation/tensorflow_paths.py": "bundles import it without the packages of training",
     "onepass/shipped.py": "the command imports its names without TensorFlow",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
-    "wavenet/network_factory.py": "the one place that knows both kinds of network",
 }
 
 # Modules that import what a string names, and why they cannot name it in an import statement.

@@ -316,12 +316,14 @@ def test_a_mistake_is_one_line_and_status_2(capsys):
         ("text.npy", "cannot be read as an npy file: it is invalid"),
         ("number.npy", "must contain one array with at least one axis"),
         ("gone.npy", "no such file"),
+        ("folder.npy", "cannot be read as an npy file: Is a directory"),
     ],
 )
 def test_a_file_that_holds_no_array_is_named_with_the_reason(tmp_path, name, why):
     np.savez(tmp_path / "a.npz", x=np.zeros(3))
     np.save(tmp_path / "objects.npy", np.array([None], object), allow_pickle=True)
     (tmp_path / "text.npy").write_text("text")
+    (tmp_path / "folder.npy").mkdir()
     np.save(tmp_path / "number.npy", np.array(3.0))
     with pytest.raises(UserError) as caught:
         read_npy(tmp_path / name)
