@@ -168,7 +168,7 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Write and log the student's sound and spectrograms of student, teacher and recording."""
+        """Log and write sounds and spectrograms of student, teacher and recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
@@ -184,7 +184,7 @@ class EvaluationCallback:
             log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
-        """Return the teacher's sound for the first recording, generated once per run."""
+        """Return the teacher's sound for the first recording, from a file after the first call."""
         path = self.folder / "teacher.wav"
         if not path.exists():
             item = self.recordings[0]

@@ -67,7 +67,7 @@ def load(folder: str | Path) -> FlowStudent:
 
 
 class _Network:
-    """A stored function in the role of a network, without its other attributes."""
+    """A stored function that takes the role of a network."""
 
     def __init__(self, call: Any, listed: Listed):
         self._call, self._listed = call, listed

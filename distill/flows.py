@@ -8,7 +8,7 @@ flows compose into one, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod
 
 With bunches of B samples, the layers run once per bunch, on the samples before it, and a small
 gated head also reads the newest samples (as in bunched LPCNet, arXiv 2008.04574): 1/B of the work
-at the same depth and B times the receptive field; every sample still depends on all before it.
+at the same depth and B times the receptive field, in which no sample is skipped.
 """
 
 import math
@@ -31,7 +31,7 @@ class FlowLayer(tf.Module):
     Args:
       config: the student's sizes.
       initial: the factory that creates the variables.
-      dilation: spacing of the taps, in time steps.
+      dilation: spacing of the taps, in bunches.
       name: the module's name.
     """
 

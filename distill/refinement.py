@@ -25,7 +25,7 @@ TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands
 
 
 class Refiner:
-    """Refinement passes over sounds whose mel frames are known, with zeros beyond both ends.
+    """Refinement passes over sounds whose mel frames are known; sounds are padded with zeros.
 
     Args:
       convention: the mel settings of the frames.
@@ -86,9 +86,10 @@ class Refiner:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds [batch, samples] refined, as soon as their look-ahead is known.
+    """Yield sounds [batch, samples] refined and clipped to [-1, 1], in chunks of other lengths.
 
-    For any division into chunks, the result equals one call of the refiner per whole row.
+    A chunk is yielded as soon as the samples that it depends on are known. For any division into
+    chunks, the result equals that of one call of the refiner per sound.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames yielded; first frame in `held`; kept samples

@@ -56,7 +56,7 @@ LAYER = np.dtype(
         )
     ]
 )
-"""Record type of a layer: its place and window, and the offset of each array in bytes."""
+"""Record type of a layer: its position, its window, and the offset of each array in bytes."""
 
 
 class PackedFlows(NamedTuple):

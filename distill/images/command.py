@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
 
 
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
-    """Return the class of the options for a preset."""
+    """Return the dataclass of a preset's command-line options."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 

@@ -64,7 +64,8 @@ def read_tables(folder: Path) -> list[Row]:
     columns are ignored. The names `train.tsv` and `dev.tsv` define the split.
 
     Raises:
-      DataError: If a table cannot be read, a class or caption is empty, or a caption is too long.
+      DataError: If a table cannot be read or has no column `file`, a class or caption is empty, a
+        caption is too long, or a split is neither train nor dev.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).is_file()]:

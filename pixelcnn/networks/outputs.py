@@ -60,7 +60,7 @@ class PixelOutput(tf.Module):
 
 
 class MixtureOutput(PixelOutput):
-    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
+    """A linear output layer for `PixelMixture`; the linear prediction is added to every mean."""
 
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
