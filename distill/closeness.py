@@ -31,7 +31,7 @@ def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Te
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Return the expected number of consecutive accepted samples, averaged over where a run starts.
+    """Return the expected number of consecutive accepted samples, averaged over starts.
 
     `kept` are the acceptance probabilities, [time].
     """

@@ -38,7 +38,7 @@ class DiscriminatorConfig:
 
 @dataclasses.dataclass(frozen=True)
 class StudentConfig:
-    """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
+    """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433).
 
     `gate_channels` counts gated units; the convolution before a gate has twice as many outputs. The
     student's condition and frame rate follow from its teacher.
@@ -104,7 +104,7 @@ class StudentConfig:
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Type of the arithmetic; variables and outputs stay float32. float64 is for tests."""
+    """Type of the arithmetic; variables are always float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, if a value is out of range or contradicts another."""

@@ -40,8 +40,8 @@ class HealthMetrics:
     Attributes:
       level_db: level of the student's sound relative to the recordings, in dB.
       entropy_nats: entropy of a sample given the preceding samples, in nats.
-      teacher_entropy_nats: the teacher's negative log density of a recording, in nats per sample,
-        which is close to its entropy.
+      teacher_entropy_nats: the teacher's negative log density of one recording, in nats per sample,
+        which is close to the teacher's entropy.
       voiced: share of voiced frames in the student's sound.
       recorded_voiced: share of voiced frames in the recordings.
     """

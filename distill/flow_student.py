@@ -107,7 +107,7 @@ class FlowStudent:
 
         Args:
           seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the index of each row among those of its seed.
+          rows: int32 [rows], the index of each row in its seed's sequence of rows.
           length: number of elements.
           start: position of the first element.
         """

@@ -29,7 +29,7 @@ FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound
 
 
 class _MadeEngine(NamedTuple):
-    """A cached engine, the weights that it was built from, and a graph that reads current ones."""
+    """A cached engine, the weights that it was built from, and a graph that reads the new ones."""
 
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]

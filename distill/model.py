@@ -76,7 +76,7 @@ class StudentModel(TrainedSpeechModel):
         """Return the sounds of `stream` in one array, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: the condition, as for `stream`.
+          condition: the `condition` of `stream`.
           **options: the keyword arguments of `stream`, except the lengths of chunks.
         """
         options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
@@ -102,7 +102,7 @@ class StudentModel(TrainedSpeechModel):
 
         Args:
           condition: frames [frames, channels], or None for an unconditional model. The sound of
-            frames from `frames(...)` has the recording's level, other sound the model's.
+            frames from `frames(...)` has the recording's level; other sounds have the model's.
           seed: seed of the noise, an integer in [0, 2^64).
           num: number of sounds; it does not affect any single sound.
           num_samples: length of the sounds; None: the length of the condition.
@@ -226,6 +226,9 @@ def load(path: Path) -> SpeechModel | StudentModel:
 
     The names in `shipped.FOLDERS` load the students that come with the package, unless there are
     folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
+
+    Raises:
+      UserError: the path has no model, or the model cannot be read.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:

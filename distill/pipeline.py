@@ -86,8 +86,9 @@ def planned_stages(
     """Return the flows as stages for a plan (`planning.pipeline.steps.Stages`), as JSON.
 
     Work is proportional to the number of a stage's weights, as each weight is applied to every
-    sample. The last stage also runs the teacher, whose weights count two thirds, because they need
-    no gradient. The result is None for a student of residuals, which cannot be divided.
+    sample. The last stage also runs the teacher, with two thirds of the work per weight, because
+    its weights need no gradient. The result is None for a student of residuals, which cannot be
+    divided.
     """
     if student.residual is not None:
         return None

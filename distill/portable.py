@@ -22,7 +22,7 @@ def export_sampler(
     """Write a function that draws whole sounds in one pass with the student's current weights.
 
     It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (the index of each sound
-    among those of the seed), `temperature` [] and, if the student has them, `frames` float32
+    in the seed's sequence), `temperature` [] and, if the student has them, `frames` float32
     [batch, num_frames, channels] and `speaker` int32 [batch]. It returns `sound` float32 [batch,
     samples] in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one
     sample.

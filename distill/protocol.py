@@ -14,8 +14,7 @@ class Student(Protocol):
     """A student, which draws sequences or images in one pass or a few.
 
     Attributes:
-      drafts: whether the student proposes the symbols of a teacher; otherwise `as_draft` raises
-        UserError.
+      drafts: whether the student can propose symbols for a teacher (`as_draft`).
     """
 
     drafts: bool
@@ -44,8 +43,9 @@ class Student(Protocol):
     ) -> np.ndarray:
         """Return the log-density of the rows that `sample` draws, at temperature 1.
 
-        It is in nats: [num, length] for each element given the elements before it, per unit and not
-        rounded to levels; for images [num], of all levels together. Other sequences have no such
+        The result is in nats. For sequences it is [num, length], the density per unit of each
+        element, before rounding to levels, given the elements before it; for images it is [num],
+        for all pixels together. Other sequences have no such
         method, because the inverse of a student's flows, which it would need, loses all digits of
         float32 after a few hundred samples.
 

@@ -86,10 +86,10 @@ class Refiner:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield sounds [batch, samples] refined and clipped to [-1, 1], in chunks of other lengths.
+    """Refine chunks of sounds [batch, samples], and yield the result in chunks, in [-1, 1].
 
-    A chunk is yielded as soon as the samples that it depends on are known. For any division into
-    chunks, the result equals that of one call of the refiner per sound.
+    Samples are yielded as soon as the samples that they depend on are known. For any division into
+    chunks, the result equals that of one call of the refiner per sound, clipped to [-1, 1].
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames yielded; first frame in `held`; kept samples

@@ -231,7 +231,7 @@ class PulseSource:
 def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
     """Return the samples around every `every`-th sample of a span, [batch, count, 2 side + 1].
 
-    They are zero beyond the ends.
+    Samples beyond the ends are zero.
     """
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
     parts = -(-width // every)  # parts of a window, each as long as a step

@@ -59,8 +59,8 @@ UNCONDITIONAL = Condition()
 class ParallelWaveNet(tf.Module):
     """A sequence of inverse autoregressive flows with a common condition.
 
-    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. `draw`
-    returns sound with its density, and `advance` does so piece by piece.
+    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433). `draw` returns whole sounds
+    with their density, and `advance` does so piece by piece.
 
     Args:
       config: the student's sizes.
@@ -153,7 +153,7 @@ class ParallelWaveNet(tf.Module):
 
         Args:
           seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the index of each row among those of its seed.
+          rows: int32 [rows], the index of each row in its seed's sequence of rows.
           start: position of the first sample.
           length: number of samples.
         """
@@ -180,7 +180,7 @@ class ParallelWaveNet(tf.Module):
         phase_cycles: tf.Tensor | None = None,
         skipped_frames: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
-        """Return the condition of a span of samples, and the phase after it, [batch] or None.
+        """Return the condition of a span of samples, and the source's phase after it, or None.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.

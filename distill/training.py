@@ -200,7 +200,7 @@ def corpus_for(
 
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> ClipBatches:
-    """Return the batches of training, each determined by the seed and the step.
+    """Return the training batches, each determined by the seed and the step.
 
     Args:
       corpus: the recordings.

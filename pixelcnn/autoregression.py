@@ -63,7 +63,9 @@ def linear_forecast(
 
 
 class PixelSymbols:
-    """A PixelCNN as a network of pixels in raster order, whose parameters are hidden states.
+    """A PixelCNN as a network over pixels in raster order, for `Autoregressive.of_symbols`.
+
+    The parameters of a pixel's distribution are its hidden state.
 
     Args:
       network: the PixelCNN.

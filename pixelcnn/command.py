@@ -66,8 +66,8 @@ class EvaluateArguments:
     """Evaluate an image model on dev images.
 
     Reports bits per dimension (in total and per scale, compared with lossless WebP and JPEG XL),
-    how many bits the condition saves, and speed. If the images have
-    classes, samples are also judged by a classifier, which is trained on real images when needed.
+    how many bits the condition saves, and speed. If the images have classes, samples are also
+    judged by a classifier, which is trained on real images when needed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]

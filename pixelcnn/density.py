@@ -72,7 +72,7 @@ class ImageDensity(tf.Module):
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
         `batch` has "levels" int32 [batch, height, width, channels], and the conditioner's inputs;
-        `seeds` int32 [batch, 2] select random crops of the larger scales.
+        `seeds` int32 [batch, 2] select random crops of the larger scales; None: whole images.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -89,7 +89,7 @@ class ImageDensity(tf.Module):
         Args:
           batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
           seed: the noise's seed, a key uint32 [2].
-          rows: int32 [batch], the index of each image under the seed.
+          rows: int32 [batch], the index of each image in the seed's sequence of images.
         """
         model = self.multiscale
         if model is None or not model.has_flow:

@@ -15,7 +15,7 @@ def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) 
 
     Args:
       seed: integer in [0, 2^64).
-      rows: indices of the rows among those of the seed, integers [rows].
+      rows: index of each row in the seed's sequence of rows, integers [rows].
       start: the first position.
       length: number of positions.
 

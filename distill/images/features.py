@@ -1,7 +1,7 @@
 """A term of a flow's loss that compares a small classifier's features of drawn and real images.
 
 It is feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier
-instead of a discriminator. The classifier is not the one that measures samples: it is trained from
+instead of a discriminator. The classifier is not the one that measures samples: it is trained with
 a different seed, on images at the size that the flow draws.
 """
 

@@ -57,7 +57,7 @@ class GuidedLoss(ImageLoss):
         return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return KL(Q || P_S) of whole images for each part of the model, nats, float32 [batch]."""
+        """Return {part: KL(Q || P_S) of each whole image}, float32 [batch] each, in nats."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
     def _student(
@@ -97,7 +97,7 @@ def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
 
     Args:
       whole: the conditionals of all pixels.
-      side: smallest number of rows, and of columns, to keep. If there are less than twice as many
+      side: smallest number of rows, and of columns, to keep. If there are fewer than twice as many
         of either, `whole` is returned.
       seed: int32 [2], which determines the first row and column.
     """

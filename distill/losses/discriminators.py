@@ -147,7 +147,7 @@ class Discriminators(tf.Module):
 
         F are hidden features, and means are over discriminators too. The first two losses give no
         gradient to the discriminators' weights, the third gives none to the sound. In the gradient
-        of their sum, the weights of either side therefore get only the gradient of their own
+        of their sum, student and discriminators therefore get only the gradients of their own
         losses. The mean over equal shares of a batch is the value for the batch.
 
         Args:

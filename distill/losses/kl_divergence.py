@@ -1,6 +1,6 @@
 """Probability density distillation: KL(P_S || P_T) = H(P_S, P_T) - H(P_S).
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.1. One sample of the
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433). One sample of the
 student determines all x_<t; one pass of the teacher gives every p_T(. | x_<t); many cheap draws of
 x_t from the student's own conditional estimate
 
@@ -104,8 +104,8 @@ def standard_draws(
       batch: number of rows.
       length: number of elements per row.
       count: number of draws per element.
-      rows: int32 [batch], the index of each row among those of its seed; None: 0, 1, ... A share of
-        a larger batch uses the indices in the whole batch.
+      rows: int32 [batch], the index of each row in its seed's sequence of rows; None: 0, 1, ... A
+        share of a larger batch uses the indices in the whole batch.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":

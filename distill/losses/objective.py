@@ -168,8 +168,8 @@ class Objective:
 
         Returns:
           "first_row", an int32 scalar, the index of the share's first row in the batch; "counted",
-            the mean number of samples outside padding over all shares; and the inputs of
-            the terms. "level_db" is not included: it is the mean of the shares' levels.
+            the mean number of samples outside padding over all shares; and the inputs of the terms.
+            "level_db" is not included: it is the mean of the shares' levels.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]

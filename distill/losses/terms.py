@@ -26,7 +26,7 @@ class Draw:
       recorded: the data, scaled by the codec, float32 [batch, time].
       noise_kind: the student's noise, "logistic" or "normal".
       seed: the seed of this step, uint32 [2].
-      rows: int32 [batch], the index of each row among those of the seed.
+      rows: int32 [batch], the index of each row in the seed's sequence of rows.
       teach: function that returns the teacher's conditionals given the output: for False, under
         each row's own condition; for True, under the preceding row's, or None without a condition.
       batch: the batch itself.

@@ -1,6 +1,6 @@
 """Speech units found in a corpus without transcripts, and a small network that recognises them.
 
-The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3), because
+The units replace the phones of Parallel WaveNet (van den Oord et al. 2017), because
 only the features inside a network that distinguishes speech sounds matter. Units are k-means
 clusters of cepstra and their deltas, and the network reads partly masked frames, so that it must
 learn how sounds follow one another (both as in the first round of HuBERT, Hsu et al. 2021).

@@ -49,7 +49,7 @@ def example_seeds(lane: np.ndarray) -> np.ndarray:
 
 
 def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return standard normal noise for a lane of batch `step`, float32 with shape `shape`."""
+    """Return standard normal noise for batch `step`, float32 `shape`, different for each lane."""
     draws = np.random.default_rng([seed % 2**64, step, lane])
     return draws.standard_normal(shape, np.float32)
 

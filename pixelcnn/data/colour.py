@@ -96,7 +96,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 def _with_alpha(
     image: Image.Image, plain: Image.Image, convert: Callable[[Image.Image], Any]
 ) -> tuple[Image.Image, str]:
-    """Convert the colours of `plain`, and add the transparency of the image; with a remark."""
+    """Return `plain` converted, with the image's transparency, and the remark `CONVERTED`."""
     made = convert(plain)
     if image.mode in GREY:
         made = made.getchannel(1)

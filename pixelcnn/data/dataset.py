@@ -254,7 +254,10 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images with other captions: the sorted distinct ones are rotated by a share."""
+    """Return the images with other captions, by rotating the list of sorted distinct captions.
+
+    `share` is the rotation, as a share of the list's length.
+    """
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}

@@ -109,7 +109,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
 
     Raises:
       DataError: If there are no image files, a table is invalid, only some images have a split or a
-        caption, or the folder beside `train/` is not called `dev/`.
+        caption, or there is a `train/` with, for example, a `val/` instead of a `dev/`.
     """
     names, notes = list_files(folder)
     notes += unread(names, suffixes())

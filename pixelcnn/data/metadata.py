@@ -17,7 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An image's row in a table, with a normalised path; None for a column that does not exist."""
+    """An image's row in a table; class and caption are None if there is no such column."""
 
     table: str
     file: str

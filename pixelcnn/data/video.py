@@ -20,7 +20,7 @@ LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Means and standard deviations of actions [A] and states [S] over train, float32."""
+    """Means and standard deviations of actions [A] and states [S] in the train split, float32."""
 
     action_mean: np.ndarray
     action_std: np.ndarray

@@ -67,7 +67,7 @@ class MapEncoder(tf.Module):
 
 
 class CaptionMap(tf.Module):
-    """A map for images of one size that is linear in a caption's vector; captions name locations.
+    """A map, linear in a caption's vector, by which captions locate objects in images of one size.
 
     Each of 8 x 8 cells has constant values (van den Oord et al. 2016, equation 5).
     """

@@ -90,7 +90,7 @@ class OutputConfig:
     """Settings of a pixel's output distribution."""
 
     likelihood: LikelihoodKind = "logistic"
-    """Mixture over the colour, of logistics (PixelCNN++) or Gaussians, or a softmax over the levels
+    """Mixture of logistics (PixelCNN++) or Gaussians over the colour, or a softmax over the levels
     of each channel given the channels before it (PixelCNN)."""
     levels: int = 256
     """Number of levels per channel."""

@@ -3,7 +3,7 @@
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
 where t runs over the pixels in raster order and over the channels of each pixel (Kingma et al.
-2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s are
+2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433). mu and s are
 computed by a PixelCNN that reads squashed noise instead of pixels. The squashing bounds its
 outputs, so that the inverse cannot diverge. z is logistic; therefore x_t given z_<t is logistic
 too, with entropy log s + 2 nats.

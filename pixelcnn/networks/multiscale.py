@@ -93,7 +93,10 @@ class Multiscale(tf.Module):
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the log-probability of images, or a bound for a flow, float32 [batch], in nats."""
+        """Return the log-probability of images, float32 [batch], in nats.
+
+        If the base is a flow, it is a lower bound.
+        """
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(

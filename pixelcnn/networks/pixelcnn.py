@@ -85,7 +85,7 @@ class GatedLayer(tf.Module):
     def __call__(
         self, v: tf.Tensor, h: tf.Tensor, condition: Condition, drop: Sequence[Callable]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next v and h, [batch, height, width, units]; `drop` are their dropouts."""
+        """Return the next v and h, [batch, height, width, units]; `drop` are dropout functions."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)

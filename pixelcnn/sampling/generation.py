@@ -313,6 +313,6 @@ def _repeated(image: np.ndarray, number: int) -> tf.Tensor:
 
 
 def _given(request: Request, number: int, channels: int) -> Prefix:
-    """Return the pixels to keep; if the request has no `given`, zero pixels of a blank image."""
+    """Return the pixels to keep; without `given`, a blank image and a count of 0."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
     return Prefix(_repeated(image, number), tf.constant(count))

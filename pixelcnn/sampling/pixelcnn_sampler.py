@@ -51,8 +51,7 @@ def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: in
     Args:
       network: a PixelCNN or a `Multiscale`, which determines the number of words.
       seed: random seed, an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [rows], the index of each image under the seed; the same index gives the same
-        image in any batch.
+      rows: int32 [rows], the index of each image in the seed's sequence of images.
       pixels: number of pixels of an image.
     """
     return noise.words(seed, rows, 0, pixels, network.noise_words)
