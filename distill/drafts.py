@@ -62,7 +62,7 @@ class FlowDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
     ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the symbols, known or proposed, the proposal's memory, and the state after the block.
+        """Return the symbols, known or proposed, the new memory, and the state after the block.
 
         Args:
           block: the block to propose symbols for.

@@ -82,7 +82,7 @@ class EvaluationCallback:
 
     Args:
       student: the network whose averaged weights are evaluated.
-      state: the training state, which holds the averages.
+      state: the training state, which contains the averages.
       teacher: the model that the student is distilled from.
       corpus: the recordings, part of which is held out as dev.
       folder: the folder for sounds and plots.

@@ -125,8 +125,8 @@ class DistillConfig:
     seed: int = 0
     """Seed of the initial weights, the order of clips and the noise."""
     start_from: str | None = None
-    """A trained student of the same architecture from whose weights the run starts (run directory,
-    model folder, `shipped`); its frames may differ. None: random weights, except that the teacher's
+    """Start from the weights of this trained student of the same architecture (run directory, model
+    folder, `shipped`); its frames may differ. None: random weights, except that the teacher's
     conditioner is copied."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 

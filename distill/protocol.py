@@ -45,9 +45,8 @@ class Student(Protocol):
 
         The result is in nats. For sequences it is [num, length], the density per unit of each
         element, before rounding to levels, given the elements before it; for images it is [num],
-        for all pixels together. Other sequences have no such
-        method, because the inverse of a student's flows, which it would need, loses all digits of
-        float32 after a few hundred samples.
+        for all pixels together. There is no such method for other sequences, because the inverse of
+        a student's flows loses all digits of float32 after a few hundred samples.
 
         Args:
           num: number of rows.

@@ -26,7 +26,8 @@ class DistillImagesArguments(TrainingOptions):
     it is never changed."""
     config: Annotated[ImageDistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, in any form that `train` takes; None: the images that the teacher was trained on."""
+    """Images, in any form that `train` takes; None: the images that the teacher was trained on.
+    Required for a shipped teacher."""
 
 
 @dataclasses.dataclass(frozen=True)

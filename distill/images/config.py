@@ -23,7 +23,7 @@ class GuidedTargets:
     """Weight of the negative log likelihood of the training images."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -58,7 +58,7 @@ class FlowTargets:
     averaged over the batch. The classifier is trained first and stored in the run directory."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")

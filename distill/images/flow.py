@@ -103,7 +103,10 @@ class FlowLoss(ImageLoss):
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms, in nats per dimension of the base, and the terms."""
+        """Return the weighted sum of the terms, in nats per dimension of the base.
+
+        Also return the values of the terms by name.
+        """
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, Weighted] = {}

@@ -66,7 +66,7 @@ class Contrastive:
     draws: int = 16
 
     def __call__(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the KL and its weight, by name; {} if there is no condition."""
+        """Return the KL and its negative weight, by name; {} if there is no condition."""
         other = draw.teach(True)
         if other is None:
             return {}

@@ -31,7 +31,7 @@ TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read arrays of an npz file (None: all of them), without unpickling objects.
+    """Read the arrays `keys` of an npz file, or all if None, without unpickling objects.
 
     Missing arrays are left out. The array of an npy file is returned as `images`.
 

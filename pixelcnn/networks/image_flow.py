@@ -213,7 +213,7 @@ class ImageFlow(tf.Module):
 
         It is computed from the last flow to the first, pixel by pixel, as
         z_t = (x_t - mu(z_<t)) / s(z_<t). For gradients, the same formula is recorded for all pixels
-        at once, given the noise, whose gradient w solves
+        at once, given the noise. The gradient of the recorded formula's result is
 
             w = s dz/dx^T g
 

@@ -108,7 +108,7 @@ class Multiscale(tf.Module):
     ) -> dict:
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        The arguments are those of `conditionals`.
+        For a base that is a flow, it is a lower bound. The arguments are those of `conditionals`.
         """
         nats = {}
         if self.base is not None and self.has_flow:
