@@ -95,7 +95,7 @@ def distill(
         read only by terms such as `Compared`.
       steps: total number of updates.
       student: the student, trained in place; None: three flows over small dilated networks.
-        Required if `teacher` is an object of your own with `conditionals`.
+        Required if `teacher` is neither an `Autoregressive` nor a bundle of one.
       loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
       seed: seed of the student's noise and of the choice of rows, an integer in [0, 2^64).
       **options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
