@@ -1,4 +1,4 @@
-"""`distill`: train a one-pass student of any teacher that returns conditional distributions."""
+"""The function `distill`, which trains a one-pass student of any teacher with a density."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -40,12 +40,11 @@ class Teacher(Protocol):
 
 
 class ModelTeacher:
-    """A teacher from an `Autoregressive` in time order.
+    """A teacher that wraps an `Autoregressive` in time order.
 
     Raises:
-      ValueError: the model is not in time order, has several channels per time step or a
-        distribution without a density, or its network reads integer levels, through which no
-        gradient flows.
+      ValueError: the model is not in time order, its elements have a channel axis, its distribution
+        has no density, or its network reads integer levels, through which no gradient flows.
     """
 
     def __init__(self, model: Autoregressive) -> None:
@@ -68,7 +67,7 @@ class ModelTeacher:
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
         """Return the conditionals at values scaled by the codec, float32 [batch, time]."""
         network = self.model.symbol_network
-        reading = getattr(network, "reading", None)  # a WaveNet of the library reads in its own way
+        reading = getattr(network, "reading", None)  # WaveNets scale their inputs
         read = tf.cast(values, network.inputs.dtype)
         inputs = read if reading is None else reading.of_scaled(values)
         if network.inputs.shape.rank == 3:
@@ -91,20 +90,22 @@ def distill(
     Args:
       teacher: a model in time order whose distribution has a density, a loaded bundle of such a
         model, or any object with `conditionals`. Its weights do not change.
-      data: the training data, in any form that `fit` takes. The student draws with the length and
-        condition of the elements; the term `Compared` also reads the elements.
+      data: the training data, in any form that `fit` takes, with sequences of one length. The
+        student draws sequences of this length under the conditions of the data; the elements are
+        read only by terms such as `Compared`.
       steps: total number of updates.
       student: the student, trained in place; None: three flows over small dilated networks.
-        Required if `teacher` is not an `Autoregressive`.
+        Required if `teacher` is neither an `Autoregressive` nor a bundle of one.
       loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
       seed: seed of the student's noise and of the choice of rows, an integer in [0, 2^64).
-      options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
+      **options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
 
     Returns:
       The trained student.
 
     Raises:
-      ValueError: the teacher does not fit, or `student` is missing where it is required.
+      ValueError: `ModelTeacher` rejects the teacher, `student` is missing where it is required, or
+        the data have sequences of several lengths.
     """
     found, student = prepared(teacher, student)
     fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
@@ -113,10 +114,13 @@ def distill(
 
 @functools.singledispatch
 def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
-    """Return the `Teacher` of an object, and its student; other kinds of teachers register here.
+    """Return the object as a `Teacher`, and the given student or a default one.
+
+    Other kinds of teachers register here.
 
     Raises:
-      ValueError: no student is given, and there is no default student for this kind of teacher.
+      ValueError: `ModelTeacher` rejects the teacher, or no student is given and there is no default
+        student for this teacher.
     """
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
@@ -156,7 +160,11 @@ def _objective(
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
-    """Return an untrained student with the model's codec, condition and kind of noise."""
+    """Return an untrained student with the model's codec, condition and kind of noise.
+
+    Raises:
+      ValueError: the model has a condition other than one row per element.
+    """
     condition_channels = model.condition_channels
     if model.conditions and not condition_channels:
         raise ValueError(

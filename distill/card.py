@@ -1,4 +1,4 @@
-"""Measurements of a trained student, and the model card, which compares it with its teacher."""
+"""Measurements of a trained student, and its model card, which compares it with its teacher."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from wavenet.evaluation import dev_corpus
 
 
 def measure(given: ExportArguments, stored: dict) -> Measured:
-    """Measure a run's student and teacher on dev recordings; `stored` is the run's config.json."""
+    """Evaluate a run's student on dev recordings; `stored` is the content of its config.json."""
     model = load_student(given.run)
     teacher = load_teacher(teacher_of(model))
     data, name = Path(stored["data_folder"]), _shipped_name(stored)

@@ -1,4 +1,4 @@
-"""How close a student is to its teacher, by the teacher's own density, for one condition.
+"""How close a student is to its teacher, measured by the teacher's density of a drawn sound.
 
 A sample x_t drafted from p_S is accepted with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t))
 (Leviathan et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how
@@ -31,7 +31,10 @@ def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Te
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Return the mean number of consecutive accepted samples, given the probabilities [time]."""
+    """Return the expected number of consecutive accepted samples, averaged over starts.
+
+    `kept` are the acceptance probabilities, [time].
+    """
     run, total = 0.0, 0.0
     for probability in kept[::-1]:
         run = probability * (1.0 + run)
@@ -65,7 +68,7 @@ def measure_closeness(
     seed: int,
     row: int = 0,
 ) -> Closeness:
-    """Measure the closeness for one sound that the student draws.
+    """Draw one sound with the student, and measure how close the student is to its teacher.
 
     Args:
       student: the student's network, which draws the sound.

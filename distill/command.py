@@ -1,4 +1,4 @@
-"""Options of `onepass distill` for students of sound, and their model family.
+"""Options of `onepass distill` for audio students, and their model family.
 
 TensorFlow is imported only where it is used, so that help texts appear at once.
 """

@@ -9,7 +9,7 @@ from foundation.field_rules import at_least, require
 Noise = Literal["logistic", "normal"]
 Domain = Literal["wave", "residual"]
 Source = Literal["none", "pulses"]
-RECENT = 8  # number of newest samples that the head of a bunch reads
+RECENT = 8  # number of newest samples that a flow's head reads if there are bunches
 SOURCE_SIDE = 7  # number of source samples that the flows read on either side
 
 
@@ -38,7 +38,7 @@ class DiscriminatorConfig:
 
 @dataclasses.dataclass(frozen=True)
 class StudentConfig:
-    """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
+    """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433).
 
     `gate_channels` counts gated units; the convolution before a gate has twice as many outputs. The
     student's condition and frame rate follow from its teacher.
@@ -104,10 +104,10 @@ class StudentConfig:
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Type of the arithmetic; variables and outputs stay float32. float64 is for tests."""
+    """Type of the arithmetic; variables are always float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if no network can have these values."""
+        """Raise ValueError, naming the field, if a value is out of range or contradicts another."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -137,7 +137,7 @@ class StudentConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Number of past noise samples that a sample depends on, through all flows."""
+        """Number of past noise samples that a sample depends on; approximate with bunches."""
         past = sum(sum(self.dilations(layers)) for layers in self.flows)
         past *= self.bunch_samples * (self.filter_width - 1)
         return past + self.front_width * len(self.flows)
@@ -149,7 +149,7 @@ class StudentConfig:
 
     @property
     def source_channels(self) -> int:
-        """Number of source channels: samples around the start of each bunch, and voicing."""
+        """Number of source channels: samples around the start of a bunch, and voicing; or 0."""
         return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
 
     @property
@@ -159,7 +159,7 @@ class StudentConfig:
 
     @property
     def row_samples(self) -> int:
-        """Number of samples for which the linear prediction is constant."""
+        """Number of consecutive samples that share the coefficients of the linear prediction."""
         return self.hop_samples // self.subframes
 
     @property

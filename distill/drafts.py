@@ -26,7 +26,7 @@ class Flowed(NamedTuple):
 
 
 class FlowDraft:
-    """Draft that proposes a block in one pass of flows.
+    """A draft that proposes a block of symbols in one pass of flows.
 
     With acceptance by coupling, the flows start from the model's own noise. Where the model has
     drawn a symbol that differs from the proposed symbol, the flow is inverted, z_t = (x_t - mu_t) /
@@ -54,7 +54,7 @@ class FlowDraft:
         return NOISE[self._flows.noise_kind](*address, length)[..., :1]
 
     def memory(self, block: Block) -> Flowed:
-        """Return the memory of a block before its first proposal, which has only the noise."""
+        """Return the memory for a block's first proposal: the block's noise, and no outputs yet."""
         noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
         zeros = tf.zeros_like(noise)
         return Flowed(noise, zeros, zeros, tf.fill(tf.shape(noise), -1))
@@ -62,7 +62,7 @@ class FlowDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
     ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the block's symbols, the memory of the proposal, and the state after the block.
+        """Return the symbols, known or proposed, the new memory, and the state after the block.
 
         Args:
           block: the block to propose symbols for.

@@ -45,10 +45,11 @@ class EvaluateOptions:
     """The options of `evaluate`.
 
     Args:
-      copies: number of dev recordings that every system resynthesises, the first three seconds of
-        each; None: all.
+      copies: number of dev recordings to use, of which every system resynthesises the first three
+        seconds; None: all.
       seed: seed of the noise, an integer in [0, 2^64).
-      part: the part of the dev recordings.
+      part: the part of the dev recordings: "report", "choose" (the recordings that select
+        checkpoints) or "dev" (both).
       temperatures: further temperatures of the student besides 1 and its own.
       teacher_temperatures: further temperatures of the teacher besides 1.
       peers: further models to compare, by name.
@@ -85,16 +86,17 @@ def evaluate(
       **options: the fields of `EvaluateOptions`.
 
     Returns:
-      A dict with kl_nats (nats per sample); acceptance (the probability that the teacher accepts
-        the student's samples, and `run`, the number accepted in a row); real_time_factor (seconds
+      A dict with kl_nats (nats per sample); acceptance (`probability` that the teacher accepts a
+        sample of the student, and `run`, the number accepted in a row); real_time_factor (seconds
         to compute a second of sound, at batch size 1); measures (`intervals.Measure` of the
         student, by name); against (for every other system its measures, real_time_factor, and
         density: whether it has a known density); codec {"flac": bits per sample}; dev {part,
-        recordings, seconds} of the measured recordings; and not_measured {extra: names}.
+        recordings, seconds} of the measured recordings; not_measured {extra: names}; and, if
+        `speculative_samples` is not 0, speculative (the result of `speed_of_speculation`).
 
     Raises:
-      UserError: no dev recording has a speaker that the model knows, or a model in `peers` has a
-        different sample rate or different frames.
+      UserError: no dev recording has a speaker that the model knows, a model in `peers` has a
+        different sample rate or different frames, or a name in `peers` or `others` is taken.
     """
     asked = EvaluateOptions(**options)
     _check_peers(model, asked.peers)
@@ -170,7 +172,7 @@ def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentM
 def systems(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
 ) -> dict[str, System]:
-    """Return the compared systems by name.
+    """Return the student, its teacher and the baselines as systems, by name.
 
     Args:
       model: the student.
@@ -191,7 +193,7 @@ def systems(
 
 
 def reads_mel(model: StudentModel) -> bool:
-    """Return whether the student reads mel frames, which the Griffin-Lim baseline needs."""
+    """Return whether the student reads mel frames; otherwise it is not compared with baselines."""
     return "mel" in model.data.features
 
 
@@ -231,7 +233,7 @@ def speed_of_speculation(
     Args:
       model: the student, which drafts.
       teacher: the model that accepts or rejects.
-      item: the dev recording whose frames and speaker are the condition.
+      item: a dev recording, whose frames and speaker are the condition.
       samples: number of samples to draw.
       seed: seed of the noise, an integer in [0, 2^64).
 
@@ -265,9 +267,12 @@ def speed_of_speculation(
 
 
 def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
-    """Return a classical vocoder's sound: the source, or noise where unvoiced, filtered.
+    """Return a classical vocoder's sound: the source, or noise where the source is 0, filtered.
 
     The filter is the student's linear prediction; the flows are not used.
+
+    Raises:
+      ValueError: the student has no linear prediction.
     """
     frames, speaker = _given(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
@@ -303,6 +308,9 @@ def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed
       teacher: the student's teacher.
       items: the dev recordings.
       seed: seed of the noise, an integer in [0, 2^64).
+
+    Returns:
+      The entries "kl_nats" and "acceptance" of the result of `evaluate`.
     """
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}

@@ -40,8 +40,8 @@ class HealthMetrics:
     Attributes:
       level_db: level of the student's sound relative to the recordings, in dB.
       entropy_nats: entropy of a sample given the preceding samples, in nats.
-      teacher_entropy_nats: the teacher's negative log density of a recording, in nats per sample,
-        which is close to its entropy.
+      teacher_entropy_nats: the teacher's negative log density of one recording, in nats per sample,
+        which is close to the teacher's entropy.
       voiced: share of voiced frames in the student's sound.
       recorded_voiced: share of voiced frames in the recordings.
     """
@@ -82,7 +82,7 @@ class EvaluationCallback:
 
     Args:
       student: the network whose averaged weights are evaluated.
-      state: the training state, which holds the averages.
+      state: the training state, which contains the averages.
       teacher: the model that the student is distilled from.
       corpus: the recordings, part of which is held out as dev.
       folder: the folder for sounds and plots.
@@ -168,7 +168,7 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Write and log the student's sound and spectrograms of student, teacher and recording."""
+        """Log and write sounds and spectrograms of student, teacher and recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
@@ -184,7 +184,7 @@ class EvaluationCallback:
             log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
-        """Return the teacher's sound for the first recording, generated once per run."""
+        """Return the teacher's sound for the first recording, from a file after the first call."""
         path = self.folder / "teacher.wav"
         if not path.exists():
             item = self.recordings[0]

@@ -28,7 +28,7 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
     Args:
       student: the student, which is stored with its current weights.
       folder: created if missing; an existing model is replaced.
-      sample_rate_hz: sample rate of a student of sound; None: the one it was loaded with, if any.
+      sample_rate_hz: sample rate of an audio student; None: the one it was loaded with, if any.
 
     Returns:
       The folder, which `load` reads. Its `program` is a SavedModel with the functions `calls`, one
@@ -67,7 +67,7 @@ def load(folder: str | Path) -> FlowStudent:
 
 
 class _Network:
-    """A stored function in the role of a network, without its other attributes."""
+    """A stored function that takes the role of a network."""
 
     def __init__(self, call: Any, listed: Listed):
         self._call, self._listed = call, listed

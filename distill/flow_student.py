@@ -29,9 +29,9 @@ class FlowStudent:
     """A student that draws a sequence in one pass of flows, x_t = z_t s(z_<t, c) + mu(z_<t, c).
 
     Args:
-      networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
-        and log s, [batch, time, 2]. The first network reads the noise, each later one the output of
-        the flow before it.
+      networks: causal networks, one per flow. Each reads [batch, time, 1], and the condition if
+        there is one, and returns mu and log s, [batch, time, 2]. The first network reads the noise,
+        and each later one the output of the flow before it.
       codec: codec from elements to the numbers that the teacher reads, `scale(encode(elements))`.
       condition_channels: channels of the networks' second argument, the condition [batch, time,
         channels]; 0: no condition.
@@ -41,7 +41,7 @@ class FlowStudent:
       ValueError: a network does not return two channels, or the noise is unknown.
 
     Attributes:
-      sample_rate_hz: sample rate of a student of sound; None: it was stored without one.
+      sample_rate_hz: sample rate of an audio student; None: unknown.
     """
 
     kind = "flow-student"
@@ -85,6 +85,9 @@ class FlowStudent:
 
         The output has values on the scale that networks read, and the location and log scale of
         each value given the preceding noise.
+
+        Raises:
+          ValueError: a network has a table with fewer rows than the noise has time steps.
         """
         steps, values = [], noise
         for tables in self._tables:
@@ -104,7 +107,7 @@ class FlowStudent:
 
         Args:
           seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the number of each row under its seed.
+          rows: int32 [rows], the index of each row in its seed's sequence of rows.
           length: number of elements.
           start: position of the first element.
         """
@@ -135,8 +138,8 @@ class FlowStudent:
     ) -> tuple[tf.Tensor, list[Any]]:
         """Return the next values [batch, n] on the scale that networks read, and the next state.
 
-        Over consecutive parts of the noise, the values are those of `draw` up to rounding; n is
-        static.
+        If the noise is passed in consecutive parts, the values are those of `draw` up to rounding.
+        n must be static.
         """
         flowed, after = self.advance(noise, state, condition)
         return flowed.output, after
@@ -256,7 +259,8 @@ class FlowStudent:
         """Return the student as a draft for a model's `sample(method="speculative")`.
 
         Raises:
-          ValueError: the model's levels or condition differ from the student's.
+          ValueError: the model has a different number of levels, or the student reads a condition
+            that differs from the model's.
           NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
         if self.codec.levels != model.codec.levels:

@@ -2,13 +2,13 @@
 
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
-(van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) A
-WaveNet without skip connections, which reads z shifted by one sample, computes mu and s. Several
-flows compose into one, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
+(van den Oord et al. 2017, arXiv 1711.10433, equations 5 and 6; Kingma et al. 2016.) A WaveNet
+without skip connections, which reads z shifted by one sample, computes mu and s. Several flows
+compose into one, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
 
 With bunches of B samples, the layers run once per bunch, on the samples before it, and a small
 gated head also reads the newest samples (as in bunched LPCNet, arXiv 2008.04574): 1/B of the work
-at the same depth and B times the receptive field; every sample still depends on all before it.
+at the same depth and B times the receptive field, in which no sample is skipped.
 """
 
 import math
@@ -31,7 +31,7 @@ class FlowLayer(tf.Module):
     Args:
       config: the student's sizes.
       initial: the factory that creates the variables.
-      dilation: spacing of the taps, in time steps.
+      dilation: spacing of the taps, in bunches.
       name: the module's name.
     """
 
@@ -63,11 +63,11 @@ class FlowLayer(tf.Module):
     def __call__(
         self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next hidden state [batch, time, residual], and the past for the next call.
+        """Return the next hidden state [batch, bunches, residual], and the past for the next call.
 
         Args:
-          hidden: the layer's input, [batch, time, residual].
-          condition: [batch, time, channels] in the compute dtype, or None.
+          hidden: the layer's input, [batch, bunches, residual].
+          condition: [batch, bunches, channels] in the compute dtype, or None.
           past: the preceding inputs, [batch, past_samples, residual].
         """
         dtype = hidden.dtype

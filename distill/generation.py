@@ -1,8 +1,8 @@
-"""Sound from a student, in one array or in chunks with carried state.
+"""Synthesis by a student, in one array or in chunks that pass on a state.
 
 Seed and row determine a sound, as with a teacher: the noise is the same in any batch and any chunk.
-A chunk's condition needs only a few frames on either side, so the first sound comes early, and an
-hour of sound takes no more memory than a second.
+A chunk's condition depends on only a few frames on either side, so `stream` yields the first chunk
+early, and its working memory does not grow with the length of the sound.
 """
 
 import weakref
@@ -29,14 +29,14 @@ FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound
 
 
 class _MadeEngine(NamedTuple):
-    """A cached engine with the weights that it was built from, and a graph that reads them."""
+    """A cached engine, the weights that it was built from, and a graph that reads the new ones."""
 
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
     engine: FlowEngine
 
 
-# By the student, and whether the engine's products are of bfloat16 numbers.
+# Keys: the student, and whether the engine multiplies in bfloat16.
 _ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, dict[bool, _MadeEngine]]
 _ENGINES = weakref.WeakKeyDictionary()
 
@@ -66,6 +66,11 @@ def stream(
         "numba" unless there is an accelerator or `compute_dtype` is not float32.
       chunk_samples: length of a chunk, rounded up to whole frames.
       first_samples: length of the first chunk, rounded up to whole frames.
+
+    Raises:
+      UserError: `backend` is unknown, or this processor lacks its instructions.
+      ValueError: the frames or the speaker do not fit the student, or the frames are too few for
+        the length. All errors are raised when the first chunk is requested.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
@@ -80,7 +85,7 @@ def stream(
 def condition_between(
     student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles: tf.Tensor
 ) -> tuple[Condition, tf.Tensor | None]:
-    """Return the `Condition` of the samples in [first, last), and the phase after them.
+    """Return the `Condition` of the samples in [first, last), and the source's phase after them.
 
     Args:
       student: the network that the condition is for.
@@ -114,7 +119,7 @@ def _chunk_bounds(
 
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
-    """Return a function from the next noise and condition to sound, which keeps the state."""
+    """Return a function from the next noise and its condition to sound; it keeps the state."""
     check_backend(backend)
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"

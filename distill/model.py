@@ -49,7 +49,7 @@ class StudentModel(TrainedSpeechModel):
     """A student that is ready to synthesise.
 
     Attributes:
-      network: the flows.
+      network: the student's network, with its weights.
       config: the configuration of the distillation.
       data: the data configuration of the teacher's training.
       gain_db: gain in dB that is applied to recordings before anything else.
@@ -76,7 +76,7 @@ class StudentModel(TrainedSpeechModel):
         """Return the sounds of `stream` in one array, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: the condition, as for `stream`.
+          condition: the `condition` of `stream`.
           **options: the keyword arguments of `stream`, except the lengths of chunks.
         """
         options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
@@ -98,13 +98,13 @@ class StudentModel(TrainedSpeechModel):
     ) -> Iterator[np.ndarray]:
         """Yield sounds in chunks, float32 [num, about chunk_samples], as they are computed.
 
-        Each pass of `refine` delays them by a window of the mel.
+        Each refinement pass delays the chunks by one window of the mel.
 
         Args:
           condition: frames [frames, channels], or None for an unconditional model. The sound of
-            frames from `frames(...)` has the recording's level, other sound the model's.
+            frames from `frames(...)` has the recording's level; other sounds have the model's.
           seed: seed of the noise, an integer in [0, 2^64).
-          num: number of sounds; sound n of a seed does not depend on it.
+          num: number of sounds; it does not affect any single sound.
           num_samples: length of the sounds; None: the length of the condition.
           speaker: name of the speaker, for models with speakers.
           temperature: factor of the noise; 1 samples the model. None: the value in `spec`, or 1.
@@ -114,13 +114,14 @@ class StudentModel(TrainedSpeechModel):
             float32.
           chunk_samples: length of a chunk, rounded up to whole frames.
           refine: number of passes that fit the sound's magnitudes to the mel
-            (`distill.refinement`). None: the number in `spec`, or 0, for frames of recordings, from
-            `frames(...)`, and for frames that `speech.text_frames` drew; 0 for other frames, whose
-            blur the passes would keep.
+            (`distill.refinement`). None: for frames from `frames(...)`, and for frames that
+            `speech.text_frames` drew, the number in `spec`, or 0 if it has none; for other frames
+            0, because the passes would keep their blur.
           first_samples: length of the first chunk; None: a short chunk plus its look-ahead.
 
         Raises:
-          UserError: the frames do not fit this model, or `backend` is unknown.
+          UserError: an argument does not fit this model. For `backend`, the error is raised when
+            the first chunk is requested.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
@@ -162,7 +163,8 @@ class StudentModel(TrainedSpeechModel):
         """Return the student as a draft for a WaveNet's `sample(method="speculative")`.
 
         Raises:
-          UserError: the model has a different sample rate, frames or speakers, or no density.
+          UserError: the model is not a WaveNet, has no density, or differs from the student in
+            sample rate, frames, gain or speakers.
         """
         return sound_draft(self, model)
 
@@ -224,6 +226,9 @@ def load(path: Path) -> SpeechModel | StudentModel:
 
     The names in `shipped.FOLDERS` load the students that come with the package, unless there are
     folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
+
+    Raises:
+      UserError: the path has no model, or the model cannot be read.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:
@@ -262,14 +267,14 @@ def teacher_of(model: StudentModel) -> Path:
 
 
 def untrained(model: StudentModel) -> StudentModel:
-    """Return an untrained student of the same configuration, without its teacher's conditioner."""
+    """Return a student of the same configuration with random weights."""
     mel = model.data.mel(model.hop_samples)
     network = ParallelWaveNet(model.config.student, model.config.seed, mel)
     return dataclasses.replace(model, network=network)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Return the model.json of a run's student, from the run's config.json."""
+    """Return the content of model.json for a run's student, given that of its config.json."""
     config, data = _config(stored, path)
     spec = spec_of_speech(KIND, stored, data, config.student)
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}

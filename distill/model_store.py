@@ -1,4 +1,4 @@
-"""Storing and loading of users' models, each an `Autoregressive` or a `FlowStudent`."""
+"""Store and load users' own models, each an `Autoregressive` or a `FlowStudent`."""
 
 import json
 from pathlib import Path
@@ -42,8 +42,8 @@ def save(
     Args:
       model: the model, which is stored with its current weights.
       folder: created if missing; an existing model is replaced.
-      sample_rate_hz: sample rate of a sound model, whose samples are then written and served as
-        sound; None: the rate that the model was loaded with, if any.
+      sample_rate_hz: sample rate of an audio model, whose samples are then written and served as
+        audio; None: the rate that the model was loaded with, if any.
 
     Returns:
       The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.

@@ -27,9 +27,9 @@ def flow_stages(
     """Return one stage per flow, for `export_stages`, of a student whose flows make the wave.
 
     The first stage reads `noise` float32 [batch, time] and the student's conditions, `frames`
-    [batch, frames, channels] and `speaker` int32 [batch]. Each stage passes on the current sound,
-    its location and log scale, each [batch, time], and the condition [batch, time, channels]. The
-    last stage computes the loss.
+    [batch, frames, channels] and `speaker` int32 [batch]. Each stage but the last passes on the
+    current sound, its location and log scale, each [batch, time], and the condition [batch,
+    bunches, channels], if there is one. The last stage computes the loss.
 
     Args:
       student: a student of the wave.
@@ -86,8 +86,9 @@ def planned_stages(
     """Return the flows as stages for a plan (`planning.pipeline.steps.Stages`), as JSON.
 
     Work is proportional to the number of a stage's weights, as each weight is applied to every
-    sample. For the teacher, whose weights need no gradient, the last stage does only two of the
-    three passes. The result is None for a student of residuals, which cannot be divided.
+    sample. The last stage also runs the teacher, with two thirds of the work per weight, because
+    its weights need no gradient. The result is None for a student of residuals, which cannot be
+    divided.
     """
     if student.residual is not None:
         return None

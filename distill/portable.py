@@ -21,10 +21,11 @@ def export_sampler(
 ) -> None:
     """Write a function that draws whole sounds in one pass with the student's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (the number of each sound
-    under the seed), `temperature` [] and, if the student has them, `frames` float32 [batch,
-    num_frames, channels] and `speaker` int32 [batch]. It returns `sound` float32 [batch, samples]
-    in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one sample.
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (the index of each sound
+    in the seed's sequence), `temperature` [] and, if the student has them, `frames` float32
+    [batch, num_frames, channels] and `speaker` int32 [batch]. It returns `sound` float32 [batch,
+    samples] in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one
+    sample.
 
     Args:
       folder: folder to write to, created if missing; other functions in its manifest are kept.

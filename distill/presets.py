@@ -115,7 +115,7 @@ class ClipConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """The configuration of a distillation, which determines the result for a teacher and data."""
+    """The configuration of a distillation; with teacher and data, it determines the result."""
 
     student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
@@ -125,8 +125,9 @@ class DistillConfig:
     seed: int = 0
     """Seed of the initial weights, the order of clips and the noise."""
     start_from: str | None = None
-    """A trained student of the same architecture from whose weights the run starts (run directory,
-    model folder, `shipped`); its frames may differ. None: random weights."""
+    """Start from the weights of this trained student of the same architecture (run directory, model
+    folder, `shipped`); its frames may differ. None: random weights, except that the teacher's
+    conditioner is copied."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
@@ -259,12 +260,12 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
     "student-residual-16k": Preset(
         "The shipped 16 kHz student: flows of 6, 6 and 10 layers, run once every four samples, "
         "make the residual of the mel's linear prediction from pulses and noise, for a teacher of "
-        "wavenet-vocoder-16k; 25,000 steps, about four hours on two cores; its card says what it "
-        "reached.",
+        "wavenet-vocoder-16k; 25,000 steps, about four hours on two cores; its card gives its "
+        "quality.",
         _RESIDUAL,
     ),
     "student-residual-24k": Preset(
-        "The same for a teacher of wavenet-vocoder-24k; not run yet, so no figure is promised.",
+        "The same for a teacher of wavenet-vocoder-24k; not run yet, so its quality is unknown.",
         dataclasses.replace(
             _RESIDUAL,
             student=dataclasses.replace(_RESIDUAL.student, sample_rate_hz=24_000),
@@ -293,7 +294,7 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
     ),
     "student-paper-24k": Preset(
         "The student of Parallel WaveNet (1711.10433): four flows of 10, 10, 10 and 30 layers, "
-        "KL, power, style and contrastive terms; weeks of a GPU, never run here; the paper's mean "
+        "KL, power, style and contrastive terms; weeks on a GPU, never run here; the paper's mean "
         "opinion score is 4.41.",
         DistillConfig(
             StudentConfig(condition_channels=80),
@@ -305,7 +306,7 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
     ),
     "student-gaussian-24k": Preset(
         "The student of ClariNet (1807.07281): six Gaussian flows of 10 layers, the closed-form KL "
-        "with lambda 4 and |STFT|; its teacher has --network.likelihood gaussian. A GPU's work, "
+        "with lambda 4 and |STFT|; its teacher has --network.likelihood gaussian. Needs a GPU, "
         "never run here; the paper's mean opinion score is 4.16.",
         DistillConfig(
             StudentConfig(noise="normal", flows=(10,) * 6, condition_channels=80),

@@ -14,8 +14,7 @@ class Student(Protocol):
     """A student, which draws sequences or images in one pass or a few.
 
     Attributes:
-      drafts: whether the student proposes the symbols of a teacher; otherwise `as_draft` raises
-        UserError.
+      drafts: whether the student can propose symbols for a teacher (`as_draft`).
     """
 
     drafts: bool
@@ -30,7 +29,7 @@ class Student(Protocol):
           length: number of elements of each row, or side of the images.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: further options, such as `temperature`.
+          **options: further options, such as `temperature`.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
@@ -44,21 +43,25 @@ class Student(Protocol):
     ) -> np.ndarray:
         """Return the log-density of the rows that `sample` draws, at temperature 1.
 
-        It is in nats: [num, length] for each element given the elements before it, per unit and not
-        rounded to levels; for images [num], of all levels together. There is no such method for
-        other sequences: the noise from which a trained student would make one cannot be found in
-        float32, since the inverse of its flows loses all digits after a few hundred samples.
+        The result is in nats. For sequences it is [num, length], the density per unit of each
+        element, before rounding to levels, given the elements before it; for images it is [num],
+        for all pixels together. There is no such method for other sequences, because the inverse of
+        a student's flows loses all digits of float32 after a few hundred samples.
 
         Args:
           num: number of rows.
           length: number of elements of each row, or side of the images.
           seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
-          options: further arguments of `sample`, such as a speaker.
+          **options: further arguments of `sample`, such as a speaker.
         """
 
     def as_draft(self, model: Any) -> Any:
-        """Return the student as a draft for a model's `method="speculative"`."""
+        """Return the student as a draft for a model's `method="speculative"`.
+
+        Raises:
+          UserError: `drafts` is False.
+        """
 
 
 class Flows(Protocol):

@@ -25,7 +25,7 @@ TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands
 
 
 class Refiner:
-    """Refinement passes over sounds whose mel frames are known, with zeros beyond both ends.
+    """Refinement passes over sounds whose mel frames are known; sounds are padded with zeros.
 
     Args:
       convention: the mel settings of the frames.
@@ -86,9 +86,10 @@ class Refiner:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds [batch, samples] refined, as soon as their look-ahead is known.
+    """Refine chunks of sounds [batch, samples], and yield the result in chunks, in [-1, 1].
 
-    For any division into chunks, the result equals one call of the refiner per whole row.
+    Samples are yielded as soon as the samples that they depend on are known. For any division into
+    chunks, the result equals that of one call of the refiner per sound, clipped to [-1, 1].
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames yielded; first frame in `held`; kept samples

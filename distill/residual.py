@@ -1,4 +1,4 @@
-"""The residual domain: turns flows that make a residual into a student that makes sound.
+"""The residual domain, in which flows generate a residual and linear prediction makes it sound.
 
     x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
 
@@ -27,7 +27,7 @@ TOP_SHARE = 0.47  # harmonics above this share of the sample rate are left out
 
 
 class Prediction(NamedTuple):
-    """Linear prediction by rows of samples: x_t = sum_k a_k x_(t-k) + g e_t."""
+    """Linear prediction x_t = sum_k a_k x_(t-k) + g e_t, constant within each row of samples."""
 
     coefficients: tf.Tensor
     """The a_k, [batch, rows, K]."""
@@ -48,10 +48,11 @@ class Described(NamedTuple):
 
 
 class ResidualDomain(tf.Module):
-    """The teacher's conditioner and linear prediction, and a source.
+    """The conditioner, the linear prediction and the source of a student of residuals.
 
     Given the preceding noise, e_t is logistic or normal with the flows' location mu and scale s.
-    Then x_t is too, with location p_t + g mu and scale g s; density and entropy have closed forms.
+    Then x_t is too, with location p_t + g mu, where p_t is the prediction, and scale g s; density
+    and entropy have closed forms.
 
     Args:
       config: the student's sizes, with linear prediction and a dense conditioner.
@@ -91,7 +92,7 @@ class ResidualDomain(tf.Module):
         Args:
           frames: mel frames [batch, frames, channels].
           phase_cycles: the source's phase before the first sample, float64 [batch].
-          asked: the span: the first sample, and the sample after the last.
+          asked: the span, as a slice of sample indices.
         """
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
@@ -214,7 +215,7 @@ class PulseSource:
         Args:
           pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
           phase_cycles: the phase before the first requested sample, float64 [batch].
-          asked: the requested span: the first sample, and the sample after the last.
+          asked: the requested span, as a slice of sample indices.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -230,7 +231,7 @@ class PulseSource:
 def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
     """Return the samples around every `every`-th sample of a span, [batch, count, 2 side + 1].
 
-    They are zero beyond the ends.
+    Samples beyond the ends are zero.
     """
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
     parts = -(-width // every)  # parts of a window, each as long as a step
@@ -249,7 +250,7 @@ def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
 def running_phase(
     f0_hz: tf.Tensor, sample_rate_hz: int, phase_cycles: tf.Tensor, at: int | tf.Tensor
 ) -> tf.Tensor:
-    """Return the phase of a frequency in cycles, float64 [batch, time].
+    """Return the running phase of a frequency, in cycles in [0, 1), float64 [batch, time].
 
     Args:
       f0_hz: the fundamental frequency at every sample, [batch, time].

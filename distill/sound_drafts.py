@@ -1,4 +1,4 @@
-"""Students of sound as drafts for WaveNets that read the same frames."""
+"""Audio students as drafts for WaveNets that read the same frames."""
 
 import functools
 import math
@@ -22,10 +22,10 @@ SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
 
 
 class SoundDraft(FlowDraft):
-    """A student of sound as a draft, conditioned on the frames that the model reads.
+    """An audio student as a draft, conditioned on the frames that the model reads.
 
     Args:
-      student: flows of sound.
+      student: the student's network.
       codec: the model's codec.
 
     Attributes:
@@ -66,7 +66,7 @@ def sound_draft(student: Any, model: Any) -> SoundDraft:
 
     Raises:
       UserError: the model is not a WaveNet, has no density, or makes sounds of a different kind
-        than the student.
+        than the student (`SAME`).
     """
     if getattr(model, "spec", {}).get("kind") != "wavenet":
         raise UserError(

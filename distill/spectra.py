@@ -37,6 +37,9 @@ def magnitudes(
       window_samples: length of the periodic Hann window, at most fft_size.
       hop_samples: hop length, in samples.
       fft_size: length of the FFT in samples; the window is padded with zeros.
+
+    Raises:
+      ValueError: the waveform is too short or not [batch, time], or a length is out of range.
     """
     waveform = tf.convert_to_tensor(waveform)
     _checked(waveform, window_samples, hop_samples, fft_size)
@@ -57,7 +60,7 @@ def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
 
 
 def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Return log-mel frames as `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
+    """Return the frames of `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
 
     Where a band is below the convention's floor, its gradient is zero.
 
@@ -65,6 +68,9 @@ def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
       waveform: float32 [batch, time] in [-1, 1]; time is static and, for the padding "reflect",
         longer than half a window.
       convention: sizes of window, hop and FFT, the bands, and the floor of the logarithm.
+
+    Raises:
+      ValueError: the waveform is not [batch, time], or it is empty.
     """
     waveform = tf.convert_to_tensor(waveform)
     if waveform.shape.rank != 2 or not waveform.shape[1]:

@@ -29,7 +29,7 @@ class Condition(NamedTuple):
     Attributes:
       channels: [batch, bunches, channels], the gates' condition at each bunch's first sample, or
         None.
-      source: float32 [batch, time], which is added to the noise's location, or None.
+      source: the signal that is added to the noise, float32 [batch, time], or None.
       prediction: the linear prediction that turns the flows' output, a residual, into a wave; None
         for flows that make the wave.
       held: [batch, rows, channels], the gates' first condition channels, which are constant within
@@ -59,8 +59,8 @@ UNCONDITIONAL = Condition()
 class ParallelWaveNet(tf.Module):
     """A sequence of inverse autoregressive flows with a common condition.
 
-    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds only
-    variables; `draw` returns sound with its density, and `advance` does so piece by piece.
+    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433). `draw` returns whole sounds
+    with their density, and `advance` does so piece by piece.
 
     Args:
       config: the student's sizes.
@@ -104,7 +104,7 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def conditioner(self) -> Conditioner | None:
-        """The module that standardises the mel, if the flows make a residual; else None."""
+        """The dense conditioner that reads the frames, if the flows make a residual; else None."""
         return None if self.residual is None else self.residual.conditioner
 
     @functools.cached_property
@@ -153,7 +153,7 @@ class ParallelWaveNet(tf.Module):
 
         Args:
           seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the number of each row under its seed.
+          rows: int32 [rows], the index of each row in its seed's sequence of rows.
           start: position of the first sample.
           length: number of samples.
         """
@@ -180,7 +180,7 @@ class ParallelWaveNet(tf.Module):
         phase_cycles: tf.Tensor | None = None,
         skipped_frames: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
-        """Return the condition of a span of samples, and the phase after it, [batch] or None.
+        """Return the condition of a span of samples, and the source's phase after it, or None.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
@@ -188,6 +188,10 @@ class ParallelWaveNet(tf.Module):
           num_samples: length in samples; None: the length of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; None: 0.
           skipped_frames: number of frames before the span; these and any after it are only context.
+
+        Raises:
+          ValueError: frames or speaker do not fit the configuration, or neither frames nor
+            `num_samples` are given.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -277,6 +281,8 @@ class ParallelWaveNet(tf.Module):
     def keep_frames_of(self, conditioner: Conditioner) -> None:
         """Copy the statistics of a teacher's frames, and its pitch estimator.
 
+        A student of the wave has neither and stays as it is.
+
         Raises:
           ValueError: the conditioner's size differs from this student's.
         """
@@ -292,7 +298,8 @@ class ParallelWaveNet(tf.Module):
         """Copy a teacher's upsampler into the first channels of this student's.
 
         Raises:
-          UserError: the teacher has different frames or factors, or more channels.
+          UserError: this student has no upsampler, or the teacher's has different frames or
+            factors, or more channels.
         """
         source, target = teacher_upsampler, self.upsampler
         if target is None or not _fits(target, source):

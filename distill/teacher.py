@@ -38,7 +38,11 @@ class TeacherConditionals:
 
 
 class WaveNetDensity:
-    """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`."""
+    """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`.
+
+    Raises:
+      ValueError: the network's output is a softmax, which has no density.
+    """
 
     def __init__(self, network: Network) -> None:
         likelihood = with_density(network.likelihood)

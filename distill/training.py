@@ -57,7 +57,7 @@ class StudentRecipe(Recipe):
         return self.config.clips.batch_size
 
     def prepare(self, run: TrainingRun) -> Prepared:
-        """Read the recordings, claim the run, and train or load the classifier."""
+        """Read the recordings, claim the run, make the student, and get the classifier."""
         teacher = self.teacher
         config = self.config.resolved(teacher, self.teacher_path)
         stored = self.described(
@@ -132,6 +132,10 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
 
     Its conditioner starts as a copy of the teacher's, which must not have more channels. With
     `config.start_from`, all weights but the statistics of the frames are copied from that student.
+
+    Raises:
+      UserError: the teacher's conditioner does not fit, or `config.start_from` cannot be read or
+        does not fit.
     """
     student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
@@ -175,7 +179,7 @@ def corpus_for(
       config: the configuration of the distillation.
       teacher: the model whose data configuration is used.
       data: folder of recordings.
-      workdir: folder in which computed features are kept; None: they are not kept.
+      workdir: folder in which computed features are stored; None: they are not stored.
       log: function called with a line of text for each finding about the recordings.
 
     Raises:
@@ -196,7 +200,7 @@ def corpus_for(
 
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> ClipBatches:
-    """Return the batches of training, each determined by the seed and the step.
+    """Return the training batches, each determined by the seed and the step.
 
     Args:
       corpus: the recordings.

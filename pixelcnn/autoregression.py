@@ -1,4 +1,4 @@
-"""Adapter of PixelCNNs to `autoregressive`, which samples and evaluates networks of symbols."""
+"""Adapter from PixelCNNs to `autoregressive`, which samples and evaluates networks of symbols."""
 
 import functools
 from collections.abc import Callable
@@ -63,9 +63,12 @@ def linear_forecast(
 
 
 class PixelSymbols:
-    """A PixelCNN as a network of pixels in raster order, whose parameters are hidden states.
+    """A PixelCNN as a network over pixels in raster order, for `Autoregressive.of_symbols`.
+
+    The parameters of a pixel's distribution are its hidden state.
 
     Args:
+      network: the PixelCNN.
       conditioner: encodes conditions given by name; None: conditions are already encoded.
       forecast: predicts the parameters of the next fixed-point pass; None: only the newly sampled
         values are used.
@@ -128,6 +131,7 @@ class PixelDistribution:
     """The distribution of a pixel, as a function of the network's hidden state.
 
     Args:
+      output: the network's output layers.
       config: the `OutputConfig`, with the numbers of levels and channels.
       guidance: guidance weight, for a batch whose second half repeats the first half under the null
         condition; None: no guidance.
@@ -150,7 +154,7 @@ class PixelDistribution:
         return self._output.sample(self._hidden(parameters), noise, temperature, self._guidance)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level of each channel, given the channels before it."""
+        """Return the most probable level of each channel given those before it, int32."""
         hidden, drawn = self._hidden(parameters), list[tf.Tensor]()
         for _ in range(self.channels):
             table = self._output.level_log_probs(hidden, drawn)

@@ -50,14 +50,14 @@ def arguments_of(preset: str) -> Any:
 
 
 def _detected(config: Any, arguments: list[str]) -> list[str]:
-    """Return and print the options that the images require; return none if help is requested."""
+    """Return and print the options that the images require; [] if help is requested."""
     if {"-h", "--help"} & set(arguments):
         return []
     from pixelcnn.data.detection import detected
 
     found = detected(config, arguments)
     if found:
-        print(f"by what the images are: {' '.join(found)}")
+        print(f"detected from the images: {' '.join(found)}")
     return found
 
 
@@ -66,14 +66,14 @@ class EvaluateArguments:
     """Evaluate an image model on dev images.
 
     Reports bits per dimension (in total and per scale, compared with lossless WebP and JPEG XL),
-    how many bits the condition saves, and speed. Samples of class- or caption-conditional models
-    are also judged by a classifier, which is trained on the real images when first needed.
+    how many bits the condition saves, and speed. If the images have classes, samples are also
+    judged by a classifier, which is trained on real images when needed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
+    """Run directory, model folder, or a shipped model: shipped-digits, shipped-digits-teacher,
     shipped-digits-flow, shipped-digits-64, shipped-digits-64-teacher, shipped-upsample,
-    shipped-emoji."""
+    shipped-emoji, ..."""
     data: str | None = None
     """Images, as for `train`, whose dev split is used; None: the model's training data."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False
@@ -106,7 +106,7 @@ def _evaluated(given: EvaluateArguments, model: "ImageModel", data: str) -> dict
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
-    """Return {"samples": measures of samples}; {} if the samples cannot be judged."""
+    """Return {"samples": measures of samples}; {} if samples are not wanted or cannot be judged."""
     if not dataset.classes or not model.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples

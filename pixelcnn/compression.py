@@ -61,7 +61,7 @@ class ImageConditionals:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of a stream of images, in which each scale is a separate class."""
+        """Return the layout of a stream of images; the pixels of each scale form a class."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
         sizes = (shape[-1], scales, int(np.prod(shape[:3])))
         return Layout(depth_of(self.levels), *sizes, self.levels)
@@ -71,7 +71,7 @@ class ImageConditionals:
         return True
 
     def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
-        """Yield the pixels of known images [batch, size, size, channels], part by part."""
+        """Yield the pixels of images [batch, size, size, channels] to encode, part by part."""
         parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():
             direct = self._network(name).draws_at_once
@@ -195,8 +195,8 @@ class Images(Kind):
             raise UserError("The run has not trained all parts; it gives no probability.")
         if multiscale is not None and multiscale.has_flow:
             raise UserError(
-                "The model's base is a flow, of whose images only a bound is known: it has no "
-                "conditionals to compress by."
+                "The model's base is a flow, which gives only a bound on the probability of an "
+                "image and no conditionals to compress with."
             )
         if kind == "video":
             raise UserError(
@@ -212,7 +212,7 @@ class Images(Kind):
         self._shape = (model.size, model.size, model.channels)
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the density's digest; None: it is the same in files of format version 1."""
+        """Return the density's digest; and None, since it is the same in format version 1."""
         return digest_of_network(self._model.density), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Conditions of images as users give them, read as a conditioner takes them."""
+"""Conversion of the conditions that users give to the arrays that a conditioner reads."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +55,7 @@ def as_condition(
 
 
 def label_of(value: ConditionValue, classes: Sequence[str], count: int) -> int:
-    """Return the number of a class, given by name or number, of so many.
+    """Return the number of a class that is given by name or number, out of `count` classes.
 
     Raises:
       UserError: the class is unknown.
@@ -71,7 +71,7 @@ def label_of(value: ConditionValue, classes: Sequence[str], count: int) -> int:
 
 
 def as_list(condition: Any, num: int) -> list[Any]:
-    """Return the condition of each image; raise UserError unless there are one or as many."""
+    """Return the condition of each image; raise UserError unless there are one or `num`."""
     values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
     values = values * num if len(values) == 1 else values
     if len(values) != num:
@@ -80,5 +80,5 @@ def as_list(condition: Any, num: int) -> list[Any]:
 
 
 def stacked(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return conditions of one image each as those of a batch."""
+    """Return the conditions of several images, each a batch of one, as those of one batch."""
     return {name: np.concatenate([one[name] for one in each]) for name in each[0]}

@@ -50,7 +50,7 @@ class TrainConfig:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     """Images and batches."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    """Optimiser."""
+    """Settings of the optimiser."""
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     """Length of training and evaluation intervals; may change when a run is resumed."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

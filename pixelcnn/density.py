@@ -21,7 +21,7 @@ Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions; the configuration must be resolved."""
+    """The density of images given their conditions; `config` is `ImageDataset.resolved`."""
 
     def __init__(
         self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"
@@ -72,7 +72,7 @@ class ImageDensity(tf.Module):
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
         `batch` has "levels" int32 [batch, height, width, channels], and the conditioner's inputs;
-        `seeds` int32 [batch, 2] select random crops of the larger scales.
+        `seeds` int32 [batch, 2] select random crops of the larger scales; None: whole images.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -81,14 +81,15 @@ class ImageDensity(tf.Module):
         return {part: conditionals.nats() for part, conditionals in parts.items()}
 
     def drawn_nats(self, batch: dict, seed: tf.Tensor, rows: tf.Tensor) -> dict:
-        """Return `nats` of images that `ImageSampler` drew at temperature 1, part by part.
+        """Return `nats`, part by part, of images that `ImageSampler` drew at temperature 1.
 
-        A base that is a flow has the density of its own noise, which needs no inverse.
+        For a base that is a flow, it is the density at the noise that was drawn, which needs no
+        inverse of the flow (`ImageFlow.drawn_nats`).
 
         Args:
           batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
           seed: the noise's seed, a key uint32 [2].
-          rows: int32 [batch], the index of each image under the seed.
+          rows: int32 [batch], the index of each image in the seed's sequence of images.
         """
         model = self.multiscale
         if model is None or not model.has_flow:

@@ -117,13 +117,13 @@ def _labelled(batch: dict, label: int) -> dict:
 
 
 def _doublings(model: ImageModel) -> list[int]:
-    """Return the sizes of which all three factors are trained."""
+    """Return the sizes for which all three factors exist."""
     parts = [] if model.multiscale is None else [size_of(p) for p in model.multiscale.factors]
     return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
 
 
 def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
-    """Return the bits per dimension of each scale of which all parts exist.
+    """Return the bits per dimension of each scale whose parts all exist.
 
     Args:
       parts: {part: bits of every image, [images]}.

@@ -24,6 +24,7 @@ class EvaluationCallback:
     """A callback that evaluates the averaged weights; its result selects the best checkpoint.
 
     Args:
+      density: the model.
       state: the training state, with the averaged weights.
       dataset: the images, whose dev split is used.
       folder: folder for the grids of samples.

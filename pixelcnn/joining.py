@@ -1,9 +1,9 @@
-"""Joining of the parts of a multiscale model that were trained in several runs into one model.
+"""Combine the parts of a multiscale model that were trained in several runs into one model.
 
 The parts are independent, except that each part with captions needs the text encoder with which it
-was trained. Word encoders are concatenated into a single wider one, of which every part reads its
-own channels. This is possible since a caption's vector is a sum over words, and its map is linear
-in the vector.
+was trained. Word encoders are concatenated into a single wider one, and every part reads only its
+own encoder's channels. This is possible since a caption's vector is a sum over words, and its map
+is linear in the vector.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,8 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     used if no other run has them. The architectures of the bases and the dropout rates may differ.
 
     Raises:
-      UserError: If the runs belong to different models, or their encoders cannot be joined.
+      UserError: If a run is of a PixelCNN, the runs belong to different models, or their encoders
+        cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
@@ -90,7 +91,7 @@ def _read(path: Path) -> _Trained:
     floats = {name: weight.astype(np.float32) for name, weight in weights.items()}
     is_encoded = bool(model.density.conditioner.trainable_variables)
     if is_encoded and TABLE not in weights:
-        raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
+        raise UserError(f"{path} trained its own encoder; its parts cannot be joined.")
     return _Trained(path, stored, floats, model.multiscale.parts, is_encoded)
 
 

@@ -155,15 +155,13 @@ class ImageModel:
     ) -> Iterator[list[np.ndarray]]:
         """Yield all scales of each image, smallest first, as soon as the image is sampled.
 
-        Invalid arguments raise an error at the call, before the first image is requested.
-
         Args:
           condition: a class (label or name), a caption or a map int [size, size], depending on the
             model; a list has one condition per image; None for an unconditional model.
           seed: random seed, an integer in [0, 2^64).
           num: number of images; it does not affect any single image.
-          size: side of the images in pixels; None: the size in training. A multiscale model can
-            draw all its sizes from the base up.
+          size: side of the images in pixels; None: the size in training. A multiscale model also
+            draws its smaller sizes, down to the base.
           temperature: 1 samples the model; lower values are closer to its mode. A multiscale model
             also accepts one value per scale, base first.
           given: an image [size, size, channels] and the number of its pixels to keep, in raster
@@ -172,15 +170,15 @@ class ImageModel:
             no coordinates, it may have any shape, `size` is the longer side of the result, and the
             image is enlarged in tiles of bounded memory.
           sampler: "cached"; "fixed-point", which draws the same images in fewer, more expensive
-            passes; "naive", which runs the whole network for every pixel (PixelCNN); or another
-            sampler of `autoregressive.samplers`.
+            passes; "naive", which runs the whole network for every pixel (PixelCNN); or the name
+            of another sampler in `autoregressive.samplers`.
           guidance: weight by which every pixel's distribution is moved away from the unconditional
             one (`outputs.sample_guided`); 0 samples the model.
           batch: number of images per fixed-point pass; when an image is finished, the next one
             takes its place. Above 1, all images are yielded together at the end.
 
         Raises:
-          UserError: If an argument does not fit the model.
+          UserError: If an argument does not fit the model; raised at the call.
           ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
         conditions = as_list(condition, num)
@@ -201,9 +199,9 @@ class ImageModel:
         """Yield the images of `sample` one after another, [1, height, width, channels] each.
 
         Args:
-          length: side of the images, or (height, width, channels); None: as trained.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: as for `progressions`.
+          length: side of the images, or (height, width, channels); None: the size in training.
+          seed: random seed, an integer in [0, 2^64).
+          condition: the `condition` of `progressions`.
           num: number of images.
           **options: further arguments of `sample`.
         """
@@ -216,16 +214,19 @@ class ImageModel:
     ) -> np.ndarray:
         """Return the log-density of the images that `sample` draws, float32 [num], nats.
 
-        They are drawn at temperature 1, without guidance. It is their exact log-probability; of a
-        base that is a flow, the density of its numbers before they are rounded, times the width of
-        a level for each: it takes no inverse of the flow, unlike `log_prob`.
+        The images are drawn at temperature 1, without guidance. The result is their exact
+        log-probability, unless the base is a flow: the base then contributes the log-density of its
+        values before rounding, plus the log of a level's width for each of them.
 
         Args:
           num: number of images.
-          length: as for `sample`, and of the size that the model was trained on.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: as for `progressions`.
-          method: as for `sample`.
+          length: the `length` of `sample`, which must be the size in training.
+          seed: random seed, an integer in [0, 2^64).
+          condition: the `condition` of `progressions`.
+          method: the `method` of `sample`.
+
+        Raises:
+          ValueError: If the model lacks parts, or an argument or the size does not fit the model.
         """
         images = self.sample(num, length, seed, condition, method=method)
         batch = self._batch(images, condition)
@@ -233,11 +234,7 @@ class ImageModel:
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     def as_draft(self, model: Any) -> Any:
-        """Refuse to propose symbols for another model.
-
-        Raises:
-          UserError: always: only sequences in time order are drawn with a draft.
-        """
+        """Raise a UserError: only sequences in time order are drawn with a draft."""
         raise UserError("`draft` must be a model of sequences in time order, got one of images.")
 
     def log_prob(
@@ -261,7 +258,7 @@ class ImageModel:
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
-        """Return images and their conditions as the density reads them; errors as `log_prob`."""
+        """Return the density's inputs for images and conditions; errors are those of `log_prob`."""
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
         shape = (None, self.size, self.size, self.channels)
@@ -271,14 +268,14 @@ class ImageModel:
 
     @functools.cached_property
     def compressed(self) -> "Images":
-        """The format of compressed files; a UserError if the model cannot compress."""
+        """The format of compressed files; raises a UserError if the model cannot compress."""
         from pixelcnn.compression import Images
 
         return Images(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
-        """The PixelCNN as an `Autoregressive` model of images."""
+        """The PixelCNN as an `Autoregressive`; raises a UserError for a multiscale model."""
         from pixelcnn.autoregression import autoregressive
 
         return autoregressive(self.density)
@@ -310,7 +307,7 @@ class ImageModel:
           condition: the `condition` of `progressions`; it is stored in the file.
           batch: number of images that are decoded together.
           tolerance: maximum relative difference of the network's outputs on the machine that
-            decodes. Up to it decoding is exact; beyond it the decoder rejects the file.
+            decodes. Up to this difference, decoding is exact; beyond it, the file is rejected.
           verify: whether to decode the file once with outputs perturbed by half the tolerance, and
             raise an error unless the images are restored.
 
@@ -357,6 +354,9 @@ def load(path: Path | str) -> ImageModel:
     Args:
       path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
         name of a shipped model (`shipped.FOLDERS`), unless a folder has that name.
+
+    Raises:
+      UserError: If there is no image model, or it cannot be read.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)

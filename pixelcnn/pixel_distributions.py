@@ -23,15 +23,16 @@ LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep netwo
 
 
 def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return an upper bound of the change in tanh(raw) if raw changes by up to `off`."""
+    """Return an upper bound on the change in tanh(raw) if raw changes by up to `off`."""
     nearest = np.clip(np.abs(raw) - off, 0.0, 300.0)
     return off / np.cosh(nearest) ** 2
 
 
 class MixturePixels:
-    """The mixture distributions of a number of pixels; channels must be requested in order.
+    """The mixture distributions of several pixels; channels must be requested in order.
 
     Args:
+      output: the output layer.
       hidden: hidden states [pixels, ...].
       tolerance: relative tolerance of the last layer's outputs; None: no margins.
       mapped: whether the linear prediction reads a condition map computed by a network.
@@ -97,7 +98,7 @@ class MixturePixels:
 
 
 class TabledPixels(MixturePixels):
-    """The mixtures of given pixels without a closed form, by tables of all levels."""
+    """The distributions of pixels for mixtures without a closed form, as tables of all levels."""
 
     def next_channel(self, before: np.ndarray | None) -> Any:
         """Return the next channel's distribution, given the previous channel's levels [pixels]."""
@@ -123,7 +124,7 @@ class TabledPixels(MixturePixels):
 
 
 class SoftmaxPixels:
-    """The softmax distributions of a number of pixels, with the interface of `MixturePixels`."""
+    """The softmax distributions of several pixels, with the interface of `MixturePixels`."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class SoftmaxPixels:
 
 
 Pixels = MixturePixels | SoftmaxPixels
-# By the name of the likelihood; `TabledPixels` are those of any other one.
+# By the name of the likelihood; all others use `TabledPixels`.
 PIXELS: dict[str, type[Pixels]] = {"logistic": MixturePixels, SOFTMAX: SoftmaxPixels}
 
 

@@ -1,4 +1,4 @@
-"""Export of an image model: its training step for planning, and its sampler without TensorFlow."""
+"""Export of image models: training steps for planning, and samplers that run without TensorFlow."""
 
 import dataclasses
 import functools
@@ -56,6 +56,9 @@ def export_sampler(
       guided: whether the function also takes `guidance` [], greater than 0.
       name: name of the function and of its files.
       tensor_float_32: whether an accelerator may use TensorFloat32.
+
+    Raises:
+      ValueError: `sampler` is "naive", or `start_size` is given for a PixelCNN.
     """
     size = density.config.data.size if size is None else size
     if sampler == "naive":

@@ -155,7 +155,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     ),
     "pixelcnn-reach-32": Preset(
         "Twelve dilated layers: a pixel sees 48 rows up, 33 in pixelcnn-cpu-32; about as many "
-        "weights as multiscale-cpu-32. Not trained to its end here.",
+        "weights as multiscale-cpu-32. Not fully trained here.",
         _small(PixelCNNTrainConfig, DILATED_WIDE_PIXELCNN, 32, 2500),
     ),
     "multiscale-cpu-32": Preset(
@@ -179,7 +179,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     ),
     "multiscale-patches-64": Preset(
         "As multiscale-cpu-64, type B: a shallow PixelCNN within 4x4 patches; twice the work. "
-        "Not trained to its end here.",
+        "Not fully trained here.",
         _small(MultiscaleTrainConfig, PATCHED_MULTISCALE, 64, 2000, flip=True, batch=4),
     ),
     "multiscale-text-32": Preset(
@@ -205,7 +205,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     ),
     "multiscale-photos-512": Preset(
         "512x512 photographs in 82 passes (64 of the 8x8 base), trained on crops of 64x64, for a "
-        "CPU. Not trained to its end here.",
+        "CPU. Not fully trained here.",
         _small(
             MultiscaleTrainConfig,
             dataclasses.replace(SMALL_MULTISCALE, crop=64),
@@ -235,23 +235,23 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
         ),
     ),
     "pixelcnn-paper-32": Preset(
-        "ImageNet 32x32, 12 layers of 256 channels: 3.83 bits/dim in the paper. Never trained to "
-        "its end here.",
+        "ImageNet 32x32, 12 layers of 256 channels: 3.83 bits/dim in the paper. Never fully "
+        "trained here.",
         _paper(PixelCNNTrainConfig, PixelCNNConfig(12, 256, 256), 32, NO_CONDITION),
     ),
     "multiscale-paper-imagenet-64": Preset(
         "ImageNet 64x64 as in Reed et al. 2017, 256 channels, base 8x8: 3.70 bits/dim in the "
-        "paper. Never trained to its end here.",
+        "paper. Never fully trained here.",
         _paper(MultiscaleTrainConfig, IMAGENET_MULTISCALE, 64, NO_CONDITION),
     ),
     "multiscale-paper-text-256": Preset(
         "Captions to 256x256 as in Reed et al. 2017, 128 channels, base 4x4, crops of 64x64. "
-        "Never trained to its end here.",
+        "Never fully trained here.",
         _paper(MultiscaleTrainConfig, dataclasses.replace(PAPER_MULTISCALE, crop=64), 256, TEXT),
     ),
     "multiscale-paper-video-64": Preset(
         "The next 64x64 frame of robot video as in Reed et al. 2017, type A, batch 64. Never "
-        "trained to its end here.",
+        "fully trained here.",
         _paper(
             MultiscaleTrainConfig,
             dataclasses.replace(

@@ -14,10 +14,10 @@ from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
 def check_request(density: ImageDensity, request: Request) -> None:
-    """Raise an error for a request that the density cannot fulfil; its condition is not read.
+    """Raise an error for a request that the density cannot fulfil; the condition is not checked.
 
     Raises:
-      UserError: an option is not one of the model's.
+      UserError: an argument does not fit the model.
       ValueError: an image has a wrong shape, or a level out of range.
     """
     given, start, size, config = request.given, request.start, request.size, density.config

@@ -21,7 +21,7 @@ CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
 class ImageRecipe(Recipe):
-    """Training of an image model on images."""
+    """Recipe for training an image model."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -37,7 +37,7 @@ class ImageRecipe(Recipe):
         return dataset
 
     def set_up(self, run: TrainingRun, prepared: ImageDataset) -> Setup:
-        """Return the density, its optimiser state, loss, batches and evaluation."""
+        """Return the training state, loss, batches and evaluation callback as a `Setup`."""
         density = ImageDensity(prepared.config)
         optimizer, loop = self.config.optimizer, self.config.loop
         state = TrainState(density, optimizer, loop.num_steps)

@@ -37,8 +37,8 @@ def predict(
       temperature: 1 samples the model; one number, or one per scale.
 
     Raises:
-      UserError: If the model is not a video model, or the frames, actions or states do not fit it;
-        raised at the call, before the first frame is requested.
+      UserError: If the model is not a video model, the numbers of frames, actions or states do not
+        fit it, or a temperature is invalid; raised at the call, before a frame is requested.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:

@@ -30,7 +30,7 @@ _TRUNCATED = 16  # bits of a float32 number that bfloat16 does not have
 
 
 class _BFloat(ir.Type):
-    """LLVM's type `bfloat`, which llvmlite does not name."""
+    """LLVM's type `bfloat`, which llvmlite does not define."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -64,7 +64,7 @@ def reciprocal(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def spread_pair(builder: ir.IRBuilder, pair: ir.Value) -> ir.Value:
-    """Return the vector whose every lane is `pair`."""
+    """Return a vector with `pair` in every lane."""
     undefined = ir.Constant(WORDS, ir.Undefined)
     first = builder.insert_element(undefined, pair, ir.Constant(WORD, 0))
     return builder.shuffle_vector(first, undefined, whole(0))
@@ -102,7 +102,7 @@ def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -
     """Store rows of float32 numbers as rows of bfloat16 pairs, and return the address after them.
 
     Args:
-      target: address of the pairs; an odd last number is paired with zero.
+      target: address to write the pairs to; an odd last number is paired with zero.
       source: address of the first row.
       stride: number of bytes from a row to the next.
       inputs: number of inputs per row.
@@ -122,7 +122,10 @@ def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -
 
 
 def as_pairs(panel: np.ndarray) -> np.ndarray:
-    """Return a panel [inputs, ...] as pairs of bfloat16 numbers in float32 words [pairs, ...]."""
+    """Return a panel [inputs, ...] as pairs of bfloat16 numbers in float32 words [pairs, ...].
+
+    The number of inputs must be even.
+    """
     bits = np.ascontiguousarray(panel, np.float32).view(np.uint32)
     shift = np.uint32(_TRUNCATED)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> shift) & np.uint32(1))) >> shift

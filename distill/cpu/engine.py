@@ -1,7 +1,7 @@
 """A student's flows on a CPU: every layer is a blocked matrix product, compiled by Numba.
 
-The arithmetic is float32, whatever the flows' `compute_dtype`. Every sample has the same bits in
-any batch, in chunks of any size and with any number of threads.
+The arithmetic is float32, whatever the flows' `compute_dtype`. A sample's bits do not depend on the
+batch, the sizes of the chunks or the number of threads.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class FlowState:
 
 
 class FlowEngine:
-    """Engine that turns noise into sound with the weights that the flows have at its creation.
+    """A CPU engine for flows, whose weights it copies when it is created.
 
     Several threads may call `run` at the same time, each with its own state. The engine's worker
     threads are reused by later runs and end with the engine.
@@ -70,6 +70,10 @@ class FlowEngine:
       threads: number of processor cores to use; None: all cores that this process may run on.
       narrow: whether to compute large products in bfloat16 with float32 sums, which is faster and
         gives different bits. Needs a processor with AVX512-BF16.
+
+    Raises:
+      ValueError: `flows` is empty, `threads` is below 1, or `narrow` is set on a processor without
+        AVX512-BF16.
     """
 
     def __init__(self, flows: list[Flow], threads: int | None = None, narrow: bool = False) -> None:
@@ -83,7 +87,11 @@ class FlowEngine:
         self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
-        """Return the state before the first sample."""
+        """Return the state of `batch` sounds before their first sample.
+
+        Raises:
+          ValueError: `batch` is below 1.
+        """
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         sizes, layers = self._packed.sizes, self._packed.layers
@@ -107,8 +115,8 @@ class FlowEngine:
 
         Args:
           state: the state from `initial_state` or from the preceding call.
-          noise: float32 [batch, time]; except in the last call, the time must be whole bunches, and
-            whole rows if there are rows.
+          noise: float32 [batch, time]; except in the last call, the time must be a multiple of
+            `bunch_samples` and, if there are `held_inputs`, of `row_samples`.
           condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
             channels], or None.
           held: the first `held_inputs` condition channels, which stay constant over `row_samples`
@@ -195,7 +203,7 @@ class FlowEngine:
         )
 
     def _row_inputs(self) -> int:
-        """Return a number of float32 words that the inputs of one row never fill."""
+        """Return an upper bound on the number of float32 words that the inputs of one row take."""
         sizes = self._packed.sizes
         channels = LANES * int(sizes["residual_vectors"] + sizes["gate_vectors"])
         return channels * int(sizes["width"]) + int(sizes["condition_inputs"]) + RECENT
@@ -218,7 +226,7 @@ def compile_kernels() -> None:
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
-    """Return tiles of nearly equal length, with the same number of tiles for every thread."""
+    """Return a schedule of tiles of nearly equal length that shares them among the threads."""
     tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads

@@ -5,8 +5,8 @@ strides, from one row to the next, are in bytes. The operation after the product
 residual connection, is applied to the sums before they are stored. The terms of every output are
 always added in the same order, so a row does not depend on the other rows of its group.
 
-A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read from the
-first weight to the last. In a gate's panels, each filter vector is followed by its gate vector.
+A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read
+sequentially. In a gate's panels, each filter vector is followed by its gate vector.
 Narrow kernels multiply pairs of bfloat16 numbers and sum in float32.
 """
 
@@ -37,7 +37,7 @@ from autoregressive.machine.llvm import (
 from distill.cpu import bfloat16
 from distill.cpu.units import FILTER_UNIT, GATE_UNIT, unit
 
-ROWS = 6  # times the vectors of a panel: the sums that leave registers for the operands
+ROWS = 6  # the sums of so many rows of a panel leave registers free for the operands
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
 GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filters
 
@@ -103,7 +103,7 @@ def _add_products(
     inputs: ir.Value,
     narrow: bool,
 ) -> None:
-    """Add x [ROWS, inputs] times the panel at `weights` to `sums` [ROWS][vectors], stack slots.
+    """Add x [ROWS, inputs] times the panel at `weights` to the stack slots `sums` [ROWS][vectors].
 
     If `narrow`, each input is a pair of bfloat16 numbers.
     """
@@ -142,7 +142,7 @@ def _at_least(builder: ir.IRBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
 
 
 def _each_width(builder: ir.IRBuilder, widths: tuple[int, ...], width: ir.Value) -> Iterator[int]:
-    """Yield each of `widths`, inside a branch that runs if it equals `width`."""
+    """Yield each of `widths` inside a branch that runs if the width equals `width`."""
     for candidate in widths:
         with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
@@ -338,7 +338,7 @@ def product_rows(
       x: address of x [ROWS, inputs].
       x_stride: number of bytes from a row of x to the next.
       inputs: number of channels of x.
-      floor: least value of the output; -inf: no limit.
+      floor: lower bound of the output; -inf: no limit.
       vectors: number of vectors of outputs in a row.
       pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
@@ -366,7 +366,7 @@ def product_rows(
 
 @compiled
 def _widest(widths: tuple[int, ...], most: int) -> int:
-    """Return the first of `widths`, in descending order, that is at most `most`; else 1."""
+    """Return the first of the descending `widths` that is at most `most`, or 1 if none is."""
     for width in widths:
         if width <= most:
             return width

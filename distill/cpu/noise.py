@@ -11,12 +11,12 @@ _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 
 
 def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) -> np.ndarray:
-    """Return two random words for every position of every row, uint32 [rows, length, 2].
+    """Return two random 32-bit integers per row and position, uint32 [rows, length, 2].
 
     Args:
       seed: integer in [0, 2^64).
-      rows: the number of each row under the seed, integers [rows].
-      start: position of the first word.
+      rows: index of each row in the seed's sequence of rows, integers [rows].
+      start: the first position.
       length: number of positions.
 
     Raises:
@@ -43,7 +43,7 @@ def _fill(key: np.ndarray, rows: np.ndarray, start: np.uint32, made: np.ndarray)
 def _cipher(
     key0: np.uint32, key1: np.uint32, left: np.uint32, right: np.uint32
 ) -> tuple[np.uint32, np.uint32]:
-    """Return Threefry-2x32 of a counter with 20 rounds, as `likelihoods.noise.threefry2x32`."""
+    """Return Threefry-2x32 of a counter, with 20 rounds, as in `likelihoods.noise.threefry2x32`."""
     key2 = key0 ^ key1 ^ _PARITY
     left, right = np.uint32(left + key0), np.uint32(right + key1)
     left, right = _odd_rounds(left, right)

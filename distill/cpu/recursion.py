@@ -50,10 +50,11 @@ def _run(
 
 @compiled
 def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
-    """Add the prediction to each of the `count` samples after the first `order` samples.
+    """Add the prediction to each of the `count` samples of `now` after the first `order` samples.
 
-    Each finished sample is added, in vectors, to all samples that it predicts; a dot product per
-    sample would wait for every addition. The values after the samples have no meaning.
+    The contributions of a finished sample to later samples are added at once, with vector
+    instructions; in a dot product per sample, each addition would wait for the one before it. The
+    values of `now` after these samples have no meaning.
     """
     for t in range(order):
         _add(now[order : order + t + 1], coefficients[order - t - 1 :], now[t])

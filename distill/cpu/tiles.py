@@ -5,8 +5,9 @@ tile. Threads take the tiles in turn, each two layers behind the thread of the p
 layer's inputs are then used by one thread at a time, and a thread waits for only one other.
 
 Each layer's inputs are in a window of rows, the past before the present, so a tap is read at a
-fixed offset; when a window is full, the past that is still needed moves to its beginning. A tile
-whose rows are not whole groups writes rows beyond its end, which the next tile overwrites.
+fixed offset; when a window is full, the past that is still needed moves to its beginning. If the
+number of a tile's rows is not a multiple of `ROWS`, rows are also written beyond its end, which the
+next tile overwrites.
 """
 
 from typing import Any, NamedTuple
@@ -33,19 +34,20 @@ _LINE = 16  # int64 values in two cache lines, which processors fetch together
 
 
 class Chunk(NamedTuple):
-    """The arrays of a chunk of time, of which some are inputs and some are filled in."""
+    """The input and output arrays of a chunk of time."""
 
     noises: np.ndarray
-    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: each flow's past and input,
-    of which the first is the noise and the last is the output; all but the first are filled in."""
+    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and the input of
+    every flow, then the output of the last flow. The pasts and the first input, the noise, are
+    given; the rest is filled in."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
     held: np.ndarray
     """float32 [sounds, rows + ROWS, channels]: the condition that is constant within a row."""
     location: np.ndarray
-    """float32 [sounds, time] in whole bunches: zeros, filled in with the location of all flows."""
+    """float32 [sounds, time], whole bunches: given as zeros, becomes the location of all flows."""
     log_scale: np.ndarray
-    """float32 [sounds, time] in whole bunches: zeros, filled in with the log scale of all flows."""
+    """float32 [sounds, time], whole bunches: given as zeros, becomes the log scale of all flows."""
     windows: np.ndarray
     """float32 [sounds, rows of all windows, padded channels]: the layers' inputs."""
     used: np.ndarray
@@ -158,7 +160,7 @@ def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
 
 @compiled
 def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> int:
-    """Compute the part of a layer's gates that is constant within rows; return its address."""
+    """Compute the sums from which a layer's gates start, and return their address."""
     sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
     if not sizes.held_inputs:
         return weights + layer.gate_bias
@@ -177,7 +179,7 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
 
 @compiled
 def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
-    """Compute the input of the next layer or, after the last layer, `hidden`, rectified."""
+    """Compute the next layer's input; after the last layer, the rectified `hidden` or `layered`."""
     sizes, layer = packed.sizes, packed.layers[place]
     base = _hold(packed, chunk, scratch, tile, place)
     offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
@@ -255,7 +257,10 @@ def _gates_of_bunch(
 def _compose(
     sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
 ) -> None:
-    """Compute a flow's output, and update the location and log scale of all flows so far."""
+    """Compute a flow's output, and update the location and log scale of all flows so far.
+
+    This covers one sample of every bunch of the tile: the sample at index `member`.
+    """
     lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
     start = tile.start * bunch + member
     for row in range(tile.rows):

@@ -17,7 +17,7 @@ _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
 def _series(degree: int) -> list[float]:
     """Return coefficients of (2^r - 1) / r, highest first; |r| <= 1/2.
 
-    With degree 5 errors are below 1e-8, with degree 2 below 2e-4.
+    The largest error is 8e-9 with degree 5 and 1.1e-5 with degree 3.
     """
     fit = np.polynomial.Chebyshev.interpolate(
         lambda r: np.expm1(r * math.log(2)) / r, degree, domain=[-0.5, 0.5]
@@ -41,9 +41,10 @@ def _power_and_rest(builder: ir.IRBuilder, x: ir.Value, degree: int) -> tuple[ir
 
 
 def unit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, narrow: bool) -> ir.Value:
-    """Return tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b.
+    """Return tanh(a') sigmoid(b') for a = FILTER_UNIT a' and b = GATE_UNIT b'.
 
-    Where `narrow`, the error is below a bfloat16 number's rounding.
+    It is e / ((e + 2) f), with e = exp(2 a') - 1 = 2^a - 1 and f = 1 + exp(-b') = 1 + 2^b. If
+    `narrow`, it is less exact, but its error is below the rounding of bfloat16.
     """
     degree = 3 if narrow else 5
     power, rest = _power_and_rest(builder, clip(builder, a, _FILTER_LIMIT), degree)

@@ -56,16 +56,16 @@ LAYER = np.dtype(
         )
     ]
 )
-"""Record type of a layer: its place and window, and the offset of each array in bytes."""
+"""Record type of a layer: its position, its window, and the offset of each array in bytes."""
 
 
 class PackedFlows(NamedTuple):
     """The weights and sizes that all sounds share."""
 
     memory: np.ndarray
-    """float32: all weights, one after another."""
+    """float32, all weights concatenated."""
     sizes: Any
-    """A record of type SIZES, whose fields `np.void` does not declare."""
+    """A record of type SIZES; its type is Any, since `np.void` declares no fields."""
     flows: np.ndarray
     """Array of type FLOW, [flows]."""
     layers: np.ndarray

@@ -26,7 +26,8 @@ class DistillImagesArguments(TrainingOptions):
     it is never changed."""
     config: Annotated[ImageDistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, in any form that `train` takes; None: the images that the teacher was trained on."""
+    """Images, in any form that `train` takes; None: the images that the teacher was trained on.
+    Required for a shipped teacher."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
 
 
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
-    """Return the class of the options for a preset."""
+    """Return the dataclass of a preset's command-line options."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 

@@ -23,7 +23,7 @@ class GuidedTargets:
     """Weight of the negative log likelihood of the training images."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -43,21 +43,22 @@ class FlowTargets:
     draws: int = 16
     """Number of draws per dimension for estimating the cross-entropy."""
     likelihood: float = 0.0
-    """Weight of a bound of the training images' likelihood, in nats per dimension."""
+    """Weight of an upper bound on the negative log-likelihood of the training images, in nats per
+    dimension."""
     forward: float = 0.0
-    """Weight of a bound of KL(teacher || student), in nats per dimension, from the likelihood of
+    """Weight of an upper bound on KL(teacher || student), in nats per dimension, estimated from
     images that the teacher draws."""
     guidance: float = 0.0
     """Guidance weight of the teacher when it draws images for `forward`; 0: no guidance."""
     spectrum: float = 0.0
     """Weight of the difference between the power spectra of drawn and real images, each averaged
-    over a device's batch."""
+    over the batch."""
     features: float = 0.0
     """Weight of the difference between a small classifier's features of drawn and real images, each
-    averaged over a device's batch. The classifier is trained first, and kept in the run."""
+    averaged over the batch. The classifier is trained first and stored in the run directory."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
+        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
@@ -103,8 +104,9 @@ class GuidedConfig(ImageDistillConfig):
     kind: ClassVar[str] = "guided"
     targets: GuidedTargets = dataclasses.field(default_factory=GuidedTargets)
     table_side: int = 0
-    """Side, in pixels, of the largest pixel groups at which all distributions are compared; in
-    larger groups, only evenly spaced rows and columns from a random corner are. 0: compare all."""
+    """Compare the distributions of a pixel group whose sides are at least twice this number of
+    pixels only at evenly spaced rows and columns, at least this many of each, starting at a random
+    corner. 0: compare all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, if a value is out of range."""

@@ -1,7 +1,7 @@
-"""A term of a flow's loss that compares a small classifier's features of samples and of images.
+"""A term of a flow's loss that compares a small classifier's features of drawn and real images.
 
 It is feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier
-instead of a discriminator. The classifier is not the one that measures samples: it is trained from
+instead of a discriminator. The classifier is not the one that measures samples: it is trained with
 a different seed, on images at the size that the flow draws.
 """
 
@@ -41,14 +41,14 @@ def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
 
 
 class Features:
-    """The layers of a classifier as operations with constants, usable in any program."""
+    """The features of a classifier, computed with its weights as constants."""
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
         self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the features [batch, FEATURES] of images [batch, height, width, channels]."""
+        """Return features [batch, features] of images float32 [batch, height, width, channels]."""
         for number, (kernel, bias) in enumerate(self._layers):
             stride = 1 + number % 2
             values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)
@@ -69,7 +69,10 @@ class Features:
 
 
 def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the squared difference of mean features, relative to their mean square, a scalar."""
+    """Return the mean squared difference of the mean features, a scalar.
+
+    It is relative to the mean square of the real images' features.
+    """
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 

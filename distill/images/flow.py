@@ -70,14 +70,17 @@ def conditionals(teacher: PixelCNN, values: tf.Tensor, condition: Condition) -> 
 
 
 class FlowLoss(ImageLoss):
-    """The loss of a batch of images, a scalar, and the values of its terms.
+    """The loss for distilling a PixelCNN into a flow.
 
     Args:
       student: a multiscale model whose base is a flow. Its other parts are not trained.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
-      targets: the weights of the terms.
-      features: the layers of a classifier for images of the base's size; required if the weight
+      targets: the weights of the terms, and their settings.
+      features: the features of a classifier for images of the base's size; required if the weight
         `targets.features` is not 0.
+
+    Raises:
+      ValueError: the student's base is not a flow, or `features` are missing.
     """
 
     def __init__(
@@ -100,7 +103,10 @@ class FlowLoss(ImageLoss):
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms in nats per dimension of the base, and each term."""
+        """Return the weighted sum of the terms, in nats per dimension of the base.
+
+        Also return the values of the terms by name.
+        """
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, Weighted] = {}
@@ -153,9 +159,9 @@ class FlowLoss(ImageLoss):
         return means
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return an estimate of the base's KL for each image, in nats, float32 [batch].
+        """Return an estimate of the base's KL for each image, in nats, as {base: float32 [batch]}.
 
-        It is KL(P_S || P_T) if the loss has that term, else a bound of KL(P_T || P_S).
+        It is KL(P_S || P_T) if the loss has that term, else an upper bound on KL(P_T || P_S).
         """
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
@@ -165,7 +171,7 @@ class FlowLoss(ImageLoss):
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
-        """Return a bound of log P_T - log P_S for images drawn from P_T, nats, float32 [batch]."""
+        """Return an upper bound on log P_T - log P_S for images from P_T, nats, float32 [batch]."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
@@ -197,7 +203,7 @@ class FlowLoss(ImageLoss):
     def _drawn(
         self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode
     ) -> FlowOutput:
-        """Return images that the student draws, each from noise with its own seed."""
+        """Return the output of the student's flow for noise that each image's seed determines."""
         _, height, width, channels = shape
         keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
         words = counter_noise.words(keys, rows, 0, height * width, channels)
@@ -224,7 +230,8 @@ def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
     """Return a share's means with the values of the whole batch and the gradients of the share.
 
     In every share, functions of these means have the value for the whole batch, and the average of
-    their gradients over shares is the gradient for the whole batch.
+    their gradients over shares is the gradient for the whole batch. Means that `batch` lacks are
+    returned unchanged.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
@@ -241,7 +248,7 @@ def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the mean squared difference of log power spectra, a scalar.
 
     Args:
-      means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.
+      means: "power" and "wanted_power" [channels, rows, columns], of drawn and of real images.
     """
     power, wanted = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
     return tf.reduce_mean(tf.square(power - wanted))

@@ -1,8 +1,9 @@
 """Guidance distilled by forward KL: the student does in one pass what guidance does in two.
 
-For every pixel of a real image there is a distribution over 256 levels per channel, given the true
-pixels before it (teacher forcing): q, the teacher's, moved away from its null condition
-(`outputs.guided_nats`), and p_S, the student's. The student minimises
+For every pixel of a real image, teacher and student have a distribution over 256 levels per channel
+given the true pixels before it (teacher forcing). q is the teacher's, moved away from what it
+predicts under its null condition (`outputs.guided_nats`), and p_S is the student's. The student
+minimises
 
     KL(Q || P_S) = E_x sum_t sum_l q(l | x_<t) (log q(l | x_<t) - log p_S(l | x_<t))
 
@@ -22,14 +23,13 @@ from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
 class GuidedLoss(ImageLoss):
-    """The loss of a batch of images, a scalar, and the values of its terms in bits per dimension.
+    """The loss for distilling guidance: KL from the guided teacher, and negative log-likelihood.
 
     Args:
       student: a density with the teacher's configuration; only its weights get a gradient.
       teacher: the density to learn from.
       targets: the weights of the terms, and the guidance.
-      table_side: side, in pixels, of the largest groups in which all pixels are compared in
-        training; in larger groups, only evenly spaced rows and columns are. 0: compare all pixels.
+      table_side: `GuidedConfig.table_side`; it applies only in training.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GuidedLoss(ImageLoss):
         self._temperatures = dict(zip(map(str, sizes), each, strict=True))
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms in nats per dimension, and their values."""
+        """Return the weighted sum of the terms in nats per dimension, and each in bits."""
         mode, seeds = self.density.training_mode(batch), batch["seed"]
         student = self._student(batch, mode, seeds)
         kl = self._per_number(self._divergences(student, batch, mode, seeds))
@@ -57,7 +57,7 @@ class GuidedLoss(ImageLoss):
         return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Return KL(Q || P_S) of whole images for each part of the model, nats, float32 [batch]."""
+        """Return {part: KL(Q || P_S) of each whole image}, float32 [batch] each, in nats."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
     def _student(
@@ -97,7 +97,8 @@ def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
 
     Args:
       whole: the conditionals of all pixels.
-      side: number of rows, and of columns, to keep if there are at least twice as many.
+      side: smallest number of rows, and of columns, to keep. If there are fewer than twice as many
+        of either, `whole` is returned.
       seed: int32 [2], which determines the first row and column.
     """
     size = whole.levels.shape[1:3]

@@ -41,7 +41,7 @@ a classifier's features, or None if the loss does not compare them. Add new kind
 
 
 class ImageStudentRecipe(Recipe):
-    """Recipe for the distillation of an image model; the run is one of an image model."""
+    """Recipe for the distillation of an image model; the result is an image model too."""
 
     things: ClassVar = "images"
     changeable: ClassVar = CHANGEABLE
@@ -84,13 +84,13 @@ class ImageStudentRecipe(Recipe):
 def student_and_teacher(
     config: AnyTrainConfig, teacher: ImageModel
 ) -> tuple[ImageDensity, ImageDensity]:
-    """Return an untrained student and a copy of its teacher without gradients."""
+    """Return an untrained student and a frozen copy of its teacher."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
 def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
-    """Return the features that the loss compares, from a classifier kept in a file, or None.
+    """Return the features that the loss compares, or None; `path` is the classifier's file.
 
     Raises:
       UserError: the images have no classes.
@@ -114,7 +114,8 @@ def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | st
     """Return the images as a dataset with the student's configuration.
 
     Raises:
-      UserError: the teacher does not fit, or the images' classes are not the teacher's.
+      UserError: the teacher cannot be distilled in this way, the images cannot be read, or their
+        classes are not the teacher's.
     """
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))

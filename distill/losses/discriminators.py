@@ -26,7 +26,7 @@ PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, withi
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A discriminator's scores, trained to be 1 for recordings and 0 for students, and features."""
+    """A discriminator's features and its scores, trained to be 1 for recordings, 0 for students."""
 
     scores: tf.Tensor
     features: tuple[tf.Tensor, ...]
@@ -39,7 +39,7 @@ class Convolutions(tf.Module):
       shapes: height and width of each kernel, and its strides [down, across].
       channels: number of hidden channels.
       initial: the factory that creates the variables.
-      name: the module's name, with which the variables' names begin.
+      name: the module's name, which is also the prefix of the variables' names.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Convolutions(tf.Module):
 
         Args:
           image: the input, float32 [batch, height, width, 1].
-          frozen: whether the weights get no gradient, so that it reaches only the image.
+          frozen: whether to stop the gradient of the weights, so that only the image has one.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -147,7 +147,7 @@ class Discriminators(tf.Module):
 
         F are hidden features, and means are over discriminators too. The first two losses give no
         gradient to the discriminators' weights, the third gives none to the sound. In the gradient
-        of their sum, the weights of either side therefore get only the gradient of their own
+        of their sum, student and discriminators therefore get only the gradients of their own
         losses. The mean over equal shares of a batch is the value for the batch.
 
         Args:
@@ -172,11 +172,11 @@ class Discriminators(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Opposition:
-    """The adversarial terms: the student's two losses, which start later, and the discriminators'.
+    """The adversarial terms: two losses of the student, and the loss of the discriminators.
 
     Attributes:
       discriminators: the networks that rate the sound.
-      config: the weights of the student's terms, and the number of updates before they count.
+      config: the weights of the student's two losses, and the number of updates before they count.
       step: int32 scalar, the number of updates so far.
     """
 

@@ -55,7 +55,7 @@ class Contrastive:
     """The negative KL from the teacher under the condition of a different batch row.
 
     A student that ignores its condition is as close to the teacher under any other condition; this
-    term penalises that (van den Oord et al. 2017, section 3.3).
+    term penalises that (van den Oord et al. 2017).
 
     Attributes:
       weight: factor of the KL, which is subtracted.
@@ -66,7 +66,7 @@ class Contrastive:
     draws: int = 16
 
     def __call__(self, draw: Draw) -> dict[str, Weighted]:
-        """Return the KL and its weight, by name; {} if there is no condition."""
+        """Return the KL and its negative weight, by name; {} if there is no condition."""
         other = draw.teach(True)
         if other is None:
             return {}
@@ -85,7 +85,7 @@ class Contrastive:
 
 
 def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Return the teacher's means and log scales if both distributions are normal, else None."""
+    """Return the teacher's means and log scales if teacher and student are normal, else None."""
     normal: tuple[tf.Tensor, tf.Tensor] | None = getattr(given, "normal", None)
     return normal if draw.noise_kind == "normal" else None
 

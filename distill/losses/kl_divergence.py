@@ -1,6 +1,6 @@
 """Probability density distillation: KL(P_S || P_T) = H(P_S, P_T) - H(P_S).
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.1. One sample of the
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433). One sample of the
 student determines all x_<t; one pass of the teacher gives every p_T(. | x_<t); many cheap draws of
 x_t from the student's own conditional estimate
 
@@ -9,7 +9,7 @@ x_t from the student's own conditional estimate
 
 where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and, through x_<t,
 into the teacher, whose weights are frozen. This applies to any teacher with `ElementDensities` and
-any student that returns `FlowOutput`: elements may be sound samples, pixels or anything ordered.
+any student that returns `FlowOutput`; elements may be audio samples, pixels or anything ordered.
 """
 
 import math
@@ -26,7 +26,7 @@ ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
 class ElementDensities(Protocol):
-    """The distribution of each element given the elements before it, differentiable in these."""
+    """The distribution of each element given the elements before it, which get a gradient."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """Return the log density of values [..., batch, elements...], in nats per unit, float32."""
@@ -104,8 +104,8 @@ def standard_draws(
       batch: number of rows.
       length: number of elements per row.
       count: number of draws per element.
-      rows: int32 [batch], the number of each row under its seed; None: its index. A share of a
-        larger batch uses the whole batch's numbers; rows with different seeds may share one.
+      rows: int32 [batch], the index of each row in its seed's sequence of rows; None: 0, 1, ... A
+        share of a larger batch uses the indices in the whole batch.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":

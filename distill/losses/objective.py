@@ -1,7 +1,7 @@
 """The loss for distilling sound: the sum of the terms whose weights are not 0.
 
-A term is one file and one entry of `TERMS`; `register` adds a term from another package, whose
-weight is in `LossConfig.others`.
+Every term has an entry in `TERMS`. `register` adds a term from another package, whose weight is in
+`LossConfig.others`.
 """
 
 import functools
@@ -32,12 +32,12 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Parts(NamedTuple):
-    """What the factories of terms need besides the weights.
+    """The inputs of the factories of terms, besides the configuration.
 
     Attributes:
       step: int32 scalar, the number of updates so far.
       classifier: a classifier of speech units, or None.
-      mel: the mel settings of the frames that the classifier reads.
+      mel: the mel settings of the frames that the classifier reads, or None.
       discriminators: the discriminators of the adversarial terms, or None.
     """
 
@@ -79,10 +79,11 @@ TERMS: dict[str, Factory] = {
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Return a decorator that registers a term of the loss; `LossConfig.others` has its weight.
+    """Return a decorator that registers a term of the loss, whose weight is in `LossConfig.others`.
 
     Args:
-      name: the name of the term and of its weight; a scalar that it returns is logged under it.
+      name: the name of the term in `LossConfig.others`. If the term returns a scalar, the scalar is
+        logged under this name.
 
     Returns:
       A decorator for a function from `LossConfig` and `Parts` to the term.
@@ -108,10 +109,10 @@ def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
 
 
 class Objective:
-    """The loss of a batch of clips, a scalar, and the values of its terms.
+    """The loss of a batch of clips, as the weighted sum of its terms.
 
-    A replica calls it with its share of a batch and the result of `global_inputs`. Only the
-    student's weights get a gradient.
+    A replica calls it with its share of a batch and the result of `global_inputs`. Only the weights
+    of the student and of the discriminators get a gradient.
 
     Args:
       student: the network to train.
@@ -122,6 +123,9 @@ class Objective:
       classifier: a classifier of speech units, for the perceptual terms.
       mel: the mel settings of the frames that the classifier reads.
       discriminators: the discriminators of the adversarial terms.
+
+    Raises:
+      UserError: a name in `config.others` is not a term, or an argument that a term needs is None.
     """
 
     def __init__(
@@ -140,7 +144,7 @@ class Objective:
         self._seed, self._step = seed, step
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms, and their values.
+        """Return the weighted sum of the terms; and, by name, their values and the level in dB.
 
         Args:
           batch: a batch of `distill.training.batches`: waveform, mask, speaker and frames.
@@ -163,9 +167,9 @@ class Objective:
         """Return the inputs of a share that depend on the whole batch, for `GlobalBatchLoss`.
 
         Returns:
-          "first_row", an int32 scalar, the number of the share's first row for its noise;
-            "counted", the mean number of samples outside padding over all shares; and the inputs of
-            the terms. "level_db" is not included: it is the mean of the shares' levels.
+          "first_row", an int32 scalar, the index of the share's first row in the batch; "counted",
+            the mean number of samples outside padding over all shares; and the inputs of the terms.
+            "level_db" is not included: it is the mean of the shares' levels.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]

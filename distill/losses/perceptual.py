@@ -1,6 +1,6 @@
 """Perceptual losses: differences between the features that a speech-unit classifier computes.
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a classifier of speech
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433): a classifier of speech
 sounds should compute the same features for the student's sound as for the recording, either frame
 by frame or in their correlations. These are the feature reconstruction loss and the style loss of
 Johnson et al. 2016, "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4; the style

@@ -1,11 +1,11 @@
 """Power losses: a student's sound must have the spectrum of the recording, whatever its phase.
 
-van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
-windows are Hann windows, because side lobes would otherwise hide high-frequency noise. Every loss
-is relative to the energy of the recording plus `SILENT`: clips with far more energy than `SILENT`
-have equal weight, and quieter clips count less. `squared_loss` uses the energy of averaged power
-spectra, for which noise at -50 dB of full scale is quiet (0.008) and noise at -30 dB is not (80);
-`magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
+van den Oord et al. 2017: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
+windows are Hann windows, because side lobes would otherwise hide high-frequency noise. Errors of
+powers and magnitudes are relative to the energy of the recording plus `SILENT`: clips with far more
+energy than `SILENT` have equal weight, and quieter clips count less. `squared_loss` uses the energy
+of averaged power spectra, for which noise at -50 dB of full scale is quiet (0.008) and noise at -30
+dB is not (80); `magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The terms of an objective: what a term reads, what it returns, and how terms are summed."""
+"""The interface of the terms of a loss: their input, their result and their sum."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ class Draw:
       recorded: the data, scaled by the codec, float32 [batch, time].
       noise_kind: the student's noise, "logistic" or "normal".
       seed: the seed of this step, uint32 [2].
-      rows: int32 [batch], the number of each row under the seed.
+      rows: int32 [batch], the index of each row in the seed's sequence of rows.
       teach: function that returns the teacher's conditionals given the output: for False, under
         each row's own condition; for True, under the preceding row's, or None without a condition.
       batch: the batch itself.
@@ -47,7 +47,7 @@ class Draw:
 
     @property
     def counted(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """The mask of the elements that count, and their number, for `kl_divergence.mean_of`."""
+        """The mask of the elements that count, and their number; each may be None."""
         return self.batch.get("mask"), self.batch.get("counted")
 
 
@@ -80,7 +80,7 @@ def weighed(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]
 
 
 def name_of(term: Term) -> str:
-    """Return the name under which the value of a term is logged."""
+    """Return the name under which the value of a term is logged, in lower case."""
     inner = getattr(term, "function", term)
     return str(getattr(inner, "__name__", type(inner).__name__)).lower()
 

@@ -1,6 +1,6 @@
 """Speech units found in a corpus without transcripts, and a small network that recognises them.
 
-The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3), because
+The units replace the phones of Parallel WaveNet (van den Oord et al. 2017), because
 only the features inside a network that distinguishes speech sounds matter. Units are k-means
 clusters of cepstra and their deltas, and the network reads partly masked frames, so that it must
 learn how sounds follow one another (both as in the first round of HuBERT, Hsu et al. 2021).
@@ -61,12 +61,14 @@ class UnitConfig:
 
 
 class UnitClassifier(tf.Module):
-    """Convolutional network that predicts the speech unit of each `above_silence` frame.
+    """A convolutional network that predicts the speech unit of each frame.
+
+    The frames are log-mel frames, scaled by `wavenet.features.above_silence`.
 
     Attributes:
-      band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, that bring
-        frames near mean 0 and variance 1; one common scale does not amplify constant bands.
-      mean, scale: mean and scale of `cepstra`, each float32 [2 * cepstra].
+      band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, with which
+        frames are standardised; one common scale does not amplify constant bands.
+      mean, scale: statistics with which `cepstra` are standardised, each float32 [2 * cepstra].
       centres: centres of the units, float32 [units, 2 * cepstra].
     """
 
@@ -105,7 +107,7 @@ class UnitClassifier(tf.Module):
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
     def named(self) -> dict[str, tf.Variable]:
-        """Return every variable by a stable name."""
+        """Return the variables by name, as they are stored in a file."""
         numbered = {"kernel": self.kernels, "bias": self.biases}
         named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
         return {**named, "head_kernel": self.head_kernel, "head_bias": self.head_bias}
@@ -228,7 +230,8 @@ def train_units(
       log: function called with progress messages.
 
     Raises:
-      UserError: the corpus has no mel frames, or fewer frames than units.
+      UserError: the corpus has no mel frames, or fewer frames than units; or `num_units` is below
+        2, or `channels` below 1.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -329,7 +332,7 @@ def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
 
 
 def copied(classifier: UnitClassifier) -> UnitClassifier:
-    """Return a copy of the classifier with its own variables, created at the call."""
+    """Return a copy of the classifier with variables that this call creates."""
     copy = UnitClassifier(classifier.config)
     for variable, original in zip(copy.variables, classifier.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))

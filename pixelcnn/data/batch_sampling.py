@@ -49,7 +49,7 @@ def example_seeds(lane: np.ndarray) -> np.ndarray:
 
 
 def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return standard normal noise for a lane of batch `step`, float32 with shape `shape`."""
+    """Return standard normal noise for batch `step`, float32 `shape`, different for each lane."""
     draws = np.random.default_rng([seed % 2**64, step, lane])
     return draws.standard_normal(shape, np.float32)
 
@@ -183,8 +183,8 @@ def moments(
     [clips, steps, numbers]; `chosen` and `acting` are int64 [batch].
 
     Returns:
-      "levels" int32 [batch, height, width, channels], frame t; and of the steps t - context to t -
-      1, "past" int32 [batch, context, height, width, channels], "action" and "state" float32
+      "levels" int32 [batch, height, width, channels], frame t; and, for steps t - context to t - 1,
+      "past" int32 [batch, context, height, width, channels], "action" and "state" float32
       [batch, context, numbers].
     """
     choices = stored["frames"].shape[1] - context
@@ -229,7 +229,7 @@ def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[
     Args:
       stored: the first argument of the batch function.
       settings: "kind", which is "images" (`image_batch`), "squares" (`square_batch`) or "video"
-        (`video_batch`), and the other arguments of the batch function.
+        (`video_batch`), and the other arguments of the batch function except `step` and `rows`.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {

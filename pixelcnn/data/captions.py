@@ -17,7 +17,7 @@ NUM_CODES = len(ALPHABET) + 3
 
 
 def normalised(text: str) -> str:
-    """Normalise a text to lower case and NFKC, and its white space to single inner spaces."""
+    """Convert a text to lower case and NFKC, and reduce its white space to single inner spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
     return " ".join(folded.split())
 

@@ -77,7 +77,7 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
 
 @functools.lru_cache(maxsize=64)
 def _is_srgb(profile: bytes, mode: str) -> bool:
-    """Return whether a profile leaves a grid of sample colours unchanged."""
+    """Return whether a profile leaves a grid of sample colours unchanged or nearly so."""
     if mode == "CMYK":
         return False
     steps = np.linspace(0, 255, 9 if mode == "RGB" else 256).astype(np.uint8)
@@ -96,7 +96,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 def _with_alpha(
     image: Image.Image, plain: Image.Image, convert: Callable[[Image.Image], Any]
 ) -> tuple[Image.Image, str]:
-    """Convert the colours of `plain`, and add the transparency of the image."""
+    """Return `plain` converted, with the image's transparency, and the remark `CONVERTED`."""
     made = convert(plain)
     if image.mode in GREY:
         made = made.getchannel(1)
@@ -106,7 +106,7 @@ def _with_alpha(
 
 
 def _described(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
-    """Return the gamma and primaries that a file declares, or None for sRGB.
+    """Return the gamma and primaries that a file declares, or None to treat it as sRGB.
 
     The gamma is the exponent from light to levels.
     """

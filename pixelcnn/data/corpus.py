@@ -62,7 +62,7 @@ class Corpus:
     """The images of a source.
 
     Attributes:
-      splits: an `ImageSet` for "train" and for "dev".
+      splits: an `ImageSet` for "train" and for "dev", or only for "dev" (`read_dev`).
       classes: class names; empty if the source has no labels.
       notes: lines of text about what was read, reduced and left out.
       found: number of images in the source, including other splits.
@@ -105,7 +105,7 @@ def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
 
 
 def _why_none(raw: RawCorpus, split: str) -> str:
-    """Return a sentence for the case that dev is empty because each class has one image, or ""."""
+    """Return a sentence if dev is empty because each class has a single image, else ""."""
     if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
         return ""
     if len(set(raw.class_names)) < len(raw.names):
@@ -226,7 +226,8 @@ def read_dev(
       rules: size, channels and depth of the images, and `dev_share` if the source has no split.
       classes: the model's classes, in the order of their labels; empty for a model without classes.
       everything: whether to use the images of all splits as dev images.
-      others_allowed: whether to ignore the classes if some are unknown, instead of raising.
+      others_allowed: whether to ignore the classes, instead of raising an error, if some are
+        unknown.
 
     Raises:
       DataError: If the source cannot be read, has no dev images, or has a class that the model does

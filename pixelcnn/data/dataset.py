@@ -47,10 +47,11 @@ class ImageDataset:
 
     @classmethod
     def read(cls, data: Path | str, config: Any) -> "ImageDataset":
-        """Read a folder or file.
+        """Read images or a video from a folder, a file or a "tfds:" name.
 
         Raises:
           DataError: If the source cannot be read or lacks the data for the configured condition.
+          UserError: If a video has no more steps than `context_frames`.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data))
@@ -65,9 +66,13 @@ class ImageDataset:
         statistics: Statistics | None = None,
         everything: bool = False,
     ) -> "ImageDataset":
-        """Read only the dev split, with the classes and statistics of a trained model.
+        """Read the dev split, with the classes and statistics of a trained model.
 
         With `everything`, the images of all splits are dev images; it does not apply to video.
+
+        Raises:
+          DataError: If the source cannot be read, lacks the data for the condition, or has a class
+            that the model does not have.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data, statistics))
@@ -201,9 +206,9 @@ class ImageDataset:
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
         """Return batches of all dev images, each once; for photographs a list of batches of one.
 
-        If `shuffled` is the number of a permutation, from 1 to `shuffles`, every image gets another
-        image's caption, class or map; a frame gets another frame's action and state, but keeps its
-        preceding frames.
+        If `shuffled` is the number of a permutation, from 1 to `shuffles`, every image gets the
+        caption, class or map of a different image; a frame gets the action and state of a different
+        frame, but keeps its preceding frames.
         """
         if self.config.data.crop:
             return whole_photographs(self._photographs("dev"), self.config.multiple)
@@ -249,7 +254,10 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images with other captions: the sorted distinct ones are rotated by a share."""
+    """Return the images with other captions, by rotating the list of sorted distinct captions.
+
+    `share` is the rotation, as a share of the list's length.
+    """
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}
@@ -279,7 +287,7 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
-    """Return a batch of one for every photograph, uint8 [height, width, channels].
+    """Return a batch of one for every photograph: {"levels": int32, "seed": int32 [1, 2]}.
 
     Height and width are cropped at both ends to multiples of `multiple` pixels.
     """

@@ -1,4 +1,4 @@
-"""Conversion of the number of bits per level: 8, or up to 16 from scanners and microscopes."""
+"""Conversion between depths, in bits per level: 8, or up to 16 from scanners and microscopes."""
 
 import math
 

@@ -33,7 +33,7 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file: its path relative to the folder, and its split, "train", "dev" or ""."""
+    """An image file, by its path relative to the folder; `split` is "train", "dev" or ""."""
 
     name: str
     split: str
@@ -108,8 +108,8 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     top-level sub-folders (in `train/` and `dev/`).
 
     Raises:
-      DataError: If there are no image files, a table is invalid, or only some images have a split
-        or a caption.
+      DataError: If there are no image files, a table is invalid, only some images have a split or a
+        caption, or there is a `train/` with, for example, a `val/` instead of a `dev/`.
     """
     names, notes = list_files(folder)
     notes += unread(names, suffixes())

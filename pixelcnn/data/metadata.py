@@ -17,7 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An image's row in a table, with a normalised path; None for a column that does not exist."""
+    """An image's row in a table; class and caption are None if there is no such column."""
 
     table: str
     file: str
@@ -64,7 +64,8 @@ def read_tables(folder: Path) -> list[Row]:
     columns are ignored. The names `train.tsv` and `dev.tsv` define the split.
 
     Raises:
-      DataError: If a table cannot be read, a class or caption is empty, or a caption is too long.
+      DataError: If a table cannot be read or has no column `file`, a class or caption is empty, a
+        caption is too long, or a split is neither train nor dev.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).is_file()]:

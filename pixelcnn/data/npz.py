@@ -31,7 +31,7 @@ TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read arrays of an npz file (None: all of them), without unpickling objects.
+    """Read the arrays `keys` of an npz file, or all if None, without unpickling objects.
 
     Missing arrays are left out. The array of an npy file is returned as `images`.
 
@@ -240,7 +240,11 @@ def _joined(first: Texts, second: Texts) -> Texts:
 
 
 def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
-    """Return the longer list of classes; raise a DataError unless it starts with the shorter."""
+    """Return the longer list of classes, or None if one is None.
+
+    Raises:
+      DataError: If the longer list does not start with the shorter one.
+    """
     if first is None or second is None:
         return None
     shared = min(len(first), len(second))
@@ -253,7 +257,8 @@ def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
     """Read the images of an npz file for train and one for dev.
 
     Raises:
-      DataError: If only one file has labels, captions or maps, or the classes differ.
+      DataError: If an array is invalid, only one file has labels, captions or maps, or the classes
+        differ.
     """
     bits = max(stored_depth(train), stored_depth(dev))
     first, second = (read_npz_file(path, rules, bits) for path in (train, dev))

@@ -75,7 +75,8 @@ def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[
 def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
     """Read the images of a data set, such as "mnist", with labels if it has any.
 
-    The dev split is validation, or else test; without either, dev images are drawn from train.
+    The dev split is validation, or else test; without either, a hash of the name selects dev
+    images from train.
 
     Raises:
       DataError: If TensorFlow Datasets or the data set is missing, or it has no usable images.

@@ -20,7 +20,7 @@ LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Means and standard deviations of actions [A] and states [S] over train, float32."""
+    """Means and standard deviations of actions [A] and states [S] in the train split, float32."""
 
     action_mean: np.ndarray
     action_std: np.ndarray
@@ -184,14 +184,18 @@ def read_episodes(
 
 
 def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
-    """Return for each example the index of one with another episode or step, but the same view.
+    """Return, for each example, the index of an example of the same view at a different moment.
 
-    All views of an (episode, step) pair share its action, so these pairs are permuted.
+    A moment is a step of an episode. All views of a moment share its action, so the moments are
+    permuted.
+
+    Raises:
+      UserError: If there is only one moment.
     """
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views
     if num_episodes * choices < 2:
-        raise UserError("Actions are exchanged between two moments or more, got 1.")
+        raise UserError("Evaluation with exchanged actions needs at least two moments, got 1.")
     shuffled = cyclic_shuffle(seed, num_episodes * choices).reshape(num_episodes, 1, choices)
     view = np.arange(views)[:, None]
     return ((shuffled // choices * views + view) * choices + shuffled % choices).reshape(-1)

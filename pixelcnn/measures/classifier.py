@@ -1,4 +1,4 @@
-"""A small classifier of a corpus's classes, with which samples are judged.
+"""A small classifier of a corpus's classes, which judges samples.
 
 It is trained once per corpus, only on the real training images and independently of any generator;
 its cache file is named after the digest of the training data.
@@ -64,7 +64,7 @@ def classifier_of(train: ImageSet, classes: int) -> Classifier:
 
 
 def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
-    """Load a classifier; return None if its training images do not have the digest `known`."""
+    """Load a classifier; return None if `known` is not None and not its training images' digest."""
     with np.load(path, allow_pickle=False) as stored:
         if known not in (None, str(stored["digest"])):
             return None
@@ -75,7 +75,7 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
 
 
 def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
-    """Train a classifier, deterministically by its seed, and write it to a file."""
+    """Train a classifier, as determined by the seed, and write it to a file."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
     steps = num_steps(len(train.images))
@@ -139,7 +139,7 @@ def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
 
 
 def digest(train: ImageSet) -> str:
-    """Return a hash of training images and their labels."""
+    """Return a hash of training images, their labels, and `RECIPE`."""
     found = hashlib.blake2b(RECIPE, digest_size=16)
     for array in (train.images, train.labels):
         found.update(np.ascontiguousarray(array).tobytes())

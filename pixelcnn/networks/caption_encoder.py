@@ -1,4 +1,4 @@
-"""Encoders of captions as vectors, by characters or by words.
+"""Encoders of captions into vectors, by characters or by words.
 
 The character encoder is a CNN followed by a GRU averaged over time, as in Reed et al. 2017,
 "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664). The GRU (Cho et al.
@@ -119,7 +119,7 @@ class CaptionEncoder(tf.Module):
 
 
 class WordEncoder(tf.Module):
-    """An encoder of captions by words: the sum of the words' vectors over the root of their number.
+    """An encoder of captions by words: the sum of n words' vectors divided by the root of n.
 
     A word is a sequence of letters and digits. Its vector is the sum of `HASHES` rows of a table,
     selected by hashes of its characters, so that no vocabulary is needed (Svenstrup et al. 2017,
@@ -142,8 +142,8 @@ class WordEncoder(tf.Module):
 def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return table rows, int32 [batch, time, HASHES], and ends of words, float32 [batch, time].
 
-    Every character has the rows of its word. The ends are one for a word's last character and zero
-    otherwise.
+    Every character of a word has the rows of the word. The ends are one for a word's last character
+    and zero otherwise.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
     # Two letters belong to the same word if no other character is between them.
@@ -159,7 +159,7 @@ def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def within_caption(codes: tf.Tensor) -> tf.Tensor:
-    """Return a mask of characters up to the closing code or padding, float32 [batch, time, 1]."""
+    """Return a mask of the characters and the closing code, float32 [batch, time, 1]."""
     after_closing = tf.pad(codes == CLOSING, [[0, 0], [1, 0]])[:, :-1]
     ended = (codes == PADDING) | after_closing
     return tf.math.cumprod(tf.cast(~ended, tf.float32), 1)[..., None]

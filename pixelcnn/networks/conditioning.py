@@ -1,6 +1,6 @@
 """Encoders of an image's condition: a class, a caption, a map of labels, or preceding frames.
 
-A condition is encoded as a vector for the whole image, a map with a value per pixel, or both (van
+A condition is encoded as a vector for the whole image, a map with values per pixel, or both (van
 den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders", equations 4 and 5; Reed
 et al. 2017, sections 3 and 4).
 """
@@ -67,7 +67,7 @@ class MapEncoder(tf.Module):
 
 
 class CaptionMap(tf.Module):
-    """A map for images of one size that is linear in a caption's vector, for locations in captions.
+    """A map, linear in a caption's vector, by which captions locate objects in images of one size.
 
     Each of 8 x 8 cells has constant values (van den Oord et al. 2016, equation 5).
     """
@@ -157,7 +157,7 @@ class VideoEncoder(tf.Module):
             self.vector_bias = initial.zeros([VIDEO_VECTOR_CHANNELS], "vector_bias")
 
     def __call__(self, past: tf.Tensor, steps: list[tf.Tensor]) -> Condition:
-        """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
+        """Return the vector [batch, 64] and the map [batch, height, width, map + image channels].
 
         Args:
           past: levels int32 [batch, context_frames, height, width, picture_channels].

@@ -13,7 +13,7 @@ from likelihoods.limits import check_levels
 from likelihoods.registry import mixtures
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
-SOFTMAX = "softmax"  # the likelihood with layers of its own
+SOFTMAX = "softmax"  # the likelihood with its own layers
 if TYPE_CHECKING:
     LikelihoodKind = str
 else:  # the choices of a command line
@@ -79,7 +79,8 @@ class ConditioningConfig:
     def has_null(self) -> bool:
         """Whether there is a null condition, which guidance needs.
 
-        It is the dropped condition in training, or the mean of all classes.
+        It is the one that replaces dropped conditions in training or, for classes without dropout,
+        the mean of all classes.
         """
         return self.kind == "class" or self.dropout > 0
 
@@ -89,7 +90,7 @@ class OutputConfig:
     """Settings of a pixel's output distribution."""
 
     likelihood: LikelihoodKind = "logistic"
-    """Mixture over the colour, of logistics (PixelCNN++) or Gaussians, or a softmax over the levels
+    """Mixture of logistics (PixelCNN++) or Gaussians over the colour, or a softmax over the levels
     of each channel given the channels before it (PixelCNN)."""
     levels: int = 256
     """Number of levels per channel."""

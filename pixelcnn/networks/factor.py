@@ -6,9 +6,9 @@ known groups. Its output is
 - type B: the features that a shallow PixelCNN reads, which is shared by all M x M patches of the
   group and draws the pixels within all patches at once, in M^2 cheap steps.
 
-The first convolution has the stride of the merged image, so that the later layers have the group's
-height and width. The paper's network runs on the merged image, which has up to four times as many
-pixels, and discards the output at known pixels.
+The stride of the first convolution is the size of a tile in the merged image, so the later layers
+have the group's height and width. The paper's network runs on the merged image, which has up to
+four times as many pixels, and discards the output at known pixels.
 """
 
 import functools
@@ -54,14 +54,17 @@ class Block(tf.Module):
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
     def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the gated units [batch, height, width, units]; only the vector is a condition."""
+        """Return the gated units [batch, height, width, units]; `condition` has only a vector."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
 
 
 class Factor(tf.Module):
-    """The density of a group (2, 3 or 4), int32 [batch, height, width, channels]."""
+    """The density of a group (2, 3 or 4) given the groups before it.
+
+    A group is int32 [batch, height, width, channels].
+    """
 
     def __init__(
         self,

@@ -3,13 +3,13 @@
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
 where t runs over the pixels in raster order and over the channels of each pixel (Kingma et al.
-2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s are
+2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433). mu and s are
 computed by a PixelCNN that reads squashed noise instead of pixels. The squashing bounds its
 outputs, so that the inverse cannot diverge. z is logistic; therefore x_t given z_<t is logistic
 too, with entropy log s + 2 nats.
 
 A pixel is the level nearest to x, and the outer levels include all values beyond. The probability
-of an image is thus an integral of the density over a box, for which `nats` is a lower bound.
+of an image is thus an integral of the density over a box; `nats` is a lower bound on its log.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from pixelcnn.networks.raster_scan import Scan, scanned
 
 INITIAL_SCALE = 0.15  # scale of an untrained flow's output, relative to half the level range
 MOST_APART = 0.1  # maximum reconstruction error after inversion, in levels
-REACH = 4.0  # bound of the squashed noise, which 1 value in 28 exceeds
+REACH = 4.0  # bound of the squashed noise, which 1 value in 28 exceeds before squashing
 
 
 class AffineOutput(tf.Module):
@@ -92,7 +92,7 @@ class AffineOutput(tf.Module):
 class ImageFlow(tf.Module):
     """A sequence of flows over images [batch, height, width, channels] of any size.
 
-    `layers` has the number of layers of each flow, which replaces `config.layers`.
+    `layers` contains the number of layers of each flow and replaces `config.layers`.
     """
 
     def __init__(
@@ -173,7 +173,8 @@ class ImageFlow(tf.Module):
     def drawn_nats(self, words: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the log-density of what `sample` draws from these words, float32 [batch], nats.
 
-        It is that of the numbers before they are rounded, times a level's width for each of them.
+        It is the log-density of the values before rounding, plus the log of a level's width for
+        each value.
         """
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         numbers = math.prod(noise.shape[1:])
@@ -190,7 +191,7 @@ class ImageFlow(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return a lower bound of the log-probability of images, float32 [batch], in nats.
+        """Return a lower bound on the log-probability of images, float32 [batch], in nats.
 
         The bound holds in expectation over u (Theis et al. 2016, arXiv 1511.01844, section 3.1):
 
@@ -212,7 +213,7 @@ class ImageFlow(tf.Module):
 
         It is computed from the last flow to the first, pixel by pixel, as
         z_t = (x_t - mu(z_<t)) / s(z_<t). For gradients, the same formula is recorded for all pixels
-        at once, given the noise, whose gradient w solves
+        at once, given the noise. The gradient of the recorded formula's result is
 
             w = s dz/dx^T g
 

@@ -33,10 +33,10 @@ class Mode(NamedTuple):
         return x if self.linear is None else tf.cast(x, self.linear)
 
     def dropout(self, units: tf.Tensor, rate: float, place: int) -> tf.Tensor:
-        """Return the units after dropout with a rate.
+        """Return the units after dropout; unchanged if there is no seed or the rate is 0.
 
-        `place` is a number of the layer, so that layers have different masks. Masks are drawn by
-        TensorFlow's generator, since they need not be the same on every device.
+        `place` is an index that differs between layers, so that their masks differ. Masks are drawn
+        by TensorFlow's generator, since they need not be the same on every device.
         """
         if self.seed is None or not rate:
             return units

@@ -41,10 +41,14 @@ class Multiscale(tf.Module):
       config: the architecture.
       size: side of the largest image in pixels, the base size times a power of two.
       output: settings of a pixel's distribution.
+      initial: the factory that creates the variables.
       vector_channels: number of channels of the condition's vector; 0: no vector.
       map_channels: number of channels of the condition's map; 0: no map.
       parts: names of the parts to create, such as "8" for the base and "16.2" for a factor; None:
         all parts.
+
+    Raises:
+      ValueError: If `size` is not the base size times a power of two, or a part is unknown.
     """
 
     def __init__(
@@ -89,7 +93,10 @@ class Multiscale(tf.Module):
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the log-probability of images, float32 [batch], in nats."""
+        """Return the log-probability of images, float32 [batch], in nats.
+
+        If the base is a flow, it is a lower bound.
+        """
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(
@@ -101,7 +108,7 @@ class Multiscale(tf.Module):
     ) -> dict:
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        The arguments are those of `conditionals`.
+        For a base that is a flow, it is a lower bound. The arguments are those of `conditionals`.
         """
         nats = {}
         if self.base is not None and self.has_flow:
@@ -117,7 +124,7 @@ class Multiscale(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict[str, PixelOutputs]:
-        """Return {part: distribution of every pixel}, without a base that is a flow.
+        """Return {part: distribution of every pixel}; a base that is a flow is omitted.
 
         Args:
           levels: int32 [batch, size, size, channels]; any height and width if `any_shape`.
@@ -167,7 +174,7 @@ class Multiscale(tf.Module):
 
     @property
     def has_flow(self) -> bool:
-        """Whether the base is a flow, which samples in one pass and has a bound as `nats`."""
+        """Whether the base is a flow, which samples in one pass and returns a bound as `nats`."""
         return bool(self.config.base_flows)
 
     def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:

@@ -60,7 +60,7 @@ class PixelOutput(tf.Module):
 
 
 class MixtureOutput(PixelOutput):
-    """An output layer for `PixelMixture`: one matrix; the prediction is added to every mean."""
+    """A linear output layer for `PixelMixture`; the linear prediction is added to every mean."""
 
     def __init__(
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
@@ -92,7 +92,7 @@ class MixtureOutput(PixelOutput):
     def level_log_probs(
         self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the next channel's log-probabilities, in nats, accurate in both tails."""
+        """Return the next channel's log-probabilities at a temperature, [..., levels], in nats."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
     def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
@@ -159,7 +159,7 @@ class SoftmaxOutput(PixelOutput):
     def level_log_probs(
         self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the next channel's log-probabilities, in nats, accurate in both tails."""
+        """Return the next channel's log-probabilities at a temperature, [..., levels], in nats."""
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 

@@ -85,7 +85,7 @@ class GatedLayer(tf.Module):
     def __call__(
         self, v: tf.Tensor, h: tf.Tensor, condition: Condition, drop: Sequence[Callable]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next v and h, [batch, height, width, units]; `drop` has a dropout for each."""
+        """Return the next v and h, [batch, height, width, units]; `drop` are dropout functions."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
@@ -129,6 +129,7 @@ class PixelCNN(tf.Module):
     Args:
       config: the architecture.
       output: settings of a pixel's distribution.
+      initial: the factory that creates the variables.
       vector_channels: number of channels of the condition's vector; 0: no vector.
       map_channels: number of channels of the condition's map; 0: no map.
       start: initial weight of the pixel above, and of the pixel to the left, in the prediction.
@@ -233,7 +234,7 @@ class PixelCNN(tf.Module):
         return self.output.noise_words
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return levels scaled to [-1, 1], or floats, and a channel of ones, which marks pixels."""
+        """Return the levels scaled to [-1, 1], or floats unchanged, and a channel of ones."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
@@ -267,7 +268,7 @@ class PixelCNN(tf.Module):
 
 
 def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> np.ndarray:
-    """Return a kernel [rows, columns, channels + 1, channels] that averages pixels per channel.
+    """Return a kernel [rows, columns, channels + 1, channels] for a weighted sum in each channel.
 
     Each pixel is (row, column, weight).
     """

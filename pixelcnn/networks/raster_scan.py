@@ -31,7 +31,7 @@ class Scan(NamedTuple):
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
       dtype: type of a pixel's values.
-      prediction: float32 [batch, height, width, channels] to add to the linear prediction.
+      prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
       mode: the precision of the first convolutions and of the linear prediction.
       differentiable: whether to bound the number of loop iterations, which XLA needs for gradients.
         The bound makes an accelerator wait for the host before every step.

@@ -47,6 +47,9 @@ class Enlarger:
     Args:
       model: a multiscale model whose factors have no coordinates.
       tile: side of a tile, in pixels of a group.
+
+    Raises:
+      UserError: If the factors have coordinates, or the tile does not consist of whole patches.
     """
 
     def __init__(self, model: Multiscale, tile: int = TILE) -> None:

@@ -47,10 +47,13 @@ LARGEST_COMPILED = 64
 def sampler_of(
     method: str, *, forecast: Forecast | None = linear_forecast, **options: Any
 ) -> Callable[..., Any]:
-    """Return a sampler of a PixelCNN, a function with the arguments of `sample`.
+    """Return a sampler of a PixelCNN: a function with the arguments of `sample`.
+
+    Only the cached sampler takes a `prediction`.
 
     Args:
-      method: "cached", or another sampler in `SAMPLERS`; "fixed-point" returns a `FixedPoint`.
+      method: "cached", or another sampler in `SAMPLERS`. The sampler "fixed-point" returns a
+        `FixedPoint`, all others return images.
       forecast: the `forecast` of `PixelSymbols`.
       **options: further arguments of the sampler (of `by_windows` for "fixed-point").
     """
@@ -84,10 +87,10 @@ class Request(NamedTuple):
       size: side of the images in pixels.
       condition: the conditioner's inputs, with one row for all images or one row per image.
       temperature: one number, or one per scale.
-      given: an image uint8 [height, width, channels] and the number of its pixels to keep, in
+      given: an image, integers [height, width, channels], and the number of its pixels to keep, in
         raster order (PixelCNN).
-      start: a small image uint8 [side, side, channels] to enlarge (multiscale), of any height and
-        width if the factors have no coordinates.
+      start: a small image to enlarge, integers [side, side, channels] (multiscale), of any height
+        and width if the factors have no coordinates.
       sampler: name of the sampler of a PixelCNN, or of a multiscale model's base.
       guidance: guidance weight; 0 samples the model.
       batch: number of images per fixed-point pass; a finished image is replaced by the next one.
@@ -166,7 +169,7 @@ class ImageSampler:
     def enlarged(
         self, request: Request, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
-        """Yield `request.start` and its enlargements, smallest first, drawn with a row's noise."""
+        """Yield `request.start` and its enlargements, smallest first, with the noise of `row`."""
         heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
         start: Any = request.start
         drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
@@ -237,7 +240,7 @@ def sample_multiscale(
     temperatures: tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], FixedPoint]:
-    """Return all scales of images for a batch of conditions, and the base with pass counts.
+    """Return all scales of images for a batch of conditions, and the base as a `FixedPoint`.
 
     Args:
       conditioner: encodes the conditions.
@@ -278,8 +281,8 @@ def multiscale_program(
       conditioner: encodes the conditions.
       model: the multiscale model.
       size: side of the largest image in pixels.
-      whole_size: side of a larger image of which the result is a scale, so that the same kernels
-        are chosen for both; None: `size`.
+      whole_size: side of a larger image that the result should match exactly as one of its scales,
+        so that the same kernels are chosen for both; None: `size`.
       base_sampler: a result of `sampler_of`, which draws the base.
     """
     check_size(size, model.config.base_size)
@@ -310,6 +313,6 @@ def _repeated(image: np.ndarray, number: int) -> tf.Tensor:
 
 
 def _given(request: Request, number: int, channels: int) -> Prefix:
-    """Return the pixels to keep, none of a blank image if the request has no `given`."""
+    """Return the pixels to keep; without `given`, a blank image and a count of 0."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
     return Prefix(_repeated(image, number), tf.constant(count))

@@ -40,7 +40,7 @@ def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray
 
 
 def labelled(image: np.ndarray, text: str) -> np.ndarray:
-    """Return the enlarged image with a text below it, uint8 [height, width, 3]."""
+    """Return the enlarged image with text below it, uint8 [height, width, 3]."""
     above = enlarged(colour(image), LEAST_SIDE)
     width = above.shape[1]
     lines = textwrap.wrap(text, int(width / CHARACTER_WIDTH), max_lines=LINES, placeholder="...")
@@ -87,7 +87,7 @@ def image_name(seed: int, row: int, label: str | None = None) -> str:
 
 
 def remove_older(folder: Path, seed: int, num: int) -> str:
-    """Remove a seed's image files with rows from `num` on; return a clause for a message."""
+    """Remove a seed's image files of rows `num` and above; return a clause for a message."""
     rows = {path: NAMED.fullmatch(path.name) for path in folder.glob(f"sample_{seed}_*.png")}
     older = [path for path, row in rows.items() if row and int(row[1]) >= num]
     for path in older:
@@ -118,6 +118,9 @@ def write_png(path: Path, image: np.ndarray) -> None:
     Args:
       path: the file to write.
       image: uint8 [height, width, 1 or 3], or uint16 [height, width, 1] for a 16-bit file.
+
+    Raises:
+      ValueError: If the image is uint16 and has 3 channels.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:
         raise ValueError(f"`image` must have 1 channel for a 16-bit PNG, got {image.shape[-1]}.")

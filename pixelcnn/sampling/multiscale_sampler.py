@@ -145,7 +145,7 @@ def sample_hidden(
 def multiscale_words(
     model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """Return `pixel_words` of images of a side, uint32 [rows, size^2, noise words]."""
+    """Return `pixel_words` of images with side `size`, uint32 [rows, size^2, noise words]."""
     return pixel_words(model, seed, rows, size**2)
 
 

@@ -33,14 +33,14 @@ class Prefix(NamedTuple):
         return tf.fill([tf.shape(self.levels)[0]], self.count)
 
     def over(self, drawn: tf.Tensor, position: int) -> tf.Tensor:
-        """Return drawn images after restoring the pixels to keep; `position` must be 0."""
+        """Return drawn images with the pixels to keep restored; `position` must be 0."""
         return tf.where(raster_positions(drawn) + position < self.count, self.levels, drawn)
 
 
 def image_words(
     network: PixelCNN, seed: int | tf.Tensor, rows: tf.Tensor, height: int, width: int
 ) -> tf.Tensor:
-    """Return `pixel_words` of images of a shape, uint32 [rows, height, width, noise words]."""
+    """Return `pixel_words` of height x width images, uint32 [rows, height, width, noise words]."""
     words = pixel_words(network, seed, rows, height * width)
     return tf.reshape(words, [-1, height, width, network.noise_words])
 
@@ -49,10 +49,9 @@ def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: in
     """Return the random words of every pixel of every image, uint32 [rows, pixels, noise words].
 
     Args:
-      network: a PixelCNN, or all networks of a multiscale model.
-      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [rows], the index of each image under the seed; the same index gives the same
-        image in any batch.
+      network: a PixelCNN or a `Multiscale`, which determines the number of words.
+      seed: random seed, an integer in [0, 2^64), or a key uint32 [2].
+      rows: int32 [rows], the index of each image in the seed's sequence of images.
       pixels: number of pixels of an image.
     """
     return noise.words(seed, rows, 0, pixels, network.noise_words)

@@ -299,7 +299,7 @@ def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_ch
 @pytest.mark.slow
 def test_parts_that_read_characters_are_not_joined(tmp_path):
     base, factors = runs_of_captions(tmp_path, text_unit="character")
-    with pytest.raises(UserError, match="base trained an encoder of its own"):
+    with pytest.raises(UserError, match="base trained its own encoder"):
         joining.joined(base, [factors])
 
 
