@@ -160,7 +160,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    """Write the rest of a bundle besides the model folder; return lines for the command to print."""
+    """Write everything but the model folder; return lines for the command to print."""
     from serving.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))

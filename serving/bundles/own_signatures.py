@@ -316,7 +316,10 @@ def elements_of(model: Any) -> dict[str, Any]:
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the limits of elements, wider by a rounding error for floats; None if there are none."""
+    """Return the lowest and the highest element allowed, or (None, None) for real-valued models.
+
+    For float elements, the limits have a margin for rounding errors.
+    """
     levels = model.codec.levels
     if levels is None:
         return None, None

@@ -74,7 +74,8 @@ class Sampling:
             `autoregressive.choices.DrawOptions` describes.
 
         Raises:
-          UserError: the model is not a user's model, or is on a server and an argument is invalid.
+          UserError: the model is not a user's model, or it is on a server and an argument is
+            invalid.
           InvalidInput: in a bundle, an argument is invalid for the model.
         """
         self._check_own()
@@ -106,8 +107,8 @@ class Sampling:
             conditions, or None for a model without conditions.
 
         Raises:
-          UserError: the model is not a user's model, has no log probabilities, or is on a server and
-            an argument is invalid.
+          UserError: the model is not a user's model or has no log probabilities, or it is on a
+            server and an argument is invalid.
           InvalidInput: in a bundle, an argument is invalid for the model.
         """
         self._check_own()
