@@ -85,7 +85,7 @@ class Overloaded(ServingError):  # noqa: N818
 
 
 class NotReady(ServingError):  # noqa: N818
-    """Error for a request that cannot be answered yet, or no longer as the server is stopping."""
+    """Error for a model or server that is not ready, as it is loading, restarting or stopping."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
     retry_after_seconds = 1.0

@@ -135,7 +135,7 @@ def row_conditioning(
       speaker: int32 [batch] or None.
       window: the frames of the segment; None without frames.
       samples: int32 [], length of the result; shorter rows are padded with zeros.
-      phase: float64 [batch], the phase of the source before the segment; None for a model without.
+      phase: float64 [batch], the phase of the source before the segment; None if it has no phase.
     """
     if frames is None or window is None:
         return (
@@ -268,7 +268,7 @@ def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
 def _window(
     streaming: StreamingModel, lengths: tf.Tensor, first: tf.Tensor, samples: tf.Tensor
 ) -> Window:
-    """Return the window of a segment that starts at sample `first` of sounds with all frames."""
+    """Return the window of a segment that starts at sample `first`, if all frames are given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)

@@ -39,8 +39,8 @@ class Conditions:
     Attributes:
       names: the name of each condition's input, by the condition's name.
       channels: size of the last axis of the frames; 0 if the model reads no frames.
-      is_frames: whether the input is called `frames`, since the only condition has one row per
-        element of a sequence.
+      is_frames: whether the model has only one condition and its input is called `frames`, because
+        the condition has one row per element of a sequence.
       has_fixed: whether a condition is the same at every time step.
       dtype: type of the frames inside the program.
     """
@@ -104,7 +104,7 @@ class Conditions:
         return named[next(iter(named))] if self.is_frames else named
 
     def fixed(self, given: Tensors) -> Tensors:
-        """Return the inputs' conditions that are the same at every time step, by condition name."""
+        """Return, by condition name, the inputs for conditions that are the same at every step."""
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
 
     def zeros(self) -> Tensors:
@@ -132,7 +132,7 @@ class Conditions:
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs, with `frames` and its counts added if conditions have other inputs."""
+        """Return the inputs; if the conditions have separate inputs, add `frames` and its counts."""
         if self.is_frames or not self.channels:
             return given
         parts = []

@@ -124,7 +124,7 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler, unless it cannot be saved or scanned."""
+    """Write the model next to its sampler, unless it cannot be saved or bundles do not allow it."""
     try:
         save(model, folder)
         scanned_program(folder / PROGRAM_FOLDER)

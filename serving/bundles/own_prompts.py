@@ -153,7 +153,7 @@ def _log_prob(
 ) -> tf.Tensor:
     """Return the log probability of every element of a row, or zeros if it is not requested.
 
-    Elements after the one that ends the row in `part`, if given, also get zeros.
+    If `part` is given, elements after the one that ends its row also get zeros.
     """
     symbols = model.codec.encode(elements)
 

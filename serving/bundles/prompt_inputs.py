@@ -20,7 +20,7 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, i
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the inputs about a prefix and a stop that a request has omitted.
+    """Add the inputs for a prefix and a stop that a request may omit.
 
     Args:
       known: inputs of the signature.

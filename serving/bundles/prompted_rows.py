@@ -60,7 +60,7 @@ def chosen(distribution: Distribution) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A prompt for a row that ends after a number of symbols, or before.
+    """A prompt for a row that ends after a number of symbols at the latest.
 
     Args:
       prompt: the known symbols, and the symbol that ends the row.
@@ -122,7 +122,7 @@ class Rows:
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
     def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols [1, count], whether the row has ended, bool [], and the state after.
+        """Return symbols [1, count], whether the row has ended, bool [], and the state after them.
 
         Args:
           part: the request for symbols.
@@ -144,7 +144,7 @@ class Rows:
         return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
 
     def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
-        """Read as much of the prefix as passes can; return these symbols and the state after."""
+        """Read as much of the prefix as passes can; return what was read, and the state after it."""
         position, readable = tf.constant(0), tf.minimum(part.known, part.count)
         for size in self._sizes:
 

@@ -18,7 +18,7 @@ OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and
 
 
 class Sampling:
-    """Methods that call a model's signatures through a subclass, in this process or on a server.
+    """Base class of models that generate by calling signatures, in this process or on a server.
 
     Attributes:
       name: name of the model.
@@ -174,7 +174,7 @@ class Sampling:
     ) -> Callable[[int, int], Arrays] | None:
         """Return a function from the numbers of rows and time steps to the conditions' inputs.
 
-        `Request.checked` calls it with the checked numbers. None is returned for no condition.
+        `Request.checked` calls it with the checked numbers. Return None if `condition` is None.
 
         Args:
           condition: an array [rows, ...] for the model's only condition, arrays by name for several

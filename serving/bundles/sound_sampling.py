@@ -26,7 +26,7 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
 
 
 class _Refinement:
-    """The passes of `distill.refinement`, which fit an audio's magnitudes to a mel spectrogram."""
+    """The passes of `distill.refinement`, which fit magnitudes of audio to a mel spectrogram."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # Imported here because a bundle needs neither package for anything else.

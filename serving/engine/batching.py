@@ -31,7 +31,7 @@ Call = Callable[[str, Arrays], Arrays]
 
 
 class Batcher:
-    """Batches of the rows of concurrent requests.
+    """Calls a model with batches of rows from concurrent requests.
 
     A single request is called immediately. Requests that arrive during a call share the next call.
     After a shared call, the next one waits a moment, which lets more requests join it. `RowQueue`

@@ -28,7 +28,10 @@ def begin_client(address: str, token_name: str | None = None) -> str:
 
 
 def client_of_address(address: str) -> str:
-    """Return the name of the client at an address: the IPv4 address, or the IPv6 network."""
+    """Return the name of the client at an address: the IPv4 address or the IPv6 network.
+
+    Anything that is not an IP address is returned unchanged.
+    """
     try:
         parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:

@@ -133,7 +133,7 @@ class ModelRegistry:
         self.draining = True
 
     async def stop(self, drain_seconds: float) -> bool:
-        """Stop polling, wait for requests, and close all models; return whether all were answered.
+        """Stop polling, wait for all requests and close models; return whether all were answered.
 
         Requests whose call has not started after `drain_seconds` fail with NotReady.
         """

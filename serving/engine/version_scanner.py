@@ -78,7 +78,7 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """Return the version in a folder; None if there is none, or none yet."""
+    """Return the version in a folder; None if it has no manifest, or is a link outside `root`."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):

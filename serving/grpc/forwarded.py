@@ -14,8 +14,8 @@ def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
 
     Args:
       peer: the address of the connection.
-      metadata: the call's metadata by key; "x-forwarded-for" lists the addresses that forwarded the
-        call, starting with the client's.
+      metadata: the call's metadata by key; "x-forwarded-for" lists the client's address, and then
+        those of the proxies that the call has passed.
     """
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):

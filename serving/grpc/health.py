@@ -16,8 +16,7 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 class Health(health_pb2_grpc.HealthServicer):
     """The methods `Check` and `Watch`, answered from the model registry.
 
-    A request with the name "" or of a gRPC service is about the server, with any other about a
-    model.
+    In requests, "" and the names of gRPC services refer to the server, any other name to a model.
     """
 
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):

@@ -25,7 +25,7 @@ def condition_input(served: ServedModel) -> str | None:
 
 
 def scales(served: ServedModel) -> list[tuple[int, str]]:
-    """Return the side and the output's name of each scale, smallest first, up to the whole image."""
+    """Return the side and the output name of each scale, smallest first, up to the whole image."""
     outputs = signature(served).outputs
     whole = outputs[IMAGE].shape[1] or served.spec["size"]
     smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}

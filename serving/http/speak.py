@@ -59,7 +59,7 @@ class SpeakRequest(SpeakQuery, kw_only=True):
 
 
 class Examples(TypedDict):
-    """The recordings that the server offers."""
+    """The response with the server's example recordings."""
 
     examples: list[ExampleEntry]
 
@@ -74,7 +74,7 @@ class SpeakRoute(Endpoints):
         query=get_type_hints(SpeakQuery, include_extras=True),
     )
     async def speak(self, request: Request) -> StreamedResponse:
-        """Stream the speech of a recording, of frames or of a text."""
+        """Stream speech for a recording, frames or a text, or from an unconditional model."""
         served = self._model_at(request, "sound")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
@@ -94,7 +94,7 @@ class SpeakRoute(Endpoints):
 
     @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
-        """Return the example recordings; an empty list for an unconditional model."""
+        """Return the example recordings; [] unless the model generates sound from frames."""
         served = self._model_at(request)
         usable = served.kind == "sound" and is_conditional(served)
         return json_response(Examples(examples=list(examples().values()) if usable else []))

@@ -152,7 +152,7 @@ def text_frames(
     """Return the frames of a text, float32 [frames, channels].
 
     Args:
-      served: the model that will turn the frames into sound.
+      served: the model that will turn the frames into audio.
       words: the text.
       speed: factor by which the speech is faster than in the recordings.
       pause: function called between pieces of the work; an exception that it raises ends the work.

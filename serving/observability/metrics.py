@@ -122,7 +122,7 @@ class Metrics:
             self._version.remove(model)
 
     def load_failed(self, model: str) -> None:
-        """Count a version that could not be loaded."""
+        """Count a failed attempt to load a version."""
         self._models.add(model)
         self._loads.labels(model, "broken").inc()
 

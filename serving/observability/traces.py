@@ -16,7 +16,7 @@ _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
-    """Start tracing with a provider, or with export over HTTP if an ENDPOINT_VARIABLES is set.
+    """Start tracing with a provider or, if one of ENDPOINT_VARIABLES is set, export over HTTP.
 
     A warning is logged if OpenTelemetry is needed but not installed.
 
