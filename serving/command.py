@@ -22,8 +22,8 @@ class ServeArguments(Settings):
     """Serve models over HTTP and gRPC.
 
     MODELS contains folders NAME/VERSION/, as `onepass export` writes them; new versions are loaded
-    while the server runs. After SIGTERM or Ctrl-C, the server answers every accepted request before
-    it exits: the exit status is 0 if all were answered, else 128 plus the number of the signal.
+    while the server runs. After SIGTERM or Ctrl-C, the server answers accepted requests for up to
+    `--drain-seconds`; the exit status is 0 if all were answered, else 128 plus the signal's number.
     """
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]

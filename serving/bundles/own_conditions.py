@@ -132,7 +132,7 @@ class Conditions:
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs; if the conditions have separate inputs, add `frames` and its counts."""
+        """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
         if self.is_frames or not self.channels:
             return given
         parts = []

@@ -144,7 +144,7 @@ class Rows:
         return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
 
     def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
-        """Read as much of the prefix as passes can; return what was read, and the state after it."""
+        """Read as much of the prefix as passes can; return what was read and the state after it."""
         position, readable = tf.constant(0), tf.minimum(part.known, part.count)
         for size in self._sizes:
 

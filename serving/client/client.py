@@ -31,7 +31,7 @@ class Client:
     UserError with a one-line message.
 
     Args:
-      address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
+      address: http://HOST:PORT or grpc://HOST:PORT or, with TLS, https:// or grpcs://.
       token: token that the server requires; None: no token.
       timeout_seconds: time limit of each call until the end of its response, including retries and
         pauses; every method has an argument that overrides it.
@@ -76,7 +76,7 @@ class Client:
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Return the description of one model."""
+        """Return the description of one model, as in `models`."""
         with self._named(name):
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
