@@ -79,8 +79,8 @@ class Settings:
     drain_seconds: float = 30.0
     """Time to answer accepted requests after SIGTERM or Ctrl-C, in seconds."""
     backend: Literal["auto", "tensorflow", "numba", "numba-bfloat16"] = "auto"
-    """Backend of students; auto: numba if there is no accelerator. numba-bfloat16 multiplies in
-    bfloat16, on processors with AVX512-BF16, which is faster and changes the audio slightly."""
+    """Backend of speech models; auto: numba for students if there is no GPU. numba-bfloat16, for
+    students on processors with AVX512-BF16, is faster and changes the audio slightly."""
     log_format: Literal["text", "json"] = "text"
     """Format of the log, on stderr."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -23,9 +23,9 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
 
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
-      backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
-        the package `distill`), "numba-bfloat16" the same with bfloat16 products; "auto" chooses
-        the faster one.
+      backend: "tensorflow" runs the exported program; "numba" is the CPU engine for WaveNets and
+        students (needs the packages `wavenet` and `distill`), "numba-bfloat16" the same with
+        bfloat16 products, for students; "auto" uses "numba" for students if there is no GPU.
       manifest_digest: SHA-256 of the signed manifest, in hexadecimal; "": any manifest.
 
     Raises:

@@ -122,7 +122,7 @@ class Rows:
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
     def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return symbols [1, count], whether the row has ended, bool [], and the state after them.
+        """Return the symbols [1, count], whether the row has ended, bool [], and the new state.
 
         Args:
           part: the request for symbols.

@@ -208,7 +208,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Return rows of different lengths as one array, with rows padded by any valid elements."""
+    """Return rows of different lengths as one array, padded with copies of arbitrary elements."""
     width = max(map(len, parts))
     filler = next(part[-1:] for part in parts if part.size)
     given = [part if part.size else filler for part in parts]

@@ -1,1 +1,1 @@
-"""Code for running the server on other platforms; those in docs/deploy/ need only configuration."""
+"""Code for running the server on platforms for which the files in docs/deploy/ do not suffice."""
