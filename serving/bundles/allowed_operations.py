@@ -179,7 +179,7 @@ def _graph(path: Path, content: bytes) -> Any:
 
 
 def _check_objects(path: Path, graph: Any) -> None:
-    """Raise UserError for an object of a type that may run code when it is loaded."""
+    """Raise UserError for a saved object of a type that bundles may not contain."""
     if not graph.object_graph_def.nodes:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:

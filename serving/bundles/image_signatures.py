@@ -149,7 +149,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """Return the inputs of all signatures: seed, row, temperature, guidance and conditions."""
+    """Return the inputs that all signatures have: noise, conditions and, if possible, guidance."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}

@@ -1,7 +1,6 @@
 """Students and WaveNets as pure functions of tensors, which the signatures of audio models call.
 
-A streaming model continues from a state of tensors [batch, ...]. Rows are independent of each
-other, and each has its own position.
+A streaming model continues from a state of tensors [batch, ...], with independent rows.
 """
 
 import dataclasses
@@ -71,6 +70,7 @@ class StreamingModel:
 
     Attributes:
       variables: the weights.
+      hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
       side_frames: number of frames on either side of a segment that its condition depends on.
       pieces: the short and the long compiled length, in samples; the first divides the second.
       channels: size of the last axis of the condition.
