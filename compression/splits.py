@@ -29,11 +29,11 @@ class Split(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Mixtures over levels, with parameters float64 [elements, components] in units of levels.
+    """Mixtures over levels, with parameters float64 [elements, components].
 
     Attributes:
       levels: number of levels.
-      log_weights, means, log_scales: parameters of the components.
+      log_weights, means, log_scales: parameters of the components; means and scales are in levels.
       tolerances: largest errors of log_weights, means and log_scales, of the same shapes; None if
         margins are not needed.
       normal: whether components are normal rather than logistic.

@@ -56,7 +56,7 @@ class Padding:
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
-        """Crop the inputs to their longest row; raise InvalidInput if it is too long.
+        """Return the inputs cropped to their longest row; raise InvalidInput if it is too long.
 
         Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
         their requests do not share calls.
@@ -119,7 +119,7 @@ class Padding:
         return joined
 
     def crop(self, outputs: Arrays) -> Arrays:
-        """Crop the outputs of one request to its longest row."""
+        """Return the outputs of one request, cropped to its longest row."""
         cropped = dict(outputs)
         for name, rule in self._cropped.items():
             if name in outputs and rule["length"] in outputs:
