@@ -1,4 +1,4 @@
-"""The command `export`, which writes a run or a model folder as a bundle, NAME/VERSION."""
+"""The command `export`, which writes a run or a stored model as a bundle, NAME/VERSION."""
 
 import dataclasses
 import json

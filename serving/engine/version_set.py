@@ -124,7 +124,7 @@ class VersionSet:
             self.mended[number] = now, self.broken.pop(number)
 
     def failure_before(self, found: FoundVersion, since: float) -> BrokenVersion | None:
-        """Return the last failure of the same files; None if they were loaded before `since`."""
+        """Return the same files' last failure; None if none, or if they were loaded by `since`."""
         at, mended = self.mended.get(found.number, (since, None))
         before = self.broken.get(found.number) or (mended if at > since else None)
         return before if before is not None and before.stamp == found.stamp else None
