@@ -32,7 +32,7 @@ class Arrays(Kind):
         return digests_of_model(self._model)
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the shape, description and levels of a file; elements are as for `log_prob`."""
+        """Return the shape, description and levels of a file; `elements` are as for `log_prob`."""
         model, way = self._model, self.conditionals.ways[0]
         if way == "table":
             check_table(model.distribution)
@@ -60,5 +60,5 @@ class Arrays(Kind):
         yield shape, given_to(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the elements of a file from the levels of its only stream."""
+        """Return the elements of a file, given the levels of its only stream."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

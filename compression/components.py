@@ -72,7 +72,7 @@ def between(lower: Edge, upper: Edge) -> float:
 
 @compiled
 def subtracted(lower: Edge, upper: Edge) -> float:
-    """Return the larger mass that `between` subtracts; the rounding error is relative to it."""
+    """Return the minuend of the difference in `between`; its rounding error is relative to this."""
     if lower[3] > 0.0:
         return lower[1]
     return upper[0] if lower[1] > 0.0 else 0.0  # both edges are at infinity
@@ -115,7 +115,7 @@ def extremes(
 def mass_range(
     least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
 ) -> tuple[float, float]:
-    """Return bounds of the mass between two edges, given each at its least and largest z."""
+    """Return bounds of the mass between two edges, given each edge at its least and largest z."""
     least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
     most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
     return max(0.0, least), max(0.0, most)
@@ -169,7 +169,7 @@ def path_bounds(
 
 @compiled
 def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bool:
-    """Return whether an interval's mass stays below 1e-30; arguments are as in `path_bounds`."""
+    """Return whether an interval's mass surely stays below 1e-30 on a path (see `path_bounds`)."""
     return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
 
 
@@ -196,7 +196,7 @@ def absorb(
     weights: np.ndarray,
     tolerance: np.ndarray,
 ) -> None:
-    """Add the log mass of chosen levels of logistic components to log weights, and its error.
+    """Add the log masses of chosen levels under logistic components to log weights, in place.
 
     Args:
       means: the components' means, in levels, float64 [elements, components].
@@ -206,7 +206,8 @@ def absorb(
       chosen: the level of each element, int64 [elements].
       levels: number of levels.
       weights: log weights, of the same shape as the means; updated in place.
-      tolerance: largest errors of the log weights; the errors of the log masses are added in place.
+      tolerance: largest errors of the log weights, of the same shape; the largest errors of the log
+        masses are added in place.
     """
     for i in range(len(chosen)):
         for k in range(means.shape[1]):

@@ -1,6 +1,6 @@
 """Encoding and decoding with conditional distributions, in one pass or element by element.
 
-A model must offer only `Conditionals`; streams, files and verification do not depend on it.
+All that a model must provide is its `Conditionals`; streams, files and verification are shared.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ class Coding:
 
     Attributes:
       way: how odds are computed, one of `Conditionals.ways`.
-      narrowest: the argument of `forms.closed`; None: the least scale of format version 1.
+      narrowest: the argument `narrowest` of `forms.closed`; None: as in format version 1.
       tolerance: largest relative difference of the outputs, between encoder and decoder, for which
         the encoder leaves margins; None in a decoder.
-      moved: function that changes the outputs, for tests of the tolerance; None: no change.
+      moved: function that changes the outputs, to verify the tolerance; None: no change.
     """
 
     way: str = "closed"
@@ -37,9 +37,10 @@ class Known(NamedTuple):
 
     Attributes:
       levels: the pixels' levels, int64 [pixels, channels].
-      channels: function from a channel's levels to the next channel's distributions.
+      channels: function from a channel's levels to the next channel's distributions; None gives the
+        first channel's.
       class_: number of the pixels' class; each class has its own rounding steps.
-      calls: number of pixels in each call with which the decoder decodes these pixels.
+      calls: number of pixels in each of the decoder's calls that will decode these pixels.
     """
 
     levels: np.ndarray
@@ -66,7 +67,7 @@ class Conditionals(Protocol):
         """Return whether elements of this container shape can be decoded in a few seconds."""
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements of a stream in the order of decoding, from their levels, int32."""
+        """Yield all elements of a stream, given their int32 levels, in the order of decoding."""
 
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
@@ -89,6 +90,9 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
       levels: the elements' levels, int32; the first axis is the batch axis.
       condition: what the model reads besides the elements, or None.
       coding: how odds are computed, and the tolerance of the outputs.
+
+    Raises:
+      UserError: an output of the network is not finite, or `constriction` is not installed.
     """
     layout = conditionals.layout(levels.shape)
     encoder = Encoder(layout)
@@ -118,7 +122,8 @@ def decode(
       coding: how odds are computed.
 
     Raises:
-      UserError: the stream is damaged.
+      UserError: the stream is damaged, an output of the network is not finite, or `constriction` is
+        not installed.
     """
     decoder = Decoder(stream, conditionals.layout(shape))
     return conditionals.read(shape, condition, coding, decoder)

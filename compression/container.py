@@ -1,10 +1,10 @@
-"""The compressed file: kind of elements, model, checksums and streams.
+"""The format of a compressed file: kind of elements, model, checksums and streams.
 
 offset  size  content (little-endian)
 0       8     magic, 89 "ONEP" 0D 0A 1A: text-mode copies and 7-bit channels damage it visibly
 8       2     format version
 10      1     kind of content: 1 images, 2 sound, 3 arrays
-11      16    model digest, the first half of SHA-256 over names, shapes and weights
+11      16    model digest, the first half of a SHA-256 over the model's weights (`model_digest`)
 27      4     levels of an element
 31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
 35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
@@ -12,9 +12,9 @@ offset  size  content (little-endian)
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
-        ...   in format version 2, zero bytes, so that no file is shorter than MOST_ELEMENTS and
-              MOST_DESCRIBED allow for its content
-end - 4 4     CRC-32 of everything before
+        ...   in format version 2, zero bytes that make the file as long as MOST_ELEMENTS and
+              MOST_DESCRIBED require for its content
+end - 4 4     CRC-32 of all preceding bytes
 
 Version 2 differs in this padding, and in the meaning of the description and the digest (`forms`,
 `model_digest` and the writers of each kind).
@@ -102,7 +102,7 @@ class Container:
 
 
 def _least_size(elements: int, described: int) -> int:
-    """Return the least size of a file with these numbers of elements and description bytes."""
+    """Return the minimum size in bytes of a file with so many elements and description bytes."""
     return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 
@@ -116,10 +116,10 @@ def read(
     Args:
       data: the bytes of the file.
       check: function called with the version, the kind, the model's digest and the number of
-        levels, before anything else in the file is read.
+        levels, after the file's checksum is verified and before the rest is parsed.
 
     Raises:
-      UserError: the file is not a compressed one, or is damaged, truncated or of a newer version.
+      UserError: the file is not a compressed file, or is damaged, truncated or of a newer version.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -158,7 +158,7 @@ def read(
 
 
 def _described(packed: bytes, size: int) -> dict[str, Any]:
-    """Return the description stored in a file of `size` bytes."""
+    """Unpack the description of a file of `size` bytes; raise UserError if it is damaged."""
     if not packed:
         return {}
     most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
@@ -177,7 +177,7 @@ def _described(packed: bytes, size: int) -> dict[str, Any]:
 def read_for(
     data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
 ) -> Container:
-    """Parse the bytes of a compressed file for a model, which is checked first.
+    """Parse the bytes of a compressed file after checking that it was made with a given model.
 
     Args:
       data: the bytes of the file.
@@ -187,7 +187,8 @@ def read_for(
       old_digest: the model's digest in files of format version 1; None: the same as `digest`.
 
     Raises:
-      UserError: the file is damaged, truncated, of a newer version, or of a different model.
+      UserError: the file is not a compressed file of this kind and model, or is damaged, truncated
+        or of a newer version.
     """
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
@@ -216,7 +217,7 @@ def read_file(path: Path) -> bytes:
 
 
 def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
-    """Return the digest of a model's weights and their names, 16 bytes."""
+    """Return a 16-byte digest of the names, shapes and float32 values of a model's weights."""
     whole = hashlib.sha256()
     for name in sorted(weights):
         array = np.ascontiguousarray(weights[name], "<f4")
@@ -237,7 +238,7 @@ def checksum_of(elements: np.ndarray, before: int = 0) -> int:
 
 
 def check_decoded(checksum: int, container: Container) -> None:
-    """Raise UserError unless the checksum is the one of the compressed elements."""
+    """Raise UserError unless the checksum of decoded elements is the one in the file."""
     if checksum != container.checksum:
         raise UserError(
             "The compressed file cannot be decoded on this processor: its network outputs differ "

@@ -8,11 +8,11 @@ MOST = 2**32 - 1  # largest size that a field of the file can store
 
 
 def damaged(name: str, wanted: str) -> NoReturn:
-    """Raise UserError for a field of a compressed file.
+    """Raise UserError for an invalid field of a compressed file.
 
     Args:
       name: the field's name.
-      wanted: the rule for the field, for the message.
+      wanted: what the field must be, for the message.
     """
     raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")
 

@@ -1,6 +1,6 @@
-"""`compress` and `decompress`: the elements of any model to a file, and back.
+"""`compress` and `decompress`: from the elements of any model to the bytes of a file, and back.
 
-A `Kind` defines what differs between images, recordings and arrays; the rest is shared.
+A `Kind` defines what differs between images, recordings and arrays.
 """
 
 import abc
@@ -20,13 +20,13 @@ SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated o
 
 
 class Kind(abc.ABC):
-    """A kind of compressed files: the elements of a model, and the content besides streams.
+    """A kind of compressed file: how the elements of a model become levels and a description.
 
     Attributes:
       name: the name of the kind, a key of `container.KINDS`.
       version: the format version that is written.
       dtype: the NumPy type of the levels for the checksum.
-      way: how odds are computed if the file does not name a way.
+      way: how odds are computed if the file's description does not say.
       conditionals: the distribution of every element given the elements before it.
     """
 
@@ -50,14 +50,18 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape and condition of each stream; a stored condition comes from the file."""
+        """Yield each stream's shape and condition, which is the file's if the file stores one."""
 
     @abc.abstractmethod
     def unpack(self, parts: list[np.ndarray]) -> Any:
-        """Return the elements of a file from the levels of its streams, of type `dtype`."""
+        """Return the elements of a file, given the levels of each stream, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
-        """Return how a file's streams are coded, without a tolerance."""
+        """Return how a file's streams are coded, without a tolerance.
+
+        Raises:
+          UserError: the model cannot compute odds in the file's way, or a field is out of range.
+        """
         way, narrowest = found.description.get("odds", self.way), None
         if way not in self.conditionals.ways:
             raise UserError(
@@ -82,14 +86,14 @@ def compress(
     """Compress elements of a model and return the bytes of the file.
 
     Args:
-      kind: the kind of files, with its model.
+      kind: the kind of the file, with its model.
       elements: what the model compresses: images, recordings or an array.
       condition: what the model reads besides the elements, or None.
       tolerance: largest relative difference of the network's outputs, between this computer and the
         decoder's, for which the file can be decoded.
       verify: whether to decode the file once, with outputs that differ by half the tolerance, and
-        raise an error unless the elements come back; None: only where this is cheap.
-      names: a name for each element, to be stored; None: no names are stored.
+        raise an error unless this reproduces the elements; None: only if `is_cheap`.
+      names: names to store in the file, such as those of the images; None: none are stored.
       **options: further arguments of `Kind.pack`, such as `batch`.
 
     Raises:
@@ -117,7 +121,8 @@ def read(kind: Kind, data: bytes) -> Container:
     """Parse a file of a model's elements and check that all its fields are in range.
 
     Raises:
-      UserError: the file is damaged or truncated, or was made with a different model.
+      UserError: the file is damaged, truncated or of a different kind, or was made with a different
+        model.
     """
     digest, old_digest = kind.digests()
     found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
@@ -129,13 +134,14 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
     """Return the elements in a file that `compress` made.
 
     Args:
-      kind: the kind of files, with its model.
+      kind: the kind of the file, with its model.
       data: the bytes of the file.
       condition: what the model read besides the elements, if the file does not store it.
       moved: function that changes the network's outputs, for verification; None: no change.
 
     Raises:
-      UserError: the file is damaged or truncated, or was made with a different model.
+      UserError: the file is damaged, truncated or of a different kind, was made with a different
+        model, or cannot be decoded on this processor.
     """
     found = read(kind, data)
     coding = dataclasses.replace(kind.coding(found), moved=moved)

@@ -28,7 +28,7 @@ def form_of(distribution: Any) -> str | None:
 
 
 def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return how much outputs may differ from another processor's, float64 [elements, outputs].
+    """Return how much outputs may differ on a different processor, float64 [elements, outputs].
 
     Args:
       outputs: a network's outputs, float64 [elements, outputs].
@@ -39,7 +39,7 @@ def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def narrowest_of(tolerance: float) -> float:
-    """Return the argument `narrowest` of `closed` that a file with this tolerance stores."""
+    """Return the argument `narrowest` of `closed` that is stored in a file with this tolerance."""
     return NARROWEST * tolerance
 
 
@@ -54,11 +54,11 @@ def closed(
     Args:
       distribution: a distribution of `likelihoods` with a `form` in FORMS.
       outputs: a network's outputs, float64 [elements, num_parameters].
-      off: largest differences of the outputs from another processor's, of the same shape; None: no
+      off: largest differences of the outputs on a different processor, of the same shape; None: no
         margins are needed.
-      narrowest: least scale of a component, divided by half the range times (|mean| + LEAST_SHARE),
-        where the range is [-1, 1]; None: the least scale of format version 1, LEAST_SCALE of the
-        number of levels.
+      narrowest: lower limit of a component's scale, as a multiple of |mean| + LEAST_SHARE, where
+        means and scales are in units in which the levels cover [-1, 1]; 0: no limit; None: the
+        limit of format version 1, LEAST_SCALE times the number of levels.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 

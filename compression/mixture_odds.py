@@ -1,12 +1,13 @@
 """Odds of mixtures, and rigorous bounds of how much tolerances change them.
 
 With U and L the masses of the upper and lower half, u = log(U / L) changes by at most the sum of
-its first derivatives times the tolerances, plus half its largest second derivative on the path. The
-second derivative of the log of a mixture's mass lies between the average of the second derivatives
-of its components' log densities and that average plus the variance of their scores; the averages
-are over the interval (`components`), and the components' shares on the path are bounded by their
-initial shares. Where the tolerances are too wide for a small bound, the masses of each half are
-also bounded by the extremes of the cumulative function.
+its first derivatives times the tolerances, plus half its largest second derivative on a straight
+path from the initial parameters to any others within the tolerances. The second derivative of the
+log of a mixture's mass lies between the average of the second derivatives of its components' log
+densities and that average plus the variance of their scores; the averages are over the interval
+(`components`), and the components' shares on the path are bounded by their initial shares. Where
+the tolerances are too wide for a small bound, the masses of each half are also bounded by the
+extremes of the cumulative function.
 """
 
 import math
@@ -95,11 +96,11 @@ def _half(
     share: float,
     normal: bool,
 ) -> tuple[float, float, float, float]:
-    """Return a component's contribution to the second derivatives of a half's log mass.
+    """Return a component's contribution to bounds of the second derivative of a half's log mass.
 
-    The first three values are the largest second derivative, the negative of the least, and the
-    least mass on the path, each times the component's weight; the last one is the largest change of
-    the component's log mass.
+    The first three values are the bounds of the second derivative from above and, negated, from
+    below, and the least mass on the path, each times the component's weight; the last one bounds
+    the change of the component's log mass.
     """
     by_weight, mean_off, scale_off = offs
     if components.is_far(distance, mean_off, stretch, normal):
@@ -117,9 +118,9 @@ def _half(
 def _rest(
     i: int, offs: Parameters, low: int, sizes: Sizes, share: float, moves: np.ndarray
 ) -> float:
-    """Return half the largest second derivative of u on a path within the tolerances.
+    """Return an upper bound of half the second derivative of u on a path within the tolerances.
 
-    It is infinite if the tolerances are too wide for this bound.
+    It is infinite if the tolerances are too wide for such a bound.
     """
     half, _, levels, normal = sizes
     up_rise, up_fall, up_mass, low_rise, low_fall, low_mass = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0

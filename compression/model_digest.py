@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 
 
 def digest_of_network(network: tf.Module) -> bytes:
-    """Return the digest of a network's trainable weights, 16 bytes; for this library's networks."""
+    """Return a 16-byte digest of the trainable weights of one of this library's networks."""
     named = zip(variable_names(network), network.trainable_variables, strict=True)
     return digest_of({name: variable.numpy() for name, variable in named})
 
@@ -26,10 +26,10 @@ def digest_of_network(network: tf.Module) -> bytes:
 def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     """Return two digests of the variables that a model's output depends on, 16 bytes each.
 
-    The first one covers names, types, shapes and values, including frozen variables and statistics,
-    and `start` and `input_scale` unless they are the defaults. It does not change if the model is
-    stored and loaded, or if Keras has created more layers before it. The second one, for files of
-    format version 1, covers the trainable variables without their names.
+    The first one covers names, types, shapes and values, including those of frozen variables and
+    statistics, and also `start` and `input_scale` unless they are the defaults. It does not change
+    if the model is stored and loaded, or if Keras created other layers before the model's. The
+    second one, for files of format version 1, covers the trainable variables without their names.
     """
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]
@@ -47,10 +47,10 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
 
 
 def ranked(names: Iterable[str]) -> dict[str, str]:
-    """Return new names, by name, in which the number at the end of a part is replaced by its rank.
+    """Return a new name for each name, with the number that ends a path part replaced by its rank.
 
-    Keras numbers layers by how many of their kind it created before: in both {dense_3, dense_5} and
-    {dense, dense_1}, the first layer gets rank 0 and the second rank 1.
+    Keras numbers layers by how many of their kind it has created before: in both {dense_3, dense_5}
+    and {dense, dense_1}, the first layer gets rank 0 and the second rank 1.
     """
     paths = {name: name.split("/") for name in names}
     found = {name: "" for name in paths}

@@ -43,7 +43,7 @@ def check_table(distribution: Any) -> None:
 
 
 class ModelOdds:
-    """Distributions of elements in the form that an encoder or decoder splits.
+    """Builder of the distributions of elements, whose `split` an encoder or decoder calls.
 
     Args:
       distribution: a distribution over levels.
@@ -104,7 +104,9 @@ class ModelOdds:
 
 
 class _Table:
-    """Distributions given by log probabilities of levels in float32, which need not sum to one.
+    """Distributions given by log probabilities of levels, which were computed in float32.
+
+    The probabilities need not sum to one.
 
     Args:
       softmax: the log probabilities as logits, and their tolerances.
@@ -136,7 +138,7 @@ class _Table:
 
 
 class _Cumulative:
-    """Distributions whose upper bits are coded by cumulative masses and lower bits by a table."""
+    """Distributions that split upper bits by cumulative masses, and lower bits by a table."""
 
     def __init__(self, odds: ModelOdds, rows: np.ndarray, off: np.ndarray | None, coding: Coding):
         self._odds, self._rows, self._off, self._coding = odds, rows, off, coding
@@ -165,13 +167,13 @@ class _Cumulative:
 
 
 def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> _Table:
-    """Return the distributions of elements by the log-probabilities of their levels.
+    """Return the distributions of elements, given the log probabilities of their levels.
 
     Args:
-      values: function from parameters to log-probabilities, float64 [elements, levels].
+      values: function from parameters to log probabilities, float64 [elements, levels].
       rows: the distributions' parameters, float64 [elements, num_parameters].
-      off: largest differences of the parameters; None: no margins are needed.
-      tolerance: largest relative difference of the log-probabilities.
+      off: largest differences of the parameters, of the same shape; None: no margins are needed.
+      tolerance: largest relative difference of the log probabilities.
     """
 
     def clipped(moved: np.ndarray) -> np.ndarray:
@@ -208,9 +210,9 @@ def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) ->
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
     """Estimate how much values change if every parameter is off by `off`.
 
-    It is not a bound, as `values` may be any function: each parameter is moved in both directions,
-    by `off` and by FARTHER times as much with the change scaled back; the largest changes are
-    summed over parameters.
+    The estimate is not a bound, as `values` may be any function. Each parameter is moved in both
+    directions, by `off` and by FARTHER times `off`, where the change is divided by FARTHER; the
+    largest change for each parameter is summed over the parameters.
     """
     total = np.zeros_like(now)
     for k in range(rows.shape[1]):

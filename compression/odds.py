@@ -1,7 +1,7 @@
-"""The representation of odds in which they are rounded and bounded.
+"""A bounded representation of odds, which is rounded before coding.
 
-It is a number t that distinguishes likely bits from unlikely ones, but hardly distinguishes
-unlikely bits from very unlikely ones:
+The number t clearly distinguishes likely bits from unlikely ones, but hardly distinguishes unlikely
+bits from very unlikely ones:
 
     t = sign(u) 3 (1 - exp(-|u| / 3)),        u = log(upper half / lower half)
 """
@@ -18,7 +18,7 @@ LARGEST_LOG_ODDS = 14.0
 
 @compiled
 def warped(u: float) -> float:
-    """Return the representation t of log odds u."""
+    """Return the representation t of log odds u, which are clipped to +-LARGEST_LOG_ODDS."""
     u = min(max(u, -LARGEST_LOG_ODDS), LARGEST_LOG_ODDS)
     return math.copysign(REACH * (1.0 - math.exp(-abs(u) / REACH)), u)
 

@@ -1,12 +1,12 @@
-"""Rounding of odds to a few values that two processors with nearly equal odds agree on.
+"""Rounding of odds to a few values, so that processors with nearly equal odds agree on them.
 
 Each bit's odds t (`splits`) are rounded to a grid with a given step. If t is within its margin of
-the border between two values, another processor may round it differently, and everything decoded
-afterwards would be noise. Elements are therefore coded in groups, and each group has a choice of
-grids that are shifted relative to each other. From the grids on which no odds of the group lie
+the border between two values, a different processor may round it to the other value, and everything
+decoded afterwards would be noise. Elements are therefore coded in groups, each with one of many
+choices of how its grids are shifted. Among the choices for which none of the group's odds are
 within their margin of a border, the encoder takes the one with the shortest code and stores its
 number. On any processor whose outputs are within the tolerance, the odds are then certain to round
-to the same integers. A few choices have steps four times as large, for groups that no other choice
+to the same values. A few choices have steps four times as large, for groups that no other choice
 fits; the last choice gives every bit the probability 1/2, which needs no agreement.
 """
 
@@ -36,7 +36,7 @@ _SMALLEST = 2.0**-7  # least value of 1 - |t| / REACH: no bit is rarer than 2^-2
 
 
 class Grids:
-    """The values that odds are rounded to, for each step, shift and bin.
+    """The probabilities that odds are rounded to, for each step, shift and bin.
 
     Attributes:
       probabilities: probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts, bins].
@@ -76,7 +76,10 @@ def _shift(choice: int, index: int) -> np.int64:
 
 @compiled
 def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
-    """Return the bin of t, and the distance from t to the closest border that is within REACH."""
+    """Return the bin of t, and the distance to the closest of its borders within (-REACH, REACH).
+
+    The distance is infinite if neither border is within this range.
+    """
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
     distance = math.inf
@@ -91,9 +94,9 @@ def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
 def _trial(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
 ) -> tuple[float, float]:
-    """Return a step's mean code length in bits, and mean number of odds too close to a border.
+    """Return the code length of odds with a step, in bits, and the number too close to a border.
 
-    Both are means over 4 shifts, summed over the odds.
+    Both are totals over the odds, averaged over 4 choices of shifts.
     """
     bits, near = 0.0, 0.0
     for i in range(len(t)):
@@ -107,7 +110,7 @@ def _trial(
 
 @compiled
 def _refused(t: float, margin: float, step: float) -> np.uint64:
-    """Return the shifts at which t is too close to a border, as bits of a word."""
+    """Return the shifts at which t is too close to a border, as a bit mask."""
     word = np.uint64(0)
     for shift in range(SHIFTS):
         if _bin(t, step, shift / SHIFTS)[1] <= margin:
@@ -127,7 +130,14 @@ def _near_any(t: float, margin: float, step: float) -> bool:
 
 @compiled
 def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> bool:
-    """Return whether a choice's shifts suit all odds of a group."""
+    """Return whether a choice's shifts keep all odds of a group away from borders.
+
+    Args:
+      choice: number of the choice.
+      indices: indices in the group of the odds that some shifts do not suit.
+      refused: the shifts that do not suit each of them, from `_refused`.
+      count: number of these odds.
+    """
     for r in range(count):
         if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
             return False
@@ -150,7 +160,7 @@ def _search(
 
     Args:
       t: odds [bits].
-      margin: largest difference from the odds on another processor, [bits].
+      margin: largest difference from the odds on a different processor, [bits].
       bit: the bits, 0 or 1, [bits].
       steps: indices in STEPS, [bits].
       group: bits per group.
@@ -245,7 +255,10 @@ def rounded(
 
 
 def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
-    """Return the index in STEPS of the step with which odds [odds] have the shortest code."""
+    """Return the index in STEPS of the best step for odds [odds]; 0 if there are no odds.
+
+    It minimizes the code length plus NEAR_BITS for each of the odds that is too close to a border.
+    """
     if not len(t):
         return 0
     found = []
@@ -258,11 +271,11 @@ def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
 def choose(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, steps: np.ndarray, group: int, bits: int
 ) -> tuple[np.ndarray, float]:
-    """Return the choice of every group, int64, and the total number of bits.
+    """Return the best choice for every group, int64 [groups], and the total code length in bits.
 
     Args:
       t: odds [elements, depth].
-      margin: largest difference from the odds on another processor, [elements, depth].
+      margin: largest difference from the odds on a different processor, [elements, depth].
       bit: the bits, 0 or 1, [elements, depth].
       steps: indices in STEPS, [elements, depth].
       group: elements per group.

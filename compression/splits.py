@@ -1,9 +1,9 @@
 """Binary splits of a distribution over levels: odds and their tolerances.
 
 A level in [0, 2^depth) is coded as `depth` bits, highest bit first. Each bit splits an interval of
-levels into two halves; its odds (`odds`) compare the probabilities of the halves. On another
-processor, a network's outputs are equal only up to a tolerance; `margin` bounds how much any
-outputs within the tolerance change the odds.
+levels into two halves; its odds (`odds`) compare the probabilities of the halves. On a different
+processor, a network's outputs are equal only up to a tolerance; `margin` bounds how much outputs
+within the tolerance can change the odds.
 """
 
 import math
@@ -21,7 +21,7 @@ class Split(NamedTuple):
 
     Attributes:
       t: the odds of the upper half, as in `odds`.
-      margin: the largest difference between t here and on another processor.
+      margin: the largest possible difference between t here and on a different processor.
     """
 
     t: np.ndarray
@@ -29,11 +29,11 @@ class Split(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Mixtures over levels, float64 [elements, components], with means and scales in levels.
+    """Mixtures over levels, with parameters float64 [elements, components].
 
     Attributes:
       levels: number of levels.
-      log_weights, means, log_scales: parameters of the components.
+      log_weights, means, log_scales: parameters of the components; means and scales are in levels.
       tolerances: largest errors of log_weights, means and log_scales, of the same shapes; None if
         margins are not needed.
       normal: whether components are normal rather than logistic.
@@ -65,10 +65,10 @@ class Mixture(NamedTuple):
         return Split(t, margin)
 
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mixtures' log weights given levels [elements], and the weights' tolerance.
+        """Return the log weights given levels [elements], and their tolerances.
 
         The components must be logistic. The log weights are determined up to a constant per
-        element. The tolerance is zero if the mixture has no tolerances.
+        element. The tolerances are zeros if the mixtures have none.
         """
         zeros = np.zeros_like(self.means)
         weight_off, *offs = self.tolerances or (zeros, zeros, zeros)

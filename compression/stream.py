@@ -7,7 +7,7 @@ Asymmetric Numeral Systems", arXiv 2201.01741). A stream is
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
 
-where a pixel is one element, or all channels of one position, which are coded one after another.
+where a pixel is one element, or all channels at one position, which are coded one after another.
 The pixels of one call are coded together: channel by channel, and within a channel the highest bits
 of all pixels first.
 """
@@ -31,7 +31,7 @@ _TRIED = 1 << 14  # largest number of odds, per class and bit, from which a step
 _NEAR_IN_GROUP = 3.2
 _SPARE_CHOICE_BITS = 7  # leaves several choices that fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
-# Choices take their full number of bits, except for those in the coder's state, at most this much.
+# Every choice takes its full number of bits, except for up to this much in the coder's state.
 _SLACK_BYTES = 64
 
 
@@ -52,7 +52,7 @@ def alone(distribution: Distribution) -> Channels:
 
 
 class Odds(NamedTuple):
-    """Odds of all bits: float64 t and margin, uint8 bit, each [pixels, channels * depth]."""
+    """Odds of the bits of pixels: float64 t and margin, and uint8 bit, each [pixels, bits]."""
 
     t: np.ndarray
     margin: np.ndarray
@@ -84,12 +84,12 @@ class Layout:
 
 
 def depth_of(levels: int) -> int:
-    """Return the number of bits per level."""
+    """Return the number of bits that store a level, at least 1."""
     return max(1, (levels - 1).bit_length())
 
 
 def odds_of(distribution: Distribution, levels: np.ndarray, depth: int) -> Odds:
-    """Return the odds of all bits of known levels [pixels] of one channel."""
+    """Return the odds of the `depth` bits of known levels [pixels] of one channel."""
     levels, low = levels.astype(np.int64), np.zeros(len(levels), np.int64)
     bits = (levels[:, None] >> np.arange(depth - 1, -1, -1)) & 1
     splits = []
@@ -116,7 +116,7 @@ class Encoder:
         Args:
           channels: the odds of each channel.
           class_: number of the pixels' class.
-          calls: number of pixels in each call with which the decoder requests these pixels.
+          calls: number of pixels in each of the decoder's calls that will request these pixels.
         """
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
@@ -125,10 +125,10 @@ class Encoder:
         self._calls += calls
 
     def finish(self) -> bytes:
-        """Return the stream.
+        """Return the stream of all added pixels.
 
         Raises:
-          UserError: an output of the network is not finite.
+          UserError: an output of the network is not finite, or `constriction` is not installed.
         """
         odds = Odds(*(np.concatenate(arrays) for arrays in zip(*self._odds, strict=True)))
         if not (np.isfinite(odds.t).all() and np.isfinite(odds.margin).all()):
@@ -165,7 +165,7 @@ class Encoder:
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
-        """Return pixels per group and bits per choice with which some choices fit a group."""
+        """Return the pixels per group and the bits per choice that let some choices fit a group."""
         near = np.minimum(1.0, 2.0 * odds.margin / (STEPS[steps] / 1024.0)).sum()
         groups = max(1, round(near / _NEAR_IN_GROUP))
         group = min(-(-len(odds.t) // groups), _LARGEST_GROUP)
@@ -174,7 +174,7 @@ class Encoder:
         return group, min(bits, MOST_CHOICE_BITS)
 
     def _coding_order(self) -> np.ndarray:
-        """Return the index in [pixels, bits] of each bit, in the order of coding."""
+        """Return the flat index in [pixels, bits] of each bit, in the order of coding."""
         parts, first, bits = [], 0, self.layout.bits
         for size in self._calls:
             index = (first + np.arange(size)[:, None]) * bits + np.arange(bits)
@@ -187,7 +187,7 @@ class Decoder:
     """Decoder of the levels of pixels, which must be requested in the order of encoding.
 
     Raises:
-      UserError: the stream is too short or invalid.
+      UserError: the stream is too short or invalid, or `constriction` is not installed.
     """
 
     def __init__(self, stream: bytes, layout: Layout) -> None:
@@ -216,7 +216,8 @@ class Decoder:
         """Return the levels of the next pixels, int64 [pixels, channels].
 
         Args:
-          channels: function from the levels of the preceding channel to a channel's distribution.
+          channels: function from the levels of the preceding channel, None for the first, to a
+            channel's distribution.
           pixels: number of pixels.
           class_: number of the pixels' class.
         """
@@ -236,6 +237,9 @@ class Decoder:
           pixels: number of pixels.
           class_: number of the pixels' class.
           channel: index of the channel; the last channel completes the pixels.
+
+        Raises:
+          UserError: an output of the network is not finite, or a decoded level is out of range.
         """
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)

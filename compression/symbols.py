@@ -23,17 +23,18 @@ TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
 
 
 class SymbolConditionals:
-    """The `Conditionals` of an `Autoregressive`, with its weights at the time of the call.
+    """The `Conditionals` of an `Autoregressive`; every call uses the model's current weights.
 
     The rows of a batch are coded together, position by position.
 
     Args:
       model: a model with levels, whose distribution is over single channels.
-      window: number of time steps that are encoded in one pass, with tolerances per pass; 0: all.
-      past: number of time steps before its window that a pass reads.
+      window: number of time steps that are encoded in one pass, each pass with its own tolerances;
+        0: all time steps.
+      past: number of time steps before the window that a pass also reads.
 
     Raises:
-      UserError: the model has no levels or too many, several channels per time step, or a
+      UserError: the model has no levels or too many, elements [batch, time, channels], or a
         distribution over whole pixels.
     """
 
@@ -77,7 +78,7 @@ class SymbolConditionals:
             yield from self._known(own, found.numpy()[:, start - first :], coding)
 
     def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
-        """Yield the elements of a window, in parts of at most TABLE_ELEMENTS table entries."""
+        """Yield a window's elements in groups, whose tables have up to TABLE_ELEMENTS entries."""
         axes = _axes(levels.shape)
         own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
         rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)
@@ -125,7 +126,7 @@ class SymbolConditionals:
         return self._network.stepper(now)(0, 0, state)
 
     def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
-        """Decode levels with one pass over all positions per position."""
+        """Decode levels by running the network over all positions once per position."""
         symbols = np.zeros(shape, np.int32)
         for position in np.ndindex(*_axes(shape)):
             parameters, here = (
@@ -137,5 +138,5 @@ class SymbolConditionals:
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of the position axes; each position is decoded in one call."""
+    """Return the sizes of the position axes; all elements at a position are decoded in one call."""
     return shape[1:3] if len(shape) == 4 else shape[1:2]

@@ -1,4 +1,4 @@
-"""The commands `serve` and `export`; the code that runs them is imported after their options."""
+"""The commands `serve` and `export`; their options are parsed before the rest is imported."""
 
 import dataclasses
 import importlib
@@ -22,8 +22,8 @@ class ServeArguments(Settings):
     """Serve models over HTTP and gRPC.
 
     MODELS contains folders NAME/VERSION/, as `onepass export` writes them; new versions are loaded
-    while the server runs. After SIGTERM or Ctrl-C, the server answers every accepted request before
-    it exits: the exit status is 0 if all were answered, else 128 plus the number of the signal.
+    while the server runs. After SIGTERM or Ctrl-C, the server answers accepted requests for up to
+    `--drain-seconds`; the exit status is 0 if all were answered, else 128 plus the signal's number.
     """
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
@@ -41,9 +41,9 @@ def run_serve(
     """Run `onepass serve ARGUMENTS`; return the exit status.
 
     Args:
-      arguments: words of the command line after `serve`.
-      parse: function that reads a dataclass from words.
-      import_tensorflow: function that is called if models run in this process.
+      arguments: command-line arguments after `serve`.
+      parse: function from a dataclass, arguments and the command's name to an instance.
+      import_tensorflow: function that is called if models may run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
@@ -67,9 +67,9 @@ def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> i
 
 
 def check_models_folder(path: Path) -> None:
-    """Raise UserError if a path is a run or a single model; the message says what to pass.
+    """Raise UserError if a path is a run, a model folder or a single exported model.
 
-    An empty folder is accepted: the server waits for models.
+    The message says what to pass. An empty folder is accepted: the server waits for models.
     """
     if (path / MANIFEST).exists():
         name = "MODELS, with this folder moved to MODELS/NAME/1"

@@ -1,4 +1,4 @@
-"""The errors with which a request can end, and their HTTP and gRPC statuses."""
+"""The errors that a request can end with, and their HTTP and gRPC statuses."""
 
 from typing import ClassVar
 
@@ -6,18 +6,18 @@ SHOWN_CHARACTERS = 64
 
 
 def shortened(word: str) -> str:
-    """Return a word of a request, shortened and made printable for a response or a log line."""
+    """Return text from a request, shortened and made printable for a response or a log line."""
     printable = "".join(c if c.isprintable() else "?" for c in word[:SHOWN_CHARACTERS])
     return printable + ("..." if len(word) > SHOWN_CHARACTERS else "")
 
 
 class ServingError(Exception):
-    """Error of a failed request; its message may be shown to the client.
+    """Error for a failed request; its message may be shown to the client.
 
     Attributes:
       http_status: HTTP status.
       grpc_status: name of a `grpc.StatusCode`.
-      code: a short word for programs.
+      code: a short identifier of the error for client programs.
       retry_after_seconds: seconds until a retry may succeed; None: a retry will not help.
     """
 
@@ -45,7 +45,7 @@ class Unauthorized(ServingError):  # noqa: N818
 
 
 class Forbidden(ServingError):  # noqa: N818
-    """Error for a request that is not allowed, such as one from the page of another site."""
+    """Error for a request that is not allowed, such as one from a page on a different site."""
 
     http_status, grpc_status, code = 403, "PERMISSION_DENIED", "forbidden"
 
@@ -57,19 +57,19 @@ class NotFound(ServingError):  # noqa: N818
 
 
 class TooLarge(ServingError):  # noqa: N818
-    """Error for a body, a tensor or a number of rows over the limit."""
+    """Error for a body, a tensor, a batch or a duration over the limit."""
 
     http_status, grpc_status, code = 413, "RESOURCE_EXHAUSTED", "too_large"
 
 
 class Cancelled(ServingError):  # noqa: N818
-    """Error for a request whose client disconnected and does not wait for a response."""
+    """Error for a request whose client disconnected and no longer waits for a response."""
 
     http_status, grpc_status, code = 499, "CANCELLED", "cancelled"
 
 
 class Internal(ServingError):  # noqa: N818
-    """Error of the server; its cause is written only to the log, with the request's id."""
+    """Error for a failure in the server; the cause is written only to the log."""
 
     http_status, grpc_status, code = 500, "INTERNAL", "internal"
 
@@ -78,14 +78,14 @@ class Internal(ServingError):  # noqa: N818
 
 
 class Overloaded(ServingError):  # noqa: N818
-    """Error for a full queue or too many streams."""
+    """Error for a server that has too many waiting requests or streams, or too little memory."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
     retry_after_seconds = 1.0
 
 
 class NotReady(ServingError):  # noqa: N818
-    """Error for a model that is loading, or a server that is stopping."""
+    """Error for a model or server that is not ready, as it is loading, restarting or stopping."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
     retry_after_seconds = 1.0

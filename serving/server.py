@@ -76,7 +76,7 @@ class Server:
         self.http_address = self.grpc_address = self.probe_address = ""
 
     async def start(self) -> None:
-        """Listen, answer that nothing is ready yet, and load models; raise UserError on failure."""
+        """Listen, and start to load models; raise UserError if an address cannot be used."""
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
@@ -148,7 +148,7 @@ async def _serve_until_signal(
 
 
 def ready_line(server: Server) -> str:
-    """Return the line that the command prints when it is ready, with models and addresses."""
+    """Return the line that the command prints when it is ready: loaded models and addresses."""
     registry = server.registry
     known = [
         name
@@ -164,7 +164,7 @@ def ready_line(server: Server) -> str:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address; raise UserError if that fails."""
+    """Return a socket that is bound to an address and listens; raise UserError if that fails."""
     try:
         family, kind, protocol, _, cluster = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -195,7 +195,7 @@ def _allow_many_files() -> None:
 
 
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
-    """Set the future at the first signal; exit at once at the second."""
+    """Make the first signal set the future, and the second one end the process immediately."""
 
     def take(number: int) -> None:
         if shutdown.done():

@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def is_url(word: object) -> bool:
-    """Return whether a word is the URL of a served model; schemes ignore case (RFC 3986, 3.1)."""
+    """Return whether a value is the URL of a served model; schemes ignore case (RFC 3986, 3.1)."""
     return str(word).lower().startswith(SCHEMES)
 
 
@@ -30,19 +30,19 @@ class Settings:
     host: str = "127.0.0.1"
     """Address to listen on, for HTTP and gRPC. Any address but loopback requires a token."""
     port: int = 8501
-    """HTTP port; 0: any free port, which the first line of output names."""
+    """HTTP port; 0: any free port, which the server prints when it is ready."""
     grpc_port: int = 8500
     """gRPC port; 0: any free port; -1: no gRPC."""
     probe_port: int = -1
     """Port that serves only `/healthz`, `/readyz` and the metrics, without a token; 0: any free
     port; -1: none."""
     token_file: Path | None = None
-    """File with the token that every request must have, or with one token per line, each for a
-    client with its own share. None: the environment variable ONEPASS_TOKEN; if it is not set, no
+    """File with the token that every request must have, or with several, one per line, for clients
+    that share the server fairly. None: the environment variable ONEPASS_TOKEN; if it is not set, no
     token is required."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may be for, in addition to the address and localhost. Pages of these
-    hosts may send requests, even if a proxy passes on a different host."""
+    """Host names that requests may use, in addition to the address and localhost. Pages on these
+    hosts may send requests even if a proxy changes the `Host` header."""
     max_body_mib: float = 16.0
     """Largest request body and largest gRPC message, in MiB."""
     max_rows: int = 64
@@ -53,24 +53,25 @@ class Settings:
     queue_mib: float = 256.0
     """Total size of the inputs that may wait for each model, in MiB."""
     batch_delay_ms: float = 1.0
-    """Time in milliseconds that a batch waits for more rows while requests are concurrent."""
+    """Longest time, in milliseconds, that a batch waits for more rows while requests are
+    concurrent."""
     threads: int = 1
-    """Number of concurrent calls of each model."""
+    """Number of concurrent calls of each model; one more may run if its rows take over a second."""
     timeout_seconds: float = 60.0
     """Time limit of a request, in seconds; a client may ask for a shorter one."""
     max_streams: int = 16
-    """Number of concurrent streams of each model, at most 246 in a sandbox; one client can have
-    half of them. Further requests get status 503."""
+    """Number of concurrent streams of each model, in a sandbox at most 247 minus `threads`; one
+    client can have half of them. Further requests get status 503."""
     poll_seconds: float = 1.0
     """Time between two scans of the folder of models, in seconds."""
     load_seconds: float = 600.0
     """Time limit for loading and warming a version, in seconds; other versions load meanwhile."""
     sandbox: bool = True
-    """Load and run each model in its own process, which can neither write files nor reach a network
-    (Linux, CPU only)."""
+    """Load and run each model in its own process, which can neither write files nor access a
+    network (Linux, CPU only)."""
     trust: tuple[str, ...] = ()
-    """Files of public ed25519 keys in PEM. Bundles signed with one of them (`onepass export
-    --sign`) run in the server's process; with --no-sandbox, no others are loaded."""
+    """PEM files with public ed25519 keys. Bundles signed with a matching private key (`onepass
+    export --sign`) run in the server's process; with --no-sandbox, no others are loaded."""
     sandbox_memory_gib: float = 4.0
     """Memory limit of each sandbox process, in GiB."""
     call_seconds: float = 600.0
@@ -78,8 +79,8 @@ class Settings:
     drain_seconds: float = 30.0
     """Time to answer accepted requests after SIGTERM or Ctrl-C, in seconds."""
     backend: Literal["auto", "tensorflow", "numba", "numba-bfloat16"] = "auto"
-    """Backend of students; auto: numba if there is no accelerator. numba-bfloat16 multiplies in
-    bfloat16, on processors with AVX512-BF16, which is faster and changes sounds slightly."""
+    """Backend of speech models; auto: numba for students if there is no GPU. numba-bfloat16, for
+    students on processors with AVX512-BF16, is faster and changes the audio slightly."""
     log_format: Literal["text", "json"] = "text"
     """Format of the log, on stderr."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -117,7 +118,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address is this machine's own."""
+    """Return whether a host name or an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The TensorFlow operations that a bundle may use: a SavedModel is a program, and is checked first.
+"""The TensorFlow operations that a bundle may use, which are checked before its program runs.
 
 Allowed operations compute only from their inputs and from variables: no files, no network, no
 Python, no custom operations. Only the functions that the saver's own nodes reach may save and
@@ -102,8 +102,8 @@ RESTORING = f"AssignVariableOp {RESTORE}"
 def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
     """Return the bundle's program, a MetaGraphDef; raise UserError unless it may be loaded.
 
-    It must consist of allowed operations, and have the signatures that model.json declares. A
-    lowered program, which has no `serving_default`, is preferred.
+    The program must consist of allowed operations, and have the signatures that model.json
+    declares. If the bundle has a lowered program, without `serving_default`, that one is used.
     """
     path = Path(folder) / LOWERED
     if path.exists():
@@ -119,7 +119,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 
 
 def without(graph: Any, signature: str) -> Any:
-    """Return a checked MetaGraphDef without nodes and functions that only one signature runs."""
+    """Return a checked MetaGraphDef without a signature and the operations that only it runs."""
     outputs = {
         name: {node_of(info.name) for info in stored.outputs.values()}
         for name, stored in graph.signature_def.items()
@@ -179,7 +179,7 @@ def _graph(path: Path, content: bytes) -> Any:
 
 
 def _check_objects(path: Path, graph: Any) -> None:
-    """Raise UserError for an object that does more than hold variables when it is loaded."""
+    """Raise UserError for a saved object of a type that bundles may not contain."""
     if not graph.object_graph_def.nodes:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:
@@ -195,7 +195,7 @@ def _check_objects(path: Path, graph: Any) -> None:
 
 
 def _check_operations(path: Path, graph: Any) -> None:
-    """Raise UserError unless calls reach only allowed operations, and every function is reached.
+    """Raise UserError unless all operations are allowed, and every function can be called.
 
     Functions that save or restore variables must be reached only from the saver's two nodes. Saving
     is never run; restoring, which loading runs, reads only the program's own variables.
@@ -217,7 +217,7 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return the extra operations that a function may use if only the saver's nodes reach it."""
+    """Return the additional operations allowed in a function that only the saver's nodes reach."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())
@@ -226,7 +226,7 @@ def _of_saver(found: Reach, name: str) -> frozenset[str]:
 def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> None:
     """Raise UserError unless variables are restored only from the file that the loader names.
 
-    That file must be the first argument of the one function that reads, which only the saver calls.
+    The file name must be the first argument of the function that reads, which only the saver calls.
     """
     saver = graph.saver_def
     nodes = {node.name: node for node in graph.graph_def.node}
@@ -249,7 +249,7 @@ def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> No
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
-    """Return the functions of the library by name; names must be unique."""
+    """Return the functions of the library by name; raise UserError if a name is not unique."""
     from tensorflow.python.framework import op_def_registry
 
     found: dict[str, Any] = {}
@@ -264,7 +264,7 @@ def _functions(path: Path, graph: Any) -> dict[str, Any]:
 
 
 def _check_module(path: Path, attributes: Any) -> None:
-    """Raise UserError unless a call's module is an artifact of only allowed operations."""
+    """Raise UserError unless a call's module is a portable artifact of only allowed operations."""
     from tensorflow.compiler.mlir.stablehlo import stablehlo
     from tensorflow.python import pywrap_mlir
 

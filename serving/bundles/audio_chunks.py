@@ -1,9 +1,9 @@
-"""Graphs that generate audio in segments: the conditioning of each row, and its pieces.
+"""Functions that generate audio in segments: first a row's conditioning, then piece by piece.
 
-The conditioning of a row depends on where its frames end, because the last ones also replace the
-frames beyond the end. Rows of different lengths are therefore not padded before that step: each
-gets its own conditioning, outside XLA, which is then padded with zeros to the longest. Generation
-from it is causal, so nothing after a row's end changes the row.
+The conditioning of a row depends on where its frames end, because the last frames are repeated
+beyond the end. Rows of different lengths are therefore not padded before that step: each row's
+conditioning is computed separately, outside XLA, and then padded with zeros to the longest row's.
+Generation from it is causal, so nothing after a row's end changes the row.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The frames that condition a segment of each row, each int32 [batch].
+    """The frames that condition a segment of each row; every field is int32 [batch].
 
     Attributes:
       low: index of the first frame, including neighbours.
       high: index after the last frame, including neighbours.
       skipped: number of neighbours before the segment.
       samples: number of samples to generate; 0 if the row has ended.
-      start: position in the sound of the first frame's first sample.
+      start: position of the first sample of the first frame, in the sound.
     """
 
     low: Any
@@ -50,7 +50,7 @@ class Window:
 
 
 def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
-    """Return the functions that generate one piece, by length in samples, longest first."""
+    """Return the functions that generate one piece, by its length in samples, longest first."""
     short, long = streaming.pieces
     return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
 
@@ -72,7 +72,9 @@ def synthesize(
     source: NoiseSource,
     state: State,
 ) -> tf.Tensor:
-    """Generate whole sounds, float32 [batch, longest] in [-1, 1], zero after each row's end.
+    """Generate whole sounds, float32 [batch, longest], clipped to the model's limits.
+
+    Samples after a row's end are 0.
 
     Args:
       streaming: the model.
@@ -109,7 +111,7 @@ def synthesize(
 def trim_to_lengths(
     sound: tf.Tensor, lengths: tf.Tensor, limits: tuple[float, float] | None
 ) -> tf.Tensor:
-    """Clip to the limits and set samples after each row's end to 0: float32 [batch, longest]."""
+    """Clip samples to the limits, set those after a row's end to 0, and cut at the longest row."""
     sound = sound[:, : tf.reduce_max(lengths)]
     if limits is not None:
         sound = tf.clip_by_value(sound, *limits)
@@ -132,8 +134,8 @@ def row_conditioning(
       frames: float32 [batch, frames, features] or None.
       speaker: int32 [batch] or None.
       window: the frames of the segment; None without frames.
-      samples: int32 []; shorter rows are padded with zeros.
-      phase: float64 [batch], the phase before the segment.
+      samples: int32 [], length of the result; shorter rows are padded with zeros.
+      phase: float64 [batch], the phase of the source before the segment; None if it has no phase.
     """
     if frames is None or window is None:
         return (
@@ -207,7 +209,7 @@ def _pieces(
     state: State,
     samples: Size,
 ) -> Advanced:
-    """Append as many pieces of one size as fit; return the sound and the state after it."""
+    """Append as many pieces of one size as fit into `samples`; return the sound and the state."""
 
     def body(first: tf.Tensor, sound: tf.Tensor, state: State) -> tuple[Any, ...]:
         part = None
@@ -259,14 +261,14 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
 
 
 def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
-    """Index the first axis of each tensor of a nest; None stays None."""
+    """Index the first axis of each tensor in a nested structure; None stays None."""
     return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
 
 def _window(
     streaming: StreamingModel, lengths: tf.Tensor, first: tf.Tensor, samples: tf.Tensor
 ) -> Window:
-    """Return the window of a segment of sounds for which all frames are given."""
+    """Return the window of a segment that starts at sample `first`, if all frames are given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)
@@ -277,7 +279,7 @@ def _window(
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of samples in a segment, int32 []: as many as the batch size allows."""
+    """Return the length of a segment, int32 [], in samples, which is shorter for larger batches."""
     unit = unit_samples(streaming)
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES

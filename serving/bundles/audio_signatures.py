@@ -1,9 +1,9 @@
-"""The signatures of an audio model, or of a model of any sequences.
+"""The signatures of an audio model, or of a user's model of sequences.
 
 `serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
-same sounds from pieces that XLA compiles in only two lengths, so that no length of a sound needs
-its own compilation. `chunk` runs the same pieces for clients that keep the state: it generates the
-next segment of each row, at the row's own position.
+same sounds piece by piece; XLA compiles pieces of only two lengths, which serve for sounds of any
+length. `chunk` runs the same pieces for clients that keep the state: it generates the next segment
+of each row, which starts at any position.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,12 +51,11 @@ def export_functions(
     """Return the signatures of a speech model.
 
     Args:
-      model: a model of speech whose network is of a type that `streaming_model` knows.
+      model: a speech model whose network is of a type that `streaming_model` accepts.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
-      buckets: lengths that rows are padded to, in frames (in samples, for a model without frames),
-        which are not compiled separately; the largest is the length of the longest sound. Empty: up
-        to two minutes.
+      buckets: lengths that rows are padded to, in frames (in samples, for a model without frames);
+        the largest is the length of the longest sound. Empty: default lengths, up to two minutes.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -73,9 +72,10 @@ def streaming_functions(
 
     Args:
       streaming: the model.
-      lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
+      lengths: lengths that rows are padded to, in frames, ascending; the last is the longest
+        sound's.
       allowed_batches: batch sizes of the server; empty: the model's default sizes.
-      temperature: the default temperature; the only one allowed if the model's is fixed.
+      temperature: the default temperature, the only one allowed unless `streaming.tempers`.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -106,7 +106,7 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return all signatures, given the longest sound in frames and the default temperature."""
+    """Return the signatures by name, given the longest sound in frames and the temperature."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
@@ -158,9 +158,9 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
     Returns:
       A dict with, among others, side_frames: the number of frames to pass before and after a
         segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
-        unit_samples: every chunk but the last must be a multiple of it, and all rows of a call must
-        have equal length; pieces: the compiled lengths; rows_alone: whether pieces are compiled for
-        batch size 1, so that each row is generated separately.
+        unit_samples: the length of every chunk but the last must be a multiple of it, and all rows
+        of a call must have equal length; pieces: the compiled lengths; rows_alone: whether each row
+        is generated separately, by pieces that are compiled for batch size 1.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -218,7 +218,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
 
 
 def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
-    """Return the noise of rows, each starting at its own position.
+    """Return the noise source of rows that start at given positions.
 
     Args:
       given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].

@@ -3,7 +3,8 @@
 The input for a model's only condition is called `condition`; with several conditions, the inputs
 are called `condition_NAME`. If the only condition has one row per element of a sequence, its input
 is `frames`, counted by `num_frames`. `conditions` in model.json maps each condition's name to its
-input. An input of any length has one row per element; any other is the same at every time step.
+input. A condition whose input has a time axis (of any size) has one row per element; any other
+condition is the same at every time step.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ def is_timed(info: Any) -> bool:
 
 
 def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
-    """Return the input of each condition, by the condition's name.
+    """Return the name of each condition's input, by the condition's name.
 
     Args:
       spec: content of model.json, or a server's description of the model.
@@ -67,7 +68,7 @@ def conditions_given(
       known: inputs of the signature.
       rows: number of batch rows.
       length: number of time steps of a row; None: any number is accepted.
-      for_all: whether one row may stand for all batch rows even for a condition with a time axis.
+      for_all: whether one row may be given for all batch rows even in a condition with a time axis.
 
     Raises:
       ValueError: the names or the number of rows of `given` are wrong, or its values are not
@@ -130,7 +131,7 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
 
 
 def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
-    """Return a condition as [rows, ...]; with `once`, one row may be given for all rows."""
+    """Return a condition as [rows, ...]; if `once`, a single row is repeated for all rows."""
     if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
         array = array[..., 0]
     if once and array.ndim == axes - 1:
@@ -153,11 +154,13 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
 
 
 def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a condition with too few time steps; truncate longer ones.
+    """Raise InvalidInput for a condition with too few time steps; truncate longer ones in place.
+
+    In a request for log probabilities, conditions must be exactly as long as the elements.
 
     Args:
       known: inputs of the signature.
-      arrays: all inputs of the request, changed in place.
+      arrays: all inputs of the request.
     """
     timed = [name for name in known if is_condition(name) and is_timed(known[name])]
     if ELEMENTS in known:  # a request for log probabilities

@@ -1,4 +1,4 @@
-"""Command line words that are numbers or npy files: conditions, entries and prefixes."""
+"""Command-line values that are numbers or npy files: conditions, entries and prefixes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,14 +13,14 @@ SUFFIX = ".npy"
 
 
 def condition_of(words: Sequence[str]) -> Any:
-    """Return conditions as `Autoregressive.sample` takes them.
+    """Return the values of `--condition` as `Autoregressive.sample` takes them.
 
     Args:
       words: FILE.npy or a number for the only condition; for each of several conditions,
         NAME=FILE.npy or NAME=NUMBER.
 
     Returns:
-      None if there are no words; an array or a number; or a dict of these by name.
+      None if there are no words; an array or a number; or a dict of arrays and numbers by name.
 
     Raises:
       UserError: a word has a different form, a name is given twice, or a file cannot be read.
@@ -29,7 +29,7 @@ def condition_of(words: Sequence[str]) -> Any:
 
 
 def entries_of(words: Sequence[str]) -> Any:
-    """Return numbers of entries as `export` takes them, from NUMBER or NAME=NUMBER.
+    """Return the values of `--entries`, NUMBER or NAME=NUMBER, as `export` takes them.
 
     Raises:
       UserError: a word has a different form, or a name is given twice.
@@ -44,7 +44,7 @@ def entries_of(words: Sequence[str]) -> Any:
 
 
 def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
-    """Return the values of the words, by name if they have the form NAME=VALUE."""
+    """Return None without words, one value, or a dict if words have the form NAME=VALUE."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
@@ -58,14 +58,14 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 
 
 def _value(word: str) -> Any:
-    """Return a number, or the array of a file."""
+    """Return the number in a word, or the array in the npy file that it names."""
     is_file = word.endswith(SUFFIX) or Path(word).is_file()
     number = None if is_file else _number(word)
     return read_npy(Path(word)) if number is None else number
 
 
 def prefix_of(words: Sequence[str]) -> Any:
-    """Return a prefix as `Autoregressive.sample` takes it, from numbers or from npy files.
+    """Return the values of `--prefix`, numbers or npy files, as `Autoregressive.sample` takes them.
 
     Raises:
       UserError: a word is neither a number nor an npy file that can be read.
@@ -80,10 +80,10 @@ def prefix_of(words: Sequence[str]) -> Any:
 
 
 def number_of(word: str, option: str, others: str = "") -> int | float:
-    """Return a word as a number, as an integer if possible.
+    """Convert a word to an integer or, if that is not possible, to a float.
 
     Raises:
-      UserError: the word is not a number; the message also names the `others` that are allowed.
+      UserError: the word is not a number; the message includes `others`, a phrase for alternatives.
     """
     number = _number(word)
     if number is None:

@@ -1,4 +1,4 @@
-"""The command `export`: writes a run or a model folder as a bundle, NAME/VERSION, for serving."""
+"""The command `export`, which writes a run or a stored model as a bundle, NAME/VERSION."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle atomically, and return lines of text about it.
+    """Write the bundle atomically, and return the lines that the command prints.
 
     Raises:
       UserError: the options do not fit the model, or the bundle cannot be written.
@@ -91,7 +91,7 @@ def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
 
 
 def _checked(given: ExportArguments) -> Path:
-    """Return OUT; raise UserError unless it is new or empty and its name is a version."""
+    """Check the options, and that OUT is new or empty and named by a version; return OUT."""
     if not given.bare:
         check_version(given.out)
     for name in ("bfloat16", "portable", "sign"):
@@ -104,7 +104,7 @@ def _checked(given: ExportArguments) -> Path:
 
 
 def _check_disk(out: Path, source: Path) -> None:
-    """Raise UserError if the disk has no room for a bundle, before the model is loaded."""
+    """Raise UserError if the disk may lack space for a bundle, before the model is loaded."""
     sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
     place = next(folder for folder in out.parents if folder.exists())
@@ -114,7 +114,7 @@ def _check_disk(out: Path, source: Path) -> None:
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
-    """Write the model folder; return a summary of the measurements, "" for a copied folder."""
+    """Write the model folder; return a summary of a run's measurements, "" for a copied folder."""
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
@@ -132,7 +132,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 
 
 def _shipped(path: Path) -> Path:
-    """Return the folder of a model; `path` may be the name of a shipped model."""
+    """Return `path` or, if it does not exist, the folder of the shipped model of that name."""
     if path.exists():
         return path
     known: Any = (image_shipped, teacher_shipped, students)
@@ -160,7 +160,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    """Write everything but the model folder, and return lines of text about it."""
+    """Write everything but the model folder; return lines for the command to print."""
     from serving.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))

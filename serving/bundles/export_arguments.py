@@ -16,17 +16,17 @@ class ExportArguments:
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, or model folder or shipped model, which are exported unchanged; or a folder
+    """A run directory; a model folder or shipped model, which is exported unchanged; or a folder
     that `onepass.save` wrote."""
     out: Path
     """Folder to write, new or empty: MODELS/NAME/VERSION; the version is a whole number."""
     bare: bool = False
     """Write only the model folder, without a program; it may have any name."""
     buckets: tuple[int, ...] = ()
-    """Lengths in frames that sounds are padded to; no sound can be longer than the longest. None:
-    several, up to two minutes."""
+    """Lengths in frames that sounds are padded to; the largest limits the length of a sound. None
+    given: several, up to two minutes."""
     batches: tuple[int, ...] = ()
-    """Batch sizes of calls, each compiled once; none: several, up to 8."""
+    """Batch sizes of calls, each compiled once. None given: several, up to 8."""
     bfloat16: bool = False
     """Compute in bfloat16 (audio models)."""
     float16: bool = False
@@ -39,13 +39,13 @@ class ExportArguments:
     temperature: float | None = None
     """Default temperature of an audio model, stored in its model.json; None: 1."""
     refine: int | None = None
-    """Default number of passes that fit a student's sound to its mel, in model.json; None: 0."""
+    """Default number of passes that fit a student's audio to its mel frames; None: 0."""
     sign: Path | None = None
-    """Private ed25519 key in PEM to sign the bundle with, for `onepass serve --trust`."""
+    """PEM file of a private ed25519 key to sign the bundle with, for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
     """Runs or model folders with other parts of the same multiscale model."""
     length: tuple[int, ...] = ()
-    """For a folder of `onepass.save`: length of the longest sequence in elements, or height, width
+    """For a folder of `onepass.save`: length of the longest sequence, in elements; or height, width
     and channels of an image."""
     entries: tuple[str, ...] = ()
     """For a folder of `onepass.save`: number of entries of a memory in every request; NAME=NUMBER
@@ -59,4 +59,4 @@ class ExportArguments:
     note: str = ""
     """Note on the training, for the card."""
     machine: str | None = None
-    """Machine of the training, for the card; None: this machine."""
+    """Machine that the model was trained on, for the card; None: this machine."""

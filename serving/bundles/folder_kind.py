@@ -14,7 +14,7 @@ NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, mode
 
 
 def folder_kind(path: Path) -> FolderKind:
-    """Return the kind of a folder, judged only by the names of its files.
+    """Return the kind of a folder, which depends only on the names of its files.
 
     Args:
       path: a folder, which may be missing.
@@ -44,16 +44,16 @@ def _refuse(path: Path, one: str, other: str) -> None:
 
 
 def _first(path: Path, names: tuple[str, ...]) -> str:
-    """Return the first of `names` that exists in the folder, as a file or not; "" if none."""
+    """Return the first of `names` that the folder contains, even as a broken link; "" if none."""
     return next((name for name in names if os.path.lexists(path / name)), "")
 
 
 def _of_version(path: Path) -> str:
-    """Return the program of a version inside the folder NAME, or ""."""
+    """Return VERSION/PROGRAM for a version in the folder NAME that has a program, or ""."""
     found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions_of(path))
     return next((f"{version}/{program}" for version, program in found if program), "")
 
 
 def versions_of(path: Path) -> list[Path]:
-    """Return the folders NAME/VERSION of a folder NAME, in the order of their names."""
+    """Return the folders NAME/VERSION of a folder NAME, sorted by name as text."""
     return sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())

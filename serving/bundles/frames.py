@@ -44,7 +44,7 @@ def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
 def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
     """Raise InvalidInput if frames [frames, channels] are unlike those of the training data.
 
-    Older bundles, which have no statistics of frames, are not checked.
+    Nothing is checked for a model without mel frames or, as in older bundles, their statistics.
     """
     trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
     if trained is None or not stored or not frames.size:

@@ -21,7 +21,8 @@ class Exported:
       functions: concrete functions by signature name.
       serving: the entry `serving` of model.json.
       variables: variables that the functions read but do not track themselves.
-      lowered: the same functions with programs as StableHLO; empty if they have no portable form.
+      lowered: the functions other than `serving_default`, with programs as StableHLO; empty if they
+        have no portable form.
     """
 
     functions: dict[str, Any]
@@ -41,7 +42,7 @@ def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
 
 
 def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature, from its inputs to its outputs by name."""
+    """Return the concrete function of a signature; `make` maps inputs to outputs, by name."""
 
     @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
     def function(*tensors: tf.Tensor) -> Tensors:
@@ -54,7 +55,7 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
 def serving_spec(
     signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
 ) -> dict[str, Any]:
-    """Return the entries of `serving` in model.json that bundles of all kinds have."""
+    """Return the entry `serving` of model.json, with the keys that bundles of all kinds have."""
     return {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
@@ -66,7 +67,7 @@ def serving_spec(
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
     """Return the concrete function of a signature, which computes each row of a batch separately.
 
-    `row` returns outputs without the batch axis for a batch of one.
+    `row` maps inputs with a batch axis of size 1 to outputs without a batch axis.
     """
     return concrete_function(signature, by_rows(signature, row))
 
@@ -78,7 +79,7 @@ def by_rows(
 
     Args:
       signature: the signature, which declares the outputs.
-      row: function that returns outputs without the batch axis for a batch of one.
+      row: function from inputs with a batch axis of size 1 to outputs without a batch axis.
     """
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}

@@ -1,4 +1,4 @@
-"""The inputs for drawing images, from a local request, an HTTP request or a client."""
+"""The inputs for drawing images, for bundles, HTTP requests and the client."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ def image_inputs(
 
     Args:
       known: inputs of the signature.
-      seed: seed of the noise.
+      seed: seed of the noise, an integer in [0, 2^64).
       rows: rows of the seed, one per image.
       temperature: temperature of all scales, or one per scale, smallest first.
       guidance: weight, at least 0, by which images move away from the unconditional distribution; 0
@@ -61,7 +61,7 @@ def condition_rows(
     field: str = "label",
     problem: Problem = InvalidInput,
 ) -> Arrays:
-    """Return the conditions of images as an input, with one row per image.
+    """Return the conditions of images as an input by its name, with one row per image.
 
     Args:
       name: the input: "label", "caption" or "map".
@@ -80,7 +80,7 @@ def condition_rows(
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """Return the scales of one image of a batch, smallest first; the last is the whole image."""
+    """Return the scales of image `row` of a batch, smallest first; the last is the whole image."""
     whole = outputs[IMAGE][row]
     scales = [value[row] for name, value in outputs.items() if name.startswith(f"{IMAGE}_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
@@ -94,7 +94,10 @@ def label_index(
     info: TensorInfo | None = None,
     problem: Problem = InvalidInput,
 ) -> int:
-    """Return the index of a class that is given by name, in any case, or by index."""
+    """Return the index of a class, given by name (in upper or lower case) or by index.
+
+    If the class is unknown, raise the error that `problem` returns for a message.
+    """
     value = int(value) if isinstance(value, np.integer) else value
     word = str(value).strip()
     if word in classes:
@@ -114,7 +117,7 @@ def classes_of(classes: Sequence[str]) -> str:
 
 
 def caption_codes(text: str) -> np.ndarray:
-    """Return the codes of a caption, int32 [characters]."""
+    """Return the codes of a caption, int32 [characters]; raise InvalidInput if it is too long."""
     from pixelcnn.data.captions import encode_caption
 
     try:

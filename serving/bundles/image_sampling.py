@@ -1,4 +1,4 @@
-"""Images drawn by a bundle's signatures, whole or scale by scale."""
+"""Draws images, whole or scale by scale, by a bundle's signatures."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ class ImageSampling(Sampling):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes by index."""
+        """Names of the classes by index; empty if they have no names."""
         return tuple(self.spec["classes"])
 
     @property
@@ -55,11 +55,11 @@ class ImageSampling(Sampling):
         start: np.ndarray | None = None,
         **options: Any,
     ) -> Iterator[list[np.ndarray]]:
-        """Return an iterator over images that yields all scales of each image, smallest first.
+        """Return an iterator over images, each a list of all its scales, smallest first.
 
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; a list has one per image; None for an unconditional model.
+            video model by name; or a list of them, one per image; None for an unconditional model.
           num: number of images, one per row of the seed; an image does not depend on `num`.
           start: a small image uint8 [side, side, channels] to enlarge, or None.
           **options: the arguments of `inputs` other than `condition`, `row` and `start`.
@@ -90,11 +90,11 @@ class ImageSampling(Sampling):
         given: tuple[np.ndarray, int] | None = None,
         guidance: float = 0.0,
     ) -> tuple[str, Arrays]:
-        """Return the signature that draws an image, and its checked inputs, a batch of one.
+        """Return the name of the signature that draws an image, and its checked inputs for one row.
 
         Args:
           condition: the condition of this image, as for `progressions`.
-          seed: seed of the noise.
+          seed: seed of the noise, an integer in [0, 2^64).
           row: row of the seed.
           temperature: temperature of the distribution; 1 samples the model. A multiscale model also
             takes one temperature per scale, base first.
@@ -103,6 +103,9 @@ class ImageSampling(Sampling):
             order, to keep (PixelCNN).
           guidance: weight, at least 0, by which each pixel's distribution moves away from the
             unconditional one; 0 samples the model's own density. Needs a null condition.
+
+        Raises:
+          InvalidInput: an argument is invalid for this model.
         """
         known = self.signatures[COMPILED].inputs
         conditions = self.condition(condition)
@@ -119,7 +122,7 @@ class ImageSampling(Sampling):
         return signature, self.check(signature, inputs)
 
     def condition(self, value: Condition) -> dict[str, np.ndarray]:
-        """Return the inputs, a batch of one, for a class, a caption or a map.
+        """Return the inputs for the condition of one image, with a batch axis.
 
         Raises:
           InvalidInput: the class is unknown, the caption is too long, or the model needs a

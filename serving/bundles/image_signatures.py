@@ -1,7 +1,7 @@
 """The signatures of an image model.
 
-Each row of a batch is drawn separately, by the same programs as in local sampling, so that batches
-do not change pixels. `serving_default` draws with TensorFlow's kernels; XLA compiles all others.
+Each row of a batch is drawn separately, by the same programs as in local sampling, so the pixels do
+not depend on the batch. `serving_default` draws with TensorFlow's kernels; XLA compiles all others.
 """
 
 import functools
@@ -64,7 +64,7 @@ def export_functions(
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """Return all functions but `serving_default` with programs as StableHLO, {} if impossible."""
+    """Return the functions except `serving_default`, with StableHLO programs; {} if impossible."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -149,7 +149,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """Return the inputs that all signatures have: seed, row, temperature and condition."""
+    """Return the inputs that all signatures have: noise, conditions and, if possible, guidance."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
@@ -169,7 +169,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
-    """Draw a batch of one, with the guided form of the program if the guidance is not 0."""
+    """Draw a batch of one; if the input `guidance` is not 0, pass it to the program."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:
@@ -182,7 +182,7 @@ CONDITIONS = ("label", "caption", "map", "past", "action", "state")
 
 
 def seed_key(seed: tf.Tensor) -> tf.Tensor:
-    """Return a seed int64 [1] as words uint32 [2], high word first; -n stands for 2^64 - n."""
+    """Return a seed int64 [1] as the key of noise, high word first; -n stands for 2^64 - n."""
     return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
 
 

@@ -1,4 +1,4 @@
-"""The kinds of models that a bundle may have, by the `kind` in model.json."""
+"""The kinds of models in bundles, by the entry `kind` of model.json."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     """How models of one kind are exported and computed.
 
     Attributes:
-      makes: "sound" or "images"; "" for a user's model, which `onepass.save` writes.
+      makes: "sound" or "images"; "" for a user's model, whose model.json says what it generates.
       network: key of the configuration under which the network's dtype is stored; "" for images,
         which are drawn in float32.
       sampler: function that returns the module with the Numba sampler; None: there is none.

@@ -1,4 +1,4 @@
-"""Loading of bundles: files are verified and the program is checked before any of it runs."""
+"""Loads bundles, after verifying the files and checking the program."""
 
 import json
 import shlex
@@ -19,18 +19,19 @@ MOST_SPEC_BYTES = 2**24
 
 
 def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> Bundle:
-    """Load a bundle from a folder, checked before anything in it runs.
+    """Load a bundle from a folder, which is checked before anything in it runs.
 
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
-      backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
-        the package `distill`), "numba-bfloat16" the same with bfloat16 products; "auto" chooses
-        the engine where it is faster.
-      manifest_digest: SHA-256 of the signed manifest; "": any manifest.
+      backend: "tensorflow" runs the exported program; "numba" is the CPU engine for WaveNets and
+        students (needs the packages `wavenet` and `distill`), "numba-bfloat16" the same with
+        bfloat16 products, for students; "auto" uses "numba" for students if there is no GPU.
+      manifest_digest: SHA-256 of the signed manifest, in hexadecimal; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, or is also a model folder of a different kind; or it
-        was changed since its export, has a disallowed operation, or has an unknown format version.
+      UserError: the folder is not a bundle, or has files of two kinds of models; it was changed
+        since its export, has a disallowed operation, or has an unknown format version; or the
+        backend cannot run the model.
     """
     folder = version_folder(Path(path))
     folder_kind(folder)
@@ -61,7 +62,11 @@ def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> 
 
 
 def version_folder(path: Path) -> Path:
-    """Return `path` if it is a bundle, else its highest version; raise UserError if it has none."""
+    """Return `path` if it is a bundle, else its highest version, as an absolute path.
+
+    Raises:
+      UserError: the path is not a folder, or is neither a bundle nor has versions of one.
+    """
     path = path.resolve()
     if not path.is_dir():
         raise UserError(f"{path} is not a folder.")
@@ -76,7 +81,7 @@ def version_folder(path: Path) -> Path:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Read a bundle's model.json; raise UserError if it cannot be served."""
+    """Return a bundle's model.json; raise UserError if it lacks what loading and serving need."""
     path = folder / SPEC_FILE
     try:
         spec = json.loads(read_plain(path, MOST_SPEC_BYTES))

@@ -1,7 +1,8 @@
-"""The SHA-256 of each file of a bundle, which detects changes since its export, and signatures.
+"""The manifest, with the SHA-256 of each file of a bundle, and its signature.
 
-Only plain files are read, up to a size limit: a link can lead anywhere, and a pipe blocks its
-reader. Either may replace a file between a check and its opening, so the opened file is checked.
+The manifest shows whether a file was changed since the export. Only plain files are read, up to a
+size limit: a link can lead anywhere, and a pipe blocks its reader. Either may replace a file
+between a check and its opening, so the opened file is checked.
 
 Signatures are ed25519 signatures of the name, the version and the manifest's SHA-256; keys are PEM
 files, as written by `openssl genpkey -algorithm ed25519`.
@@ -28,7 +29,7 @@ SIGNATURE_BYTES = 64
 
 
 def write_manifest(folder: Path) -> None:
-    """Write FOLDER/manifest.json for all other files of the folder, at any depth."""
+    """Write FOLDER/manifest.json with the digests of all other files, including subfolders'."""
     digests = {name: digest(folder / name) for name in files_of(folder)}
     text = json.dumps({"format": FORMAT, "sha256": digests}, indent=1)
     (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -37,7 +38,7 @@ def write_manifest(folder: Path) -> None:
 def verify(folder: Path, manifest_digest: str = "") -> None:
     """Raise UserError, naming the file, unless all files match the manifest.
 
-    No file may be missing or unlisted, and none may be a link, which could lead anywhere. If
+    No file may be missing from the folder or from the manifest, and none may be a link. If
     `manifest_digest` is given, it must be the manifest's SHA-256.
     """
     listed = _read(folder, manifest_digest)
@@ -58,10 +59,10 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the sorted relative names of all files but the manifest and its signature.
+    """Return the sorted relative paths of all files except the manifest and its signature.
 
     Raises:
-      UserError: a file is a link, or there are more than MOST_FILES files.
+      UserError: a file is not a plain file, or there are more than MOST_FILES files.
     """
     names: list[str] = []
     for parent, inside, files in os.walk(folder):
@@ -76,7 +77,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a plain file, in hexadecimal."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -123,12 +124,12 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
 
 
 def private_key(path: Path) -> Any:
-    """Read a private key from a PEM file; raise UserError if it is not ed25519."""
+    """Read a private ed25519 key from a PEM file; raise UserError if that fails."""
     return _key(path, "private")
 
 
 def public_key(path: Path) -> Any:
-    """Read a public key from a PEM file; raise UserError if it is not ed25519."""
+    """Read a public ed25519 key from a PEM file; raise UserError if that fails."""
     return _key(path, "public")
 
 
@@ -155,16 +156,16 @@ def _key(path: Path, kind: Literal["private", "public"]) -> Any:
 
 
 def sign(folder: Path, name: str, version: int, key: Any) -> None:
-    """Write the signature of a folder that will become NAME/VERSION, next to its manifest."""
+    """Write the signature of a bundle that will be named NAME/VERSION next to its manifest."""
     digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
     (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
 
 
 def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
-    """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
+    """Return the SHA-256 of the signed manifest of the bundle in a folder; "" if it is not signed.
 
     Raises:
-      UserError: the signature was made by none of the keys, or for a different bundle.
+      UserError: none of the keys made the signature for this name, version and manifest.
     """
     folder = Path(folder)
     try:

@@ -1,7 +1,7 @@
 """The CPU engine: a bundle's model rebuilt from its weights and compiled by Numba.
 
-It needs the packages that trained the model. It makes the same audio as the exported program; for a
-student, within one 16-bit step.
+The engine needs the packages that trained the model. It generates the same audio as the exported
+program; for a student, within one 16-bit step.
 """
 
 import contextlib
@@ -19,7 +19,11 @@ from serving.bundles.signature import SOUND, SPEAKER, Arrays
 
 
 class Engine:
-    """A model with a bundle's weights; raises UserError if a package that it needs is missing."""
+    """The functions that generate sounds with a bundle's weights, compiled by Numba.
+
+    Raises:
+      UserError: a package is missing, or the backend or the model's likelihood is not supported.
+    """
 
     def __init__(self, path: Path, kind: str, sampler: Callable[[], Any], backend: str) -> None:
         try:
@@ -38,7 +42,7 @@ class Engine:
             raise UserError(f"The engine `numba` does not support the likelihood of {path}.")
 
     def whole(self, request: Request) -> np.ndarray:
-        """Return sounds, float32 [rows, num_samples]."""
+        """Return the requested sounds, float32 [rows, num_samples]."""
         return self._whole(self._asked(request))
 
     def stream(
@@ -55,7 +59,7 @@ class Engine:
         return map(self._sound, made.stream(*arguments, **opening))
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs of the signature for whole sounds, computed row by row."""
+        """Return the outputs of the signature for whole sounds, which are computed row by row."""
         frames, speaker = inputs.get(FRAMES), inputs.get(SPEAKER)
         if frames is None:
             lengths = longest = inputs["num_samples"]
@@ -95,7 +99,7 @@ class Engine:
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
     """Return the engine if `backend` requests it or, for "auto", if it is faster; else None.
 
-    With "auto", it is used for a float32 student if there is no accelerator.
+    With "auto", it is used for a float32 student if there is no GPU and the packages are installed.
 
     Raises:
       UserError: the engine is requested but not available.

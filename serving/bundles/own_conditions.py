@@ -24,8 +24,8 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 class Conditions:
     """The conditions that a model reads, and their inputs.
 
-    Inside the program, all conditions with one row per element of a sequence are concatenated along
-    their channels to `frames` [batch, time, channels].
+    Inside the program, the conditions with one row per element of a sequence are concatenated along
+    their channels to one tensor, `frames` [batch, time, channels].
 
     Args:
       model: an `Autoregressive` or a `FlowStudent`.
@@ -37,10 +37,10 @@ class Conditions:
       ValueError: `entries` does not fit the conditions.
 
     Attributes:
-      names: the input of each condition, by the condition's name.
+      names: the name of each condition's input, by the condition's name.
       channels: size of the last axis of the frames; 0 if the model reads no frames.
-      is_frames: whether the only condition has one row per element of a sequence, so that its input
-        is called `frames`.
+      is_frames: whether the model has only one condition and its input is called `frames`, because
+        the condition has one row per element of a sequence.
       has_fixed: whether a condition is the same at every time step.
       dtype: type of the frames inside the program.
     """
@@ -66,11 +66,11 @@ class Conditions:
 
     @property
     def frame_channels(self) -> int:
-        """Number of channels of the input `frames`; 0 without such an input."""
+        """Number of channels of the input `frames`; 0 if there is no such input."""
         return self.channels if self.is_frames else 0
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
-        """Return the inputs of the conditions.
+        """Return the descriptions of the conditions' inputs, by the input's name.
 
         Args:
           sizes: number of elements along each axis that conditions share with the elements, [time]
@@ -104,7 +104,7 @@ class Conditions:
         return named[next(iter(named))] if self.is_frames else named
 
     def fixed(self, given: Tensors) -> Tensors:
-        """Return the conditions among the inputs that are the same at every time step, by name."""
+        """Return, by condition name, the inputs for conditions that are the same at every step."""
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
 
     def zeros(self) -> Tensors:
@@ -132,7 +132,7 @@ class Conditions:
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs with `frames`, concatenated from conditions with their own inputs."""
+        """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
         if self.is_frames or not self.channels:
             return given
         parts = []
@@ -147,7 +147,7 @@ class Conditions:
         return {**given, FRAMES: frames, **counts}
 
     def unpacked(self, frames: tf.Tensor | None) -> Any:
-        """Return frames split into the conditions that samplers read at every time step."""
+        """Return `frames` as the condition that samplers read: split by name if it has several."""
         if frames is None or self.is_frames:
             return frames
         timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
@@ -161,7 +161,7 @@ class Conditions:
 
 
 def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
-    """Return specs in which only the axes shared with the elements may have any size.
+    """Return specs in which only the batch axis and the axes of the elements have unknown sizes.
 
     Raises:
       UserError: a name or a type is not allowed for an input, or a size is missing.
@@ -195,7 +195,7 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
 
 
 def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes for the axes of unknown size, by condition name."""
+    """Return the sizes of axes of unknown size by condition name; raise ValueError if invalid."""
     if entries is None:
         return {}
     by_name = entries if isinstance(entries, Mapping) else dict.fromkeys(free, entries)
@@ -225,7 +225,7 @@ def _class_counts(model: Any) -> dict[str, int]:
 
 
 def _stored(dtype: tf.DType) -> np.dtype:
-    """Return the input type for conditions of a type."""
+    """Return the NumPy type of the input for a condition of a TensorFlow type."""
     if dtype.is_bool:
         return INT32
     if dtype.is_floating and dtype.size <= 4:

@@ -1,4 +1,4 @@
-"""`export`: writes a user's model as a bundle, NAME/VERSION, that `onepass serve` serves."""
+"""`export` writes a user's model as a bundle, NAME/VERSION, which `onepass serve` serves."""
 
 import shutil
 from collections.abc import Sequence
@@ -57,16 +57,16 @@ def export(
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
-    """Write a model atomically as a bundle that `onepass serve` serves.
+    """Write a model atomically as a bundle, which `onepass serve` serves.
 
     Args:
       model: the model, which is exported with its current weights and not changed.
-      out: MODELS/NAME/VERSION, new or empty; the version is a whole number.
+      out: the bundle's folder, MODELS/NAME/VERSION, new or empty; the version is a whole number.
       length: the largest number of elements of a sequence in a request; None: 65,536, or two
-        minutes of sound. If the network has no step, it is required, and every request has exactly
+        minutes of audio. If the network has no step, it is required, and every request has exactly
         this number. For images (height, width, channels); None: the shape of the network's input.
-      sample_rate_hz: sample rate of the model's sound; the bundle is then served as a model of
-        sound. None: the rate that the model was saved with, if any.
+      sample_rate_hz: sample rate of an audio model, which is then served as such. None: the rate
+        that the model was saved with, if any.
       entries: the size, in a request, of each axis of unknown size that is not an axis of the
         elements, such as the number of entries of a `Memory`: a number for all conditions, or
         numbers by the condition's name. Required for such conditions.
@@ -76,11 +76,11 @@ def export(
         tensorflow-serving-api is installed.
 
     Returns:
-      The folder of the bundle, absolute.
+      The absolute path of the bundle's folder.
 
     Raises:
-      UserError: the model cannot be stored as a bundle, for the reason in the message; or `out`
-        exists and is not empty.
+      UserError: the model cannot be exported, for the reason in the message; or `out` exists and is
+        not empty, or its name is not a version.
       ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
         `entries`.
     """
@@ -124,7 +124,7 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler, unless its program is not allowed in bundles."""
+    """Write the model next to its sampler, unless it cannot be saved or bundles do not allow it."""
     try:
         save(model, folder)
         scanned_program(folder / PROGRAM_FOLDER)

@@ -1,7 +1,8 @@
 """Signatures of a user's model that take a prompt and options for choosing tokens.
 
-`prompted` generates whole rows, `prompted_chunk` the next part of rows whose state the client
-keeps. A model in raster order has no prefix; only models over tokens have `top_k` and `top_p`.
+`prompted` generates whole rows, and `prompted_chunk` the next segment of rows whose state the
+client keeps. A model in raster order takes no prefix; only models over tokens take `top_k` and
+`top_p`.
 """
 
 from collections.abc import Callable
@@ -100,9 +101,9 @@ def offer_prompts_of_shape(
 def _with_prompt(
     exported: Exported, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature for whole rows, and its inputs together with a prompt's.
+    """Return the signature `compiled`, and its inputs together with those of a prompt.
 
-    Prefixes are padded up to `longest`, unless it is 0.
+    Unless `longest` is 0, also add a rule to `exported` that pads prefixes to up to this length.
     """
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
     if longest:
@@ -140,7 +141,7 @@ def _heat(given: Tensors) -> Any:
 
 
 def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
-    """Return the symbol that ends a row; `NEVER` if the request has no such symbol."""
+    """Return the symbol that ends a row, or `NEVER` if the request has no `stop`."""
     if STOP not in given:
         return tf.constant(NEVER)
     symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
@@ -150,7 +151,10 @@ def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
 def _log_prob(
     model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
 ) -> tf.Tensor:
-    """Return the log probability of every element of a row; zeros unless the request wants it."""
+    """Return the log probability of every element of a row, or zeros if it is not requested.
+
+    If `part` is given, elements after the one that ends its row also get zeros.
+    """
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
@@ -167,7 +171,7 @@ def _log_prob(
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of a signature that takes one step per symbol after the prefix."""
+    """Return the function of a signature, which draws symbols after the prefix step by step."""
     states = {name: f"{STATE}{name}" for name in streaming.state()}
     is_chunk = ENDED in signature.outputs
 
@@ -215,7 +219,7 @@ def _counts(given: Tensors) -> tf.Tensor:
 
 
 def _padded(values: Any, length: Any) -> Any:
-    """Return values [1, n, ...] cut or zero-padded to [1, length, ...]; None stays None."""
+    """Return values [1, n, ...] truncated or zero-padded to [1, length, ...]; None stays None."""
     if values is None:
         return None
     cut = values[:, :length]
@@ -226,7 +230,7 @@ def _padded(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function that samples one row by passes over it until nothing changes."""
+    """Return a function that samples one row by passes over it until no symbol changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
     draw = drawer(model, shape, chosen(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)

@@ -1,6 +1,6 @@
-"""The functions with which users' models are served.
+"""The signatures of users' models.
 
-Sequences whose network has a step are generated piece by piece, like sound (`audio_signatures`).
+Sequences whose network has a step are generated piece by piece, like audio (`audio_signatures`).
 Images, and sequences whose network has no step, have one shape and are sampled by passes over the
 whole array. `log_prob` returns the log probability of every element.
 """
@@ -59,7 +59,7 @@ INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np
 
 
 class StreamingSequence(StreamingModel):
-    """A model in time order as a `StreamingModel`, which continues from a state.
+    """A user's model in time order as a `StreamingModel`, which continues from a state.
 
     Args:
       model: the user's model.
@@ -101,7 +101,7 @@ class StreamingSequence(StreamingModel):
         }
 
     def begun(self, given: Tensors, state: State) -> State:
-        """Return the state, in which rows at position 0 get the first state for their condition.
+        """Return the state, with the first state for their conditions in rows at position 0.
 
         Args:
           given: inputs of a signature; without `start`, all rows are at position 0.
@@ -158,7 +158,7 @@ class StreamingSequence(StreamingModel):
         return made, self.packed(after)
 
     def unpacked(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row; at position 0, the first state.
+        """Return the step's state of one row; at position 0, the first state (see also `begun`).
 
         Args:
           start: int32 [1], position of the next element.
@@ -201,7 +201,7 @@ class StreamingSequence(StreamingModel):
 
 
 class StreamingAutoregressive(StreamingSequence):
-    """The streaming form of an `Autoregressive`, which draws elements one after another."""
+    """The streaming form of an `Autoregressive`, which draws one element after another."""
 
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
@@ -243,7 +243,7 @@ class StreamingFlows(StreamingSequence):
 def of_shape(
     model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
 ) -> Exported:
-    """Return the signatures for whole rows of a model that generates arrays of one shape.
+    """Return the signatures that generate whole rows, for a model whose arrays have one shape.
 
     Args:
       model: the user's model.
@@ -278,7 +278,7 @@ def of_shape(
 def offer_log_prob(
     exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
 ) -> None:
-    """Add the signature `log_prob` of given elements.
+    """Add the signature `log_prob`, which returns the log probabilities of given elements.
 
     Args:
       exported: the signatures of the model, changed in place.
@@ -316,7 +316,10 @@ def elements_of(model: Any) -> dict[str, Any]:
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the least and the greatest element, each None if there is no limit."""
+    """Return the lowest and the highest element allowed, or (None, None) for real-valued models.
+
+    For float elements, the limits have a margin for rounding errors.
+    """
     levels = model.codec.levels
     if levels is None:
         return None, None
@@ -333,8 +336,8 @@ def drawer(
 ) -> Callable[..., tf.Tensor]:
     """Return a function that draws the symbols of a row [1, *shape] by passes over the whole row.
 
-    Its arguments are the seed's key, the row's number [1], the temperature as the distribution
-    takes it, the condition, and the prompt or None.
+    The function's arguments are the seed's key, the row's number [1], the temperature as the
+    distribution takes it, the condition, and the prompt or None.
 
     Args:
       model: the user's model.

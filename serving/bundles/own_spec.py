@@ -1,6 +1,6 @@
-"""The rules for model.json in a bundle of a user's model, checked before any of it is used.
+"""The rules for model.json in a bundle of a user's model, which is checked before it is used.
 
-The error names the field that breaks its rule. Fields without a rule are not read.
+An error names the field that breaks its rule. Fields without a rule are not used.
 """
 
 import math
@@ -46,7 +46,13 @@ TEXT_CHARACTERS = 10_000
 
 
 class Rule(NamedTuple):
-    """A rule for a JSON value, as a test and in words."""
+    """A rule for a JSON value.
+
+    Attributes:
+      holds: function that returns whether a value obeys the rule.
+      words: what a value must be, for messages.
+      needed: whether the field must exist.
+    """
 
     holds: Callable[[Any], bool]
     words: str
@@ -145,7 +151,7 @@ STATES = {"dtype": TEXT, "fill": FINITE}
 def check_own_spec(
     path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
 ) -> None:
-    """Raise UserError, naming the field, if a model.json could not be served.
+    """Raise UserError, naming the field, if the model in a model.json could not be served.
 
     Args:
       path: folder of the bundle, for messages.
@@ -195,7 +201,7 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    """Raise _Broken unless each signature has the inputs and outputs that the classes need."""
+    """Raise _Broken unless each signature has the inputs and outputs that `Bundle` needs."""
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     outputs: dict[str, str] = {}
     if streams:
@@ -223,7 +229,7 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
 
 
 def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken unless all signatures have exactly the named conditions."""
+    """Raise _Broken unless the conditions among every signature's inputs are those in `spec`."""
     for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
         known = signatures[name].inputs if name in signatures else {}
         named = set(names_of(spec, known).values()) if known else set()
@@ -254,7 +260,7 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
 
 
 def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
-    """Raise _Broken unless an entry of `serving` has exactly the objects in `wanted`."""
+    """Raise _Broken unless an entry of `serving` has the keys in `wanted` and obeys their rules."""
     found = found or {}
     if not isinstance(found, dict) or set(found) != set(wanted):
         raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)
@@ -278,7 +284,7 @@ def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, na
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken if a warm-up call would take an unusual amount of memory."""
+    """Raise _Broken if an input of a warm-up call would have more than MOST_CALL_BYTES."""
     serving = spec["serving"]
     streaming = serving.get("streaming") or {}
     rows = max(serving["allowed_batches"])

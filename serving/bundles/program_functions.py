@@ -1,4 +1,4 @@
-"""Finds which functions of a program can be called, and from where, without running it.
+"""Finds out which functions of a program can be called, and from where, without running it.
 
 TensorFlow finds functions by name in the whole library. A name therefore counts as a call wherever
 it occurs: in an object, an operation, an attribute (also nested), a default or a gradient.
@@ -35,9 +35,9 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
 
 
 def saver_nodes(graph: Any) -> tuple[str, str]:
-    """Return the nodes that save and restore variables; "" for a node that also runs elsewhere.
+    """Return the names of the nodes that save and that restore the variables.
 
-    Elsewhere means in a signature or, for the node that saves, while restoring.
+    A name is "" if a signature also runs the node, or if restoring also runs the node that saves.
     """
     saver = graph.saver_def
     save, restore = node_of(saver.save_tensor_name), node_of(saver.restore_op_name)
@@ -54,17 +54,17 @@ def saver_nodes(graph: Any) -> tuple[str, str]:
 
 
 def node_of(tensor: str) -> str:
-    """Return the node of a tensor `name:0` or of a control input `^name`."""
+    """Return the name of the node of a tensor `name:0` or of a control input `^name`."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
 def called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: by its operation's name and in its attributes."""
+    """Return the names that a node may call: its operation, and the functions in its attributes."""
     return [node.op, *_named(node.attr.values())]
 
 
 def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the functions that each function, a FunctionDef, may call."""
+    """Return the names that each function, a FunctionDef, may call."""
     return {
         name: [
             *(called for node in function.node_def for called in called_by(node)),
@@ -77,7 +77,7 @@ def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
-    """Return the keys that the roots lead to, including the roots."""
+    """Return the keys of `leads` that the roots lead to, including roots that are keys."""
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -89,7 +89,7 @@ def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str
 
 
 def _named(values: Iterable[Any]) -> list[str]:
-    """Return the functions in attributes, and in those functions' own attributes."""
+    """Return the names of the functions in attributes, and in those functions' attributes."""
     functions = [f for value in values for f in (value.func, *value.list.func) if f.name]
     return [name for f in functions for name in (f.name, *_named(f.attr.values()))]
 

@@ -1,4 +1,4 @@
-"""The inputs of signatures that take a prompt, and the rules between these inputs.
+"""The inputs of signatures that take a prompt, and the rules for these inputs.
 
 A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` if `has_stop` is
 1. Without these inputs, a request has neither a prefix nor a stop; with `prefix` but without
@@ -20,7 +20,7 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, i
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the inputs for a prefix and for a row's end that a request may omit.
+    """Add the inputs for a prefix and a stop that a request may omit.
 
     Args:
       known: inputs of the signature.
@@ -44,9 +44,9 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a prefix length beyond the given prefix, or beyond its row.
+    """Raise InvalidInput for a `num_prefix` that exceeds the given prefix or the row's length.
 
-    It is also raised for a part of a row that ends beyond the longest possible row.
+    In a call for a segment of a row, also raise it if the segment ends after the longest row.
     """
     if NUM_PREFIX not in arrays:
         return

@@ -1,7 +1,7 @@
-"""Rows of a user's model generated from a prompt, for the signatures of `own_prompts`.
+"""Generates rows of a user's model from a prompt, for the signatures of `own_prompts`.
 
-Each row is generated separately, by two kinds of functions that XLA compiles for one row, whatever
-the lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
+Each row is generated separately, by two kinds of functions that XLA compiles for one row and fixed
+lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
 end.
 """
 
@@ -39,7 +39,7 @@ class Chosen:
         return self.distribution.levels
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
-        """Return the drawn symbols of one row, int32 [...], truncated if the row requests it."""
+        """Return symbols of one row, int32 [...], from the truncated distribution if requested."""
 
         def whole() -> tf.Tensor:
             drawn = self.distribution.sample(parameters, noise, temperature.temperature)
@@ -60,11 +60,11 @@ def chosen(distribution: Distribution) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A prompt of a row that ends after a number of symbols.
+    """A prompt for a row that ends after a number of symbols at the latest.
 
     Args:
       prompt: the known symbols, and the symbol that ends the row.
-      count: int32 [], number of symbols.
+      count: int32 [], largest number of symbols.
     """
 
     prompt: Prompt
@@ -85,10 +85,10 @@ class Part(NamedTuple):
     Attributes:
       source: the noise, starting at the first of these symbols.
       heat: the temperature, or the `Choice` among tokens that includes it.
-      symbols: [1, at least `count`], of which the first `known` are given.
-      known: int32 [], number of given symbols.
+      symbols: [1, at least `count`], of which the first `known` are the prefix.
+      known: int32 [], number of symbols in the prefix.
       stop: int32 [], the symbol that ends the row; `NEVER` if no symbol does.
-      count: int32 [], number of symbols to generate, including the given ones.
+      count: int32 [], number of symbols to return, including the prefix.
       channels: [1, time, channels], the condition, or None.
     """
 
@@ -106,7 +106,7 @@ class Rows:
 
     Args:
       streaming: the model as pure functions that continue from a state.
-      model: the same model as the user made it, in time order.
+      model: the same model as an `Autoregressive`, in time order.
     """
 
     def __init__(self, streaming: StreamingSequence, model: Autoregressive):
@@ -122,7 +122,7 @@ class Rows:
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
     def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols [1, count], whether the row has ended, bool [], and the next state.
+        """Return the symbols [1, count], whether the row has ended, bool [], and the new state.
 
         Args:
           part: the request for symbols.
@@ -144,7 +144,7 @@ class Rows:
         return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
 
     def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
-        """Return the symbols that passes read, and the state after them."""
+        """Read as much of the prefix as passes can; return what was read and the state after it."""
         position, readable = tf.constant(0), tf.minimum(part.known, part.count)
         for size in self._sizes:
 
@@ -169,7 +169,7 @@ class Rows:
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Append the next symbols; also return whether one of them ends the row, and the state."""
+        """Draw and append the next symbols; also return whether one ends the row, and the state."""
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
@@ -218,7 +218,7 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
 
 
 def _ends(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return which symbols [1, n] end their row, bool [1, n]."""
+    """Return which symbols [1, n] after the prefix are the one that ends the row, bool [1, n]."""
     if not symbols.dtype.is_integer:
         return tf.zeros_like(symbols, tf.bool)
     return (symbols == part.stop) & (tf.range(tf.shape(symbols)[1]) >= part.known)
@@ -230,6 +230,6 @@ def filled(symbols: tf.Tensor, part: Part) -> tf.Tensor:
 
 
 def is_after(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return which symbols [1, n] come after the symbol that ended their row."""
+    """Return which symbols [1, n] come after the symbol that ended the row, bool [1, n]."""
     is_end = tf.cast(_ends(symbols, part), tf.int32)
     return tf.cumsum(is_end, 1) - is_end > 0

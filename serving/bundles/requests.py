@@ -1,4 +1,4 @@
-"""Requests for rows of a model, checked once and converted to inputs of its signatures."""
+"""Requests for rows of a model, which are checked once and converted to inputs of signatures."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -35,11 +35,11 @@ class Request:
       conditions: inputs of the signatures that are conditions, and `speaker`, each [num, ...].
       top_k: number of most probable tokens to draw among; 0: all.
       top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
-      prefix: elements that each row begins with, one array [n] per row; None: nothing.
+      prefix: elements that each row begins with, one array [n] per row; None: no prefix.
       stop: the element that ends a row, or None.
       first_row: row of the seed for the first row.
       hop_samples: hop length of the frames, in elements.
-      side_frames: number of frames on either side of a part that its elements depend on.
+      side_frames: number of frames before and after a segment that its elements depend on.
     """
 
     num: int
@@ -72,7 +72,7 @@ class Request:
         first_row: Any = 0,
         **more: int,
     ) -> "Request":
-        """Return the request for what `Autoregressive.sample` draws with the same arguments.
+        """Check the arguments, which are like those of `Autoregressive.sample`; return the request.
 
         Args:
           order: "time" or "raster", the order in which the model generates its elements.
@@ -117,7 +117,7 @@ class Request:
 
     @property
     def words(self) -> list[str]:
-        """Names of this request's arguments that only signatures with prompts take."""
+        """Names, in backquotes, of this request's arguments that only prompt signatures take."""
         asked = {
             PREFIX: self.prefix is not None,
             STOP: self.stop is not None,
@@ -127,7 +127,7 @@ class Request:
         return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
 
     def check_known(self, known: Mapping[str, TensorInfo]) -> None:
-        """Raise ValueError if the inputs `known` of a prompt signature lack a requested option."""
+        """Raise ValueError if a prompt signature, with inputs `known`, lacks a requested option."""
         if STOP not in known and self.stop is not None:
             raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
         if TOP_K not in known and (self.top_k != 0 or self.top_p != 1.0):
@@ -159,7 +159,7 @@ class Request:
         return inputs | self._prompt(known, rows, first, count)
 
     def _frames(self, known: Mapping[str, TensorInfo], frames: Any, first: int, end: int) -> Arrays:
-        """Return the frames of a range of elements with their neighbours, and their counts."""
+        """Return the frames of a range of elements, their neighbours, and the counts of both."""
         low, high = first // self.hop_samples, -(-end // self.hop_samples)
         before = min(low, self.side_frames)
         after = max(0, min(frames.shape[1] - high, self.side_frames))
@@ -196,7 +196,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
       known: inputs of the signature.
       seed: seed of the noise, an integer in [0, 2^64).
       rows: rows of the seed.
-      temperature: temperature of every row or scale, [rows], [rows, 1] or [scales].
+      temperature: temperature of each row or scale, [rows], [rows, 1], [scales] or [1].
     """
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
     # A seed of 2^63 or more becomes a negative int64; the program reads its bits.
@@ -208,7 +208,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Return rows of different lengths as one array, each padded with one of its elements."""
+    """Return rows of different lengths as one array, padded with copies of arbitrary elements."""
     width = max(map(len, parts))
     filler = next(part[-1:] for part in parts if part.size)
     given = [part if part.size else filler for part in parts]
@@ -216,7 +216,9 @@ def _stacked(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.ndarray:
-    """Return elements as an array of the model's type; integers of any size are accepted.
+    """Return elements as an array of the input's dtype.
+
+    Text, and floats for an integer input, are returned unchanged, for the signature's check.
 
     Raises:
       ValueError: an integer does not fit the type.

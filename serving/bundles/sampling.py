@@ -1,4 +1,4 @@
-"""Sampling and log probabilities by a model's signatures, local or on a server."""
+"""Sampling and log probabilities by a model's signatures, in this process or on a server."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +18,12 @@ OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and
 
 
 class Sampling:
-    """Methods for a model's signatures, local or on a server; a subclass calls the signatures.
+    """Base class of models that generate by calling signatures, in this process or on a server.
 
     Attributes:
       name: name of the model.
       spec: model.json of the model, or a server's description of it.
-      problem: type of the errors that are raised for invalid arguments.
+      problem: type of the error that is raised for invalid arguments.
     """
 
     name: str
@@ -69,12 +69,14 @@ class Sampling:
           seed: seed of the noise, an integer in [0, 2^64).
           condition: an array [num, ...] for the model's only condition, arrays by name for several
             conditions, or None for a model without conditions.
-          return_log_prob: whether to return the log-probabilities as well.
+          return_log_prob: whether to return the log probabilities as well.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
             `autoregressive.choices.DrawOptions` describes.
 
         Raises:
-          UserError: the model cannot sample this, or is not a user's model.
+          UserError: the model is not a user's model, or it is on a server and an argument is
+            invalid.
+          InvalidInput: in a bundle, an argument is invalid for the model.
         """
         self._check_own()
         with self._own_errors():
@@ -105,7 +107,9 @@ class Sampling:
             conditions, or None for a model without conditions.
 
         Raises:
-          UserError: the model has no log probabilities, or could not generate the elements.
+          UserError: the model is not a user's model or has no log probabilities, or it is on a
+            server and an argument is invalid.
+          InvalidInput: in a bundle, an argument is invalid for the model.
         """
         self._check_own()
         known = self._inputs_of(LOG_PROB)
@@ -131,11 +135,11 @@ class Sampling:
         Args:
           request: the checked arguments of the call.
           chunk: number of elements at a time, rounded up to a multiple of the model's unit.
-          opening: number of elements in the first part, also rounded up; 0: `chunk`.
+          opening: number of elements in the first chunk, also rounded up; 0: `chunk`.
 
         Raises:
-          ValueError: an argument is invalid for this model; an error of type `problem`, raised at
-            the call rather than at the first element.
+          UserError or InvalidInput: an argument is invalid for this model; the type is `problem`.
+            The error is raised by this call, before the first element is requested.
         """
         if not self._inputs_of(CHUNK):
             raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -168,14 +172,14 @@ class Sampling:
     def _conditions(
         self, condition: Any, for_all: bool = False
     ) -> Callable[[int, int], Arrays] | None:
-        """Return a function from the numbers of rows and of time steps to inputs.
+        """Return a function from the numbers of rows and time steps to the conditions' inputs.
 
-        `Request.checked` calls it when it knows both numbers.
+        `Request.checked` calls it with the checked numbers. Return None if `condition` is None.
 
         Args:
           condition: an array [rows, ...] for the model's only condition, arrays by name for several
             conditions, or None.
-          for_all: whether one row may stand for all rows even in a condition with a time axis.
+          for_all: whether one row may be given for all rows even in a condition with a time axis.
         """
         if condition is None:
             return None
@@ -184,9 +188,9 @@ class Sampling:
         return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the row indices of each call, int32, and the number of them that are wanted.
+        """Yield the row indices of each call, int32, and the number of requested rows among them.
 
-        A call has an allowed number of rows; it is filled up by repeating the last row.
+        Each call has an allowed number of rows; the last one is repeated to reach this number.
         """
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
         for first in range(0, num, sizes[-1]):
@@ -210,8 +214,8 @@ class Sampling:
         """Return the signature that generates rows: the plain one, or the one that takes prompts.
 
         Raises:
-          ValueError: the model takes no prompts, or lacks an option of this request; an error of
-            type `problem`.
+          UserError or InvalidInput: the model takes no prompts, or lacks an option of this request;
+            the type is `problem`.
         """
         if not request.words:
             return plain
@@ -248,7 +252,7 @@ class _Following:
     Args:
       known: inputs of the signature.
       rows: int32 [n], indices of the rows.
-      count: number of rows that are wanted.
+      count: number of requested rows; the rest repeat the last one.
     """
 
     def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):

@@ -46,12 +46,12 @@ LARGEST_NUMBER = 1e300
 
 
 def fastest(signatures: Container[str]) -> str:
-    """Return the signature for whole sounds or images: the compiled one, if it exists."""
+    """Return the name of the fastest signature for whole outputs: the compiled one if it exists."""
     return COMPILED if COMPILED in signatures else PLAIN
 
 
 def scale_name(side: int) -> str:
-    """Return the signature that draws the scale of this side length from the next smaller one."""
+    """Return the name of the signature that draws the scale with sides of this length."""
     return f"scale_{side}"
 
 
@@ -75,7 +75,11 @@ class TensorInfo:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
-        """Invert `to_dict`; raise ValueError, KeyError or TypeError for invalid content."""
+        """Return the info in an entry of model.json, as from `to_dict`.
+
+        Raises:
+          ValueError, KeyError or TypeError: the entry is invalid.
+        """
         shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
         if not shape or shape[0] is not None:
             raise ValueError("the first axis must be the batch, -1")
@@ -93,7 +97,7 @@ class TensorInfo:
         return [-1 if size is None else size for size in self.shape]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry for model.json, with -1 for any size and without unset rules."""
+        """Return the entry for model.json, with -1 for any size and without rules that are None."""
         stored = {
             "dtype": self.dtype.name,
             "shape": self.sizes,
@@ -125,7 +129,11 @@ class Signature:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
-        """Invert `to_dict`; raise ValueError, KeyError or TypeError for invalid content."""
+        """Return the signature in an entry of model.json, as from `to_dict`.
+
+        Raises:
+          ValueError, KeyError or TypeError: the entry is invalid.
+        """
         sides = [
             {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
@@ -141,9 +149,9 @@ class Signature:
 
 
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
-    """Return all inputs of the signature as arrays of its dtypes, with defaults filled in.
+    """Return all inputs of the signature as arrays of its dtypes, including default values.
 
-    Integers are accepted for integers and floats, floats only for floats.
+    Integers are accepted for integer and float inputs, floats only for float inputs.
 
     Raises:
       InvalidInput: an input breaks a rule; the message names both.
@@ -178,7 +186,7 @@ def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> No
 
 
 def v2_dtype(name: str, datatype: str) -> np.dtype:
-    """Return the dtype for a tensor's datatype in version 2 of the inference protocol."""
+    """Return the dtype of a datatype in the v2 protocol; raise InvalidInput if it is unknown."""
     if datatype not in V2_DTYPES:
         got = shortened(datatype)
         raise InvalidInput(f"`{name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
@@ -186,7 +194,7 @@ def v2_dtype(name: str, datatype: str) -> np.dtype:
 
 
 def check_dimensions(name: str, shape: Sequence[Any]) -> None:
-    """Raise InvalidInput for a shape with more dimensions than any tensor has."""
+    """Raise InvalidInput for a shape with more than MAX_DIMENSIONS dimensions."""
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(
             f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}."
@@ -194,7 +202,12 @@ def check_dimensions(name: str, shape: Sequence[Any]) -> None:
 
 
 def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
-    """Return the number of elements of a shape; raise an error if it is invalid or too large."""
+    """Return the number of elements of a shape.
+
+    Raises:
+      InvalidInput: the shape has too many dimensions, or a negative one.
+      TooLarge: an array of this shape has more than `limit_bytes`.
+    """
     check_dimensions(name, shape)
     if any(side < 0 for side in shape):
         raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
@@ -222,7 +235,7 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
-    """Return one input as an array of its dtype, checked by the rules of `check`."""
+    """Return one input as an array of its dtype; raise InvalidInput unless it fits `info`."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
@@ -239,9 +252,10 @@ def example(
     padded: Mapping[str, Mapping[str, Any]] | None = None,
     bucket: int = 1,
 ) -> Arrays:
-    """Return inputs that pass `check`: defaults, or else zeros moved into the allowed range.
+    """Return example inputs: defaults, or else zeros clipped to the allowed range.
 
-    Axes of any size get the size `bucket`, as do the lengths in "padded" of model.json.
+    Axes of any size have the size `bucket`, as do the values of the inputs that count the lengths
+    of `padded`, an entry of model.json.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}
@@ -305,7 +319,7 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a number from an array as text, floats with few digits."""
+    """Return a number from an array as text, with up to six digits for a float."""
     return f"{value:g}" if value.dtype.kind == "f" else str(value)
 
 
@@ -318,7 +332,7 @@ def _span(info: TensorInfo) -> str:
 
 
 def _check_counts(arrays: Arrays) -> None:
-    """Raise InvalidInput if the counts of frames exceed the given frames."""
+    """Raise InvalidInput if a row's counts of frames add up to more than the given frames."""
     if "frames" in arrays:
         counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
         longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]

@@ -1,4 +1,4 @@
-"""Sounds and sequences of users' models, generated part by part by a bundle's signatures."""
+"""Sounds, and sequences of users' models, generated whole or in chunks by a bundle's signatures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
 
 
 class _Refinement:
-    """The passes of `distill.refinement`, which fit the magnitudes of chunks to their mel."""
+    """The passes of `distill.refinement`, which fit magnitudes of audio to a mel spectrogram."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # Imported here because a bundle needs neither package for anything else.
@@ -45,7 +45,7 @@ class _Refinement:
 
 
 def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
-    """Scale a sound to the level of the recording that its frames come from, if any."""
+    """Scale a sound to its recording's level, if `condition` consists of a recording's frames."""
     gain_db = getattr(condition, "gain_db", 0.0)
     if not gain_db:
         return sound
@@ -82,10 +82,10 @@ class SoundSampling(Sampling):
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a recording, float32 [frames, channels], to resynthesise it.
+        """Return the frames of a recording, float32 [frames, channels], for its resynthesis.
 
-        The frames keep the recording's level, and `generate` scales their audio to it. This needs
-        the package `wavenet`.
+        The frames keep the recording's level, and `generate` scales their audio to it. This method
+        needs the package `wavenet`.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -102,7 +102,7 @@ class SoundSampling(Sampling):
         return frames.feature_extractor(self.spec).frames(waveform)
 
     def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
-        """Return whole sounds [num, samples]; takes the arguments of `stream`."""
+        """Return whole sounds [num, samples]; arguments are those of `stream`."""
         request = self._request(condition, **options)
         refinement = self._refinement(condition, refine)
         if self._engine is not None:
@@ -123,20 +123,21 @@ class SoundSampling(Sampling):
         chunk_samples: int = CHUNK_SAMPLES,
         **options: Any,
     ) -> Iterator[np.ndarray]:
-        """Return the sounds of `generate` in chunks [num, about chunk_samples], as they are made.
+        """Return an iterator over the sounds of `generate` in chunks [num, about chunk_samples].
 
-        The first chunk is shorter, so that it arrives early. With a prompt, the chunks end early
-        once all rows have ended.
+        The first chunk is shorter, so it arrives early. With a prompt, the iterator ends early when
+        all rows have ended.
 
         Args:
           condition: frames [frames, channels] for all rows; the audio of frames from `frames(...)`
             has the recording's level. For a model with named conditions, the `condition` of
-            `sample`, of which one row may stand for all rows even in a condition with a time axis.
-            None for a model without conditions.
+            `sample`, but a single row may be given for all rows even in a condition with a time
+            axis. None for a model without conditions.
           refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
-            mel; they are not part of the program, whose signatures return the sound before them.
-            None: the model's default for frames from `frames(...)` or drawn for a text, else 0.
-          chunk_samples: number of elements at a time, rounded up to a multiple of the model's unit.
+            mel spectrogram in the frames. They run after the program, whose signatures return
+            unrefined audio. None: the model's default for frames from `frames(...)` or drawn for a
+            text, else 0.
+          chunk_samples: number of samples in a chunk, rounded up to a multiple of the model's unit.
           **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
             sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
             the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
@@ -173,7 +174,7 @@ class SoundSampling(Sampling):
         temperature: Any = None,
         **prompt: Any,
     ) -> Request:
-        """Return the checked request for sounds."""
+        """Check the arguments of `stream` and return them as a request."""
         known = self._inputs_of(CHUNK)
         if not known:
             raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -213,7 +214,7 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, num_samples: int | None) -> int:
-        """Return the length of a sound in samples; if it is not given, the length of the frames."""
+        """Return the checked length of a sound in samples, by default the length of its frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:

@@ -1,4 +1,4 @@
-"""Folders of `onepass.save`, scanned like bundles and loaded from the scanned bytes."""
+"""Loads folders that `onepass.save` wrote, with programs that are scanned like those of bundles."""
 
 import contextlib
 import tempfile
@@ -41,8 +41,8 @@ def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStude
 def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
     """Yield a copy of a saved model with exactly the program that was scanned.
 
-    Besides the program, TensorFlow reads only the variables of the copy, which are numbers. The
-    copy is deleted after the block.
+    Besides the program, TensorFlow reads only the variables, which are numbers; the copy links to
+    them. The copy is deleted after the block.
 
     Args:
       folder: the folder that `onepass.save` wrote.

@@ -1,7 +1,6 @@
-"""Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
+"""Students and WaveNets as pure functions of tensors, which the signatures of audio models call.
 
-A streaming model continues from a state of tensors [batch, ...]. Each row is independent of the
-others and has its own position.
+A streaming model continues from a state of tensors [batch, ...], with independent rows.
 """
 
 import dataclasses
@@ -34,11 +33,11 @@ FULL_SCALE = (-1.0, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """The condition of a segment of one sound; the first axis has size 1.
+    """The condition of a segment, for a batch of sounds.
 
     Attributes:
-      channels: [1, samples, channels] or None.
-      phase: float64 [1], the phase of the source after the segment in cycles, or None.
+      channels: [batch, samples, channels] or None.
+      phase: float64 [batch], the phase of the source after the segment, in cycles, or None.
     """
 
     channels: Any
@@ -47,13 +46,13 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """The numbers that determine the counter-based noise of a segment.
+    """The numbers that determine the noise of a segment, which depends on nothing else.
 
     Attributes:
-      key: int32 [batch, 2], the words of the seed.
+      key: int32 [batch, 2], the high and the low 32 bits of the seed.
       row: int32 [batch], the row of the seed.
       start: int32 [batch], position of the first sample.
-      temperature: float32 [batch].
+      temperature: float32 [batch], factor of the noise, or temperature of a distribution.
     """
 
     key: Any
@@ -71,8 +70,9 @@ class StreamingModel:
 
     Attributes:
       variables: the weights.
+      hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
       side_frames: number of frames on either side of a segment that its condition depends on.
-      pieces: the short and the long compiled length in samples, the long one a multiple.
+      pieces: the short and the long compiled length, in samples; the first divides the second.
       channels: size of the last axis of the condition.
       dtype: type of the condition.
       has_phase: whether the source has a phase that continues from segment to segment.
@@ -101,16 +101,16 @@ class StreamingModel:
         raise NotImplementedError
 
     def begun(self, given: State, state: State) -> State:
-        """Return the state with new rows initialised from their inputs; by default unchanged."""
+        """Return the state, with new rows initialised from their inputs; by default unchanged."""
         del given
         return state
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature with the inputs that clients see; by default unchanged."""
+        """Replace inputs of a signature by those that clients send; by default unchanged."""
         return signature
 
     def framed(self, given: State) -> State:
-        """Convert the inputs that clients see (`named`) to the model's; by default unchanged."""
+        """Convert the inputs that clients send (`named`) to the model's; by default unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class StreamingModel:
           speaker: int32 [1], index of the speaker, or None.
           samples: int32 [], number of samples of the segment.
           phase: float64 [1], the source's phase before the segment in cycles, or None.
-          skipped: int32 [], number of frames that lie before the segment.
+          skipped: int32 [], number of frames before the segment.
           start: int32 [], position of the first frame's first sample in the sound.
         """
         raise NotImplementedError
@@ -154,7 +154,7 @@ class StreamingStudent(StreamingModel):
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """Return `fronts` [flows, width] and `windows` [rows, channels], past inputs of layers."""
+        """Describe `fronts` [flows, width] and `windows` [rows, channels], past layer inputs."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -206,9 +206,9 @@ class StreamingStudent(StreamingModel):
 
 
 class StreamingResidual(StreamingStudent):
-    """The flows of a student that make a residual, and the recursion from it to the sound.
+    """The flows of a student that generate a residual, and the recursion from it to the audio.
 
-    The condition has the channels that the gates read, then source, gain and coefficients.
+    The condition's channels are those of the gates, then source, log gain and coefficients.
     """
 
     def __init__(self, student: ParallelWaveNet):
@@ -218,12 +218,12 @@ class StreamingResidual(StreamingStudent):
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
 
     def state(self) -> dict[str, Filled]:
-        """Return the state of `StreamingStudent` and `wave` [order], the newest samples."""
+        """Describe the state of `StreamingStudent` and `wave` [order], the newest samples."""
         outer = self._student.flows[0].outer_dtype
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
-        """Return gates, source, gain and coefficients for each sample."""
+        """Return gates, source, log gain and coefficients for each sample, in the last axis."""
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
         prediction = condition.prediction
@@ -272,7 +272,7 @@ class StreamingTeacher(StreamingModel):
         self.pieces = (block, block) if context else whole
 
     def state(self) -> dict[str, Filled]:
-        """Return `past`, `queues` [slots, channels] and, with a context stack, `blocks`."""
+        """Describe `past`, `queues` [slots, channels] and, with a context stack, `blocks`."""
         config, network = self._network.config, self._network
         past: Filled = (tf.float32, (config.front_width,), 0)
         if config.reads_levels:
@@ -322,7 +322,7 @@ class StreamingTeacher(StreamingModel):
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Return each slot's location after `steps` steps, with the next slot always first."""
+        """Return the slots' order after `steps` steps, which puts each ring's next slot first."""
         rings = self._sampler.rings
         return np.concatenate(
             [
@@ -343,7 +343,7 @@ class StreamingVocoder(StreamingTeacher):
         self.side_frames = network.conditioner.side_frames
 
     def state(self) -> dict[str, Filled]:
-        """Return `wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
+        """Describe `wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
         network = self._network
         past = {name: (network.front_dtype, (self._sampler.history,), 0) for name in PASTS}
         slots = (self._sampler.rings.slots, network.config.residual_channels)
@@ -374,7 +374,7 @@ STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
 
 
 def streaming_model(network: Any) -> StreamingModel:
-    """Return the voice of a network; raise UserError if its type is not in `STREAMING`."""
+    """Return the streaming model of a network; raise UserError unless `STREAMING` has its type."""
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
         given = type(network).__name__
@@ -383,7 +383,7 @@ def streaming_model(network: Any) -> StreamingModel:
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type in which clients receive a state, one that every protocol supports."""
+    """Return the type in which a state of a type is sent, which every protocol supports."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
@@ -396,5 +396,5 @@ def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
 
 
 def unit_samples(streaming: StreamingModel) -> int:
-    """Return the unit of a stream's chunks, in samples: whole frames and whole pieces."""
+    """Return the smallest chunk of a stream, in samples, that has whole frames and short pieces."""
     return math.lcm(streaming.pieces[0], streaming.hop_samples)

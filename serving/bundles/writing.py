@@ -1,4 +1,4 @@
-"""Atomic writing of bundles, with warm-up requests for TensorFlow Serving."""
+"""Writes bundles atomically, with warm-up requests for TensorFlow Serving."""
 
 import contextlib
 import json
@@ -24,13 +24,13 @@ WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 def check_new(out: Path) -> None:
-    """Raise UserError unless a folder is new or empty."""
+    """Raise UserError unless a path does not exist or is an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} already exists; write a new version to another folder.")
 
 
 def check_version(out: Path, name: str = "--out") -> None:
-    """Raise UserError unless the folder's name is a version; `name` is the option in messages."""
+    """Raise UserError, naming the option `name`, unless the folder's name is a whole number."""
     if not out.absolute().name.isdecimal():
         raise UserError(
             f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
@@ -39,9 +39,12 @@ def check_version(out: Path, name: str = "--out") -> None:
 
 @contextlib.contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder next to `out` that becomes `out` when the block ends.
+    """Yield a temporary folder next to `out` that becomes `out` when the block ends.
 
-    It is removed if the block raises an exception.
+    It is removed if the block raises an exception. Missing parents of `out` are created.
+
+    Raises:
+      UserError: a folder cannot be created.
     """
     made = not out.parent.exists()
     try:
@@ -77,7 +80,7 @@ def write_program(
       exported: the signatures that the model offers.
 
     Raises:
-      UserError: the program has an operation that is not allowed in bundles.
+      UserError: the program has something that is not allowed in bundles.
     """
     module = tf.Module(name="model")
     # A SavedModel stores what its module tracks, so the module gets all variables, each once.
@@ -102,7 +105,7 @@ def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, An
     """Write a bundle's warm-up requests, then its manifest and signature.
 
     Args:
-      folder: the bundle, which is otherwise complete.
+      folder: the bundle's current folder, which is otherwise complete.
       out: the path NAME/VERSION that the folder will get.
       warm: whether to write the requests.
       key: private key, or None for a bundle without a signature.
@@ -122,7 +125,7 @@ def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     """Write the warm-up requests; return False if tensorflow-serving-api is not installed.
 
     They call only `serving_default`: TensorFlow Serving is distributed without XLA, and rejects a
-    version whose warm-up fails. `Bundle.warm` needs no requests.
+    version whose warm-up fails. `Bundle.warm` does not use them.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

@@ -1,1 +1,1 @@
-"""A client of the server, over HTTP or gRPC."""
+"""The client of the server, over HTTP or gRPC."""

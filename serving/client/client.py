@@ -1,4 +1,4 @@
-"""Client of `onepass serve`, over HTTP or gRPC, which does not need TensorFlow."""
+"""The client of `onepass serve`, over HTTP or gRPC, which does not need TensorFlow."""
 
 import contextlib
 import difflib
@@ -26,19 +26,23 @@ RETRIES = 4
 class Client:
     """A client of the models on one server.
 
-    A server on another machine is reached through the proxies of the environment (HTTPS_PROXY,
-    HTTP_PROXY, NO_PROXY), a server on this machine directly. All methods raise ClientError, a
+    Connections to other machines use the proxies in environment variables (HTTPS_PROXY, HTTP_PROXY,
+    NO_PROXY); connections to this machine are direct. A failed request raises ClientError, a
     UserError with a one-line message.
 
     Args:
-      address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
+      address: http://HOST:PORT or grpc://HOST:PORT or, with TLS, https:// or grpcs://.
       token: token that the server requires; None: no token.
       timeout_seconds: time limit of each call until the end of its response, including retries and
         pauses; every method has an argument that overrides it.
       retries: number of attempts after the first, with growing pauses, if the server is
         unreachable, is overloaded (503) or limits this client (429). Retries are harmless, since a
-        model's output depends only on its seed and inputs. A stream is not retried once begun.
-      authorities: PEM file of certificates for verifying the server; None: the well-known ones.
+        model's output depends only on its seed and inputs. A stream that has begun is not retried.
+      authorities: PEM file of the authorities' certificates for verifying the server; None: those
+        that the HTTP or gRPC library trusts.
+
+    Raises:
+      UserError: an argument is invalid, or a package is missing.
     """
 
     def __init__(
@@ -68,11 +72,11 @@ class Client:
         self._transport.close()
 
     def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """Return descriptions of all models, each with `id`, `kind`, `version` and more."""
+        """Return descriptions of the models: `id` and, for models that are ready, more facts."""
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Return the description of one model."""
+        """Return the description of one model, as in `models`."""
         with self._named(name):
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
@@ -84,7 +88,7 @@ class Client:
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, dict[str, TensorInfo]]:
-        """Return the inputs of each signature of a model."""
+        """Return the inputs of each signature of a model, by the names of signature and input."""
         with self._named(name):
             return self._transport.signatures(name, version, self._deadline(timeout_seconds))
 
@@ -137,11 +141,12 @@ class Client:
           name: name of the model.
           frames: float [frames, channels] to speak.
           recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only.
-          example: name of one of the server's recordings; HTTP only.
+          example: name of one of the server's example recordings; HTTP only.
           text: text to speak, if the server has a text front end; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
-          seconds: duration of the sound; None: the duration of the input.
+          seconds: largest duration of the audio; None: that of the input, or the server's default
+            for an unconditional model.
           speaker: name of the speaker, for a model with speakers; None: the first speaker.
           temperature: factor of the noise; None: the model's default, or 1.
           force: whether to accept frames that are unlike the training data.
@@ -205,7 +210,7 @@ class Client:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Check the name of a model; add the known names to the error for an unknown one."""
+        """Check a model's name; if the block raises an error for it, add the known names."""
         if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
             raise UserError(f"`name` must be the name of a model, got {name!r}.")
         try:
@@ -241,7 +246,11 @@ def checked_address(address: str) -> tuple[str, str]:
 
 
 def server_and_name(url: str) -> tuple[str, str]:
-    """Return the server's address and the model's name in SCHEME://HOST:PORT/NAME."""
+    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name.
+
+    Raises:
+      UserError: the URL has no name, or a longer path.
+    """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     server, _, path = rest.partition("/")

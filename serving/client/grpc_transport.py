@@ -1,4 +1,4 @@
-"""The client over gRPC, with TensorFlow Serving's Predict and the service `onepass.Models`."""
+"""The client's gRPC transport: TensorFlow Serving's Predict, and the service `onepass.Models`."""
 
 from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
@@ -60,7 +60,7 @@ class GrpcTransport:
         self._channel.close()
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Return model.json of all models, with `id`, `kind` and `version`."""
+        """Return model.json of all models that are ready, with `id`, `kind` and `version`."""
         listed = self._call(MODELS, "List", message("onepass.ListRequest")(), deadline)
         try:
             return [
@@ -122,7 +122,7 @@ class GrpcTransport:
             raise ClientError(f"The response cannot be read: {error}", "protocol") from None
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """Return streamed speech from frames, or from an unconditional model."""
+        """Return streamed speech for frames, or from an unconditional model."""
         for other in ("recording", "example", "text"):
             if other in arguments:
                 raise _over_http(f"`{other}`")
@@ -134,7 +134,7 @@ class GrpcTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Return images, each by a call of Predict."""
+        """Return images, each drawn by a call of Predict when it is requested."""
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)

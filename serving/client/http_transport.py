@@ -1,4 +1,4 @@
-"""The client over HTTP: binary tensors in the v2 inference protocol, and onepass's own routes."""
+"""The client's HTTP transport: v2 inference protocol with binary tensors, and onepass's routes."""
 
 import base64
 import contextlib
@@ -133,7 +133,7 @@ class HttpTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Return images, from `POST /v1/models/NAME:draw`, which sends a line of JSON per scale."""
+        """Return images, from `POST /v1/models/NAME:draw`, which sends one JSON line per scale."""
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
         response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
         return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)
@@ -142,7 +142,11 @@ class HttpTransport:
     def _opened(
         self, method: str, path: str, deadline: Deadline, content: Any = None
     ) -> Iterator[httpx.Response]:
-        """Open a response with status 200, without reading its body."""
+        """Request a response with status 200, yield it unread, and close it after the block.
+
+        Raises:
+          ClientError: the request failed, or reading the response in the block did.
+        """
         attempt = lambda: self._attempt(method, path, deadline, content)  # noqa: E731
         response = self._retrying.do(attempt, deadline)
         try:
@@ -242,7 +246,7 @@ class HttpTransport:
     def _samples(
         self, opened: contextlib.ExitStack, response: httpx.Response, deadline: Deadline
     ) -> Generator[np.ndarray, None, None]:
-        """Yield the waveform of 16-bit samples s, (2 s + 1) / 65535, as they arrive."""
+        """Yield the waveform, (2 s + 1) / 65535 for each 16-bit sample s, as samples arrive."""
         rest = b""
         with opened:
             for part in response.iter_raw():
@@ -298,12 +302,12 @@ def _versioned(name: str, version: int | None) -> str:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether no server listens yet; False for an unknown host, which is final."""
+    """Return whether the connection was refused, which a retry may fix, unlike an unknown host."""
     return any(isinstance(cause, ConnectionError) for cause in _causes(error))
 
 
 def _tls_problem(error: BaseException) -> str:
-    """Return why TLS with a listening server failed; "" for any other failure."""
+    """Return the end of a sentence that says why TLS failed; "" if it did not."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"has an untrusted certificate: {cause.verify_message}."
@@ -319,7 +323,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(response: httpx.Response) -> str:
-    """Return the message in an error's body, in any of the protocols; "" if there is none."""
+    """Return the message in an error response of any protocol; "" if there is none."""
     body = b""
     with contextlib.suppress(httpx.HTTPError):
         for part in response.iter_raw():

@@ -18,8 +18,9 @@ class ClientError(UserError):
     """A failed request, with a one-line message.
 
     Attributes:
-      code: a short word for programs: a `code` of serving/errors.py, `unreachable` if there is no
-        server, or `protocol` if the server is of a different kind.
+      code: a short identifier for programs: a `code` of serving/errors.py, `too_many_requests`,
+        `unreachable` if there is no server, `broken_off` if the connection ended early, or
+        `protocol` if the server is of a different kind.
     """
 
     def __init__(self, message: str, code: str):
@@ -36,7 +37,7 @@ def token_error(address: str, has_token: bool) -> ClientError:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError for NaN and Infinity, which are not JSON."""
+    """Parse JSON; raise ValueError if it is invalid, also for NaN and Infinity."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
@@ -49,7 +50,7 @@ class RetryableError(Exception):
 
     Attributes:
       error: the error to raise if the attempt is not repeated.
-      after_seconds: pause requested by the server, in seconds.
+      after_seconds: pause that the server requested, in seconds; 0: none.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):
@@ -58,7 +59,7 @@ class RetryableError(Exception):
 
 
 class Deadline:
-    """A deadline `seconds` from now."""
+    """A deadline `seconds` after its creation; raises UserError unless `seconds` is positive."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic):
         if not seconds > 0:
@@ -80,7 +81,7 @@ class Deadline:
 
 @dataclasses.dataclass(frozen=True)
 class Retrying:
-    """A retry policy with pauses that double, have jitter, and follow the server's requests.
+    """A retry policy with pauses that double and have jitter, or are as long as the server asks.
 
     Args:
       retries: number of attempts after the first.
@@ -95,8 +96,9 @@ class Retrying:
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
         """Call `attempt` until it does not raise RetryableError, and return its result.
 
-        The last error is raised when all retries are used up, or if the server asks for a pause
-        beyond the deadline.
+        Raises:
+          ClientError: the `error` of the last attempt, if all retries are used up or the server
+            asks for a pause beyond the deadline; or the deadline has passed.
         """
 
         def pause(error: Exception) -> bool | float:

@@ -30,9 +30,9 @@ class ImageScale:
 
 
 class Stream(Generic[Chunk]):
-    """An iterator over the parts of a response.
+    """An iterator over the chunks of a response.
 
-    Call `close`, or use `with`, to stop reading before the end: the server then stops too.
+    To stop reading before the end, call `close` or use `with`; the server then stops, too.
     """
 
     def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):
@@ -65,7 +65,7 @@ class Speech(Stream[np.ndarray]):
 
 
 def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
-    """Yield all scales of each image, smallest first, once its last scale has arrived."""
+    """Yield the list of each image's scales, smallest first, when its last scale has arrived."""
     pixels: list[np.ndarray] = []
     for scale in scales:
         pixels.append(scale.pixels)
@@ -75,7 +75,7 @@ def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Raise UserError for numbers that JSON cannot represent."""
+    """Raise UserError if an argument contains NaN or infinity, which JSON cannot represent."""
     for name in ("temperature", "seconds", "guidance", "frames", "map"):
         value = arguments.get(name)
         if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():

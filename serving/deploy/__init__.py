@@ -1,1 +1,1 @@
-"""The server on other platforms; docs/deploy/ has the files for platforms that need no code."""
+"""Code for running the server on platforms for which the files in docs/deploy/ do not suffice."""

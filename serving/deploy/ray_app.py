@@ -35,14 +35,18 @@ class NothingLoaded(RuntimeError):  # noqa: N818 - named as the other errors
 class Replica:
     """A process with all models, which answers HTTP itself.
 
-    It accepts requests once all models are warm. Without any model left, it becomes unhealthy and
-    is replaced.
+    It accepts requests once every model is warm or known to be broken. When no model is left, it
+    becomes unhealthy, and Ray replaces it.
 
     Args:
       models: folder of models on this machine.
       settings: settings of the server; a token is required.
-      load: function that returns the bundle of a version's folder; None:
-        `serving.bundles.loading.load`.
+      load: function that returns the bundle of a version's folder; None: the settings decide how
+        bundles are loaded.
+
+    Raises:
+      UserError: there is no token.
+      NothingLoaded: none of the models can be loaded.
     """
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
@@ -81,11 +85,11 @@ def app(args: Mapping[str, Any]) -> Application:
     """Return the application that a Serve config file describes.
 
     Args:
-      args: `models`, the folder; any field of Settings by name; and `rollout`, any word, which
-        replaces the replicas when it changes.
+      args: `models`, the folder of models; any field of Settings by name; and `rollout`, any value:
+        Ray replaces the replicas when it changes.
 
     Raises:
-      UserError: a name is unknown, or a value has the wrong type.
+      UserError: `models` is missing, a name is unknown, or a value is invalid.
     """
     return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
 
@@ -94,7 +98,7 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
     """Return the folder of models and the settings from the arguments of `app`.
 
     Raises:
-      UserError: a name is unknown, or a value has the wrong type.
+      UserError: `models` is missing, a name is unknown, or a value is invalid.
     """
     given = {name: value for name, value in args.items() if name != "rollout"}
     models = given.pop("models", None)

@@ -15,17 +15,18 @@ OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
-    """A check of the token, `Authorization: Bearer TOKEN`; without tokens, every request passes.
+    """Checks tokens, `Authorization: Bearer TOKEN`; if no tokens are set, every request passes.
 
-    The page's own files need no token: they contain no data, and the page asks for the token.
-    Limiting the number of attempts is left to the reverse proxy.
+    The web page's files, `/healthz` and gRPC's health checks need no token: they contain no data,
+    and the page asks the user for the token. Limiting the number of attempts is left to the reverse
+    proxy.
     """
 
     def __init__(self, tokens: Sequence[str]):
         self._tokens = [token.encode() for token in tokens]
 
     def check(self, path: str, authorization: bytes) -> str | None:
-        """Return the name of the request's token; None if there is only one, or none is needed.
+        """Return the name of the request's token; None if only one token is set, or none is needed.
 
         Tokens are compared in constant time.
 
@@ -44,10 +45,10 @@ class TokenAuth:
 
 
 def read_tokens(settings: Settings) -> tuple[str, ...]:
-    """Return the tokens in the settings or the environment; if empty, no token is needed.
+    """Return the tokens in the token file or the environment variable; () if none are set.
 
     Raises:
-      UserError: the file cannot be read, or does not contain valid tokens.
+      UserError: the file cannot be read, or a token is invalid.
     """
     path = settings.token_file
     if path is None:

@@ -1,4 +1,4 @@
-"""Batching of concurrent requests: calls of rows from a bounded queue, with deadlines."""
+"""Batching of concurrent requests, whose rows wait in a bounded queue until a deadline."""
 
 import asyncio
 import collections
@@ -31,14 +31,20 @@ Call = Callable[[str, Arrays], Arrays]
 
 
 class Batcher:
-    """Batches of the rows of concurrent requests.
+    """Calls a model with batches of rows from concurrent requests.
 
-    A lone request is called at once. Requests that arrive during a call share the next call; after
-    a shared call, the next call is delayed a moment so that more requests can join it. Clients
-    share the calls according to the time that their rows take, and the requests of a client take
-    turns, by the rules of `RowQueue`. A call takes at most CALL_SECONDS, so that other requests run
-    between the calls of a large one; slower rows have their own thread. The limits on waiting rows
-    and bytes, rows per request and threads come from the settings.
+    A single request is called immediately. Requests that arrive during a call share the next call.
+    After a shared call, the next one waits a moment, which lets more requests join it. `RowQueue`
+    decides which rows are next. A call gets only as many rows as are expected to take CALL_SECONDS,
+    so other requests run between the calls of a large request. A row that takes longer than that
+    runs in a separate thread.
+
+    Args:
+      call: function from a signature's name and its inputs to its outputs.
+      padding: the allowed lengths and batch sizes.
+      limits: settings with the limits on rows, bytes and threads, and the delay of a call.
+      metrics: the server's metrics.
+      name: the model's name in the metrics.
     """
 
     def __init__(
@@ -62,12 +68,12 @@ class Batcher:
     async def submit(
         self, signature: str, inputs: Arrays, timeout_seconds: float | None = None
     ) -> Arrays:
-        """Return the outputs for checked inputs.
+        """Return the outputs of a signature for checked inputs.
 
-        Waiting rows of a cancelled request are never called.
+        Waiting rows of a cancelled request are dropped.
 
         Raises:
-          ServingError: the request is TooLarge, Overloaded or DeadlineExceeded, or its call failed.
+          ServingError: TooLarge, Overloaded, DeadlineExceeded, NotReady, or an error of the call.
         """
         request = self._enqueued(signature, self._padding.fit(signature, inputs), timeout_seconds)
         self._dispatch()
@@ -136,7 +142,10 @@ class Batcher:
         )
 
     def _check_time(self, request: Request, seconds: float) -> None:
-        """Raise TooLarge or Overloaded if even the fastest calls so far would end too late."""
+        """Raise TooLarge or Overloaded if the request would be late even at the fastest speed.
+
+        It is TooLarge if it would be late with an empty queue, too.
+        """
         threads = 1 if request.is_long else self._limits.threads
         alone = request.seconds / threads
         if alone > seconds:
@@ -223,10 +232,10 @@ class Batcher:
             return [self._retry_row(row, failed) for row in rows]
 
     def _retry_row(self, row: Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
-        """Return the outputs of one row of a failed batch, from a separate call.
+        """Return the outputs or the error of one row of a failed batch, from a separate call.
 
-        `failed` maps the `id` of each request with a failed row to the error; the other rows of
-        such requests are not called.
+        `failed` maps the `id` of each request with a failed row to its error, and is updated in
+        place; the remaining rows of such a request are not called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")

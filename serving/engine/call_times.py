@@ -9,11 +9,11 @@ MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estim
 
 
 class CallTimes:
-    """Seconds per row for each kind of call, which is its signature and shapes.
+    """Seconds per row for each kind of call, that is, for each signature and its shapes.
 
-    The estimate is the minimum of the last calls, so that only hopeless requests are rejected. A
-    kind that was called only once counts as unknown: that call may have included compilation, and
-    its time would reject the calls that show how fast the kind is.
+    The estimate is the minimum over recent calls, so only hopeless requests are rejected. A kind
+    that was called only once counts as unknown: that call may have included compilation, and its
+    time could lead to the rejection of the calls that would show how fast the kind is.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,8 @@ class CallTimes:
     def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
         """Return the estimate for a kind; 0.0 if it is unknown.
 
-        A kind that was never called is estimated from the next cheaper kind, in proportion to cost.
+        A kind that was never called is estimated from the next cheaper known kind of the same
+        signature, in proportion to cost, if that is not too much cheaper.
         """
         called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
         if kind in self._seconds:

@@ -1,4 +1,4 @@
-"""Chooses the client to serve next, so that all clients get fair shares of the server."""
+"""Chooses the client to serve next, which gives all clients fair shares of the server."""
 
 import contextvars
 import ipaddress
@@ -16,7 +16,7 @@ def current_client() -> str:
 
 
 def begin_client(address: str, token_name: str | None = None) -> str:
-    """Set and return the client of a new request.
+    """Set and return the name of the client of a new request.
 
     Args:
       address: the address that the request came from.
@@ -28,7 +28,10 @@ def begin_client(address: str, token_name: str | None = None) -> str:
 
 
 def client_of_address(address: str) -> str:
-    """Return the client of an address: the address itself, or its network for IPv6."""
+    """Return the name of the client at an address: the IPv4 address or the IPv6 network.
+
+    Anything that is not an IP address is returned unchanged.
+    """
     try:
         parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
@@ -44,7 +47,7 @@ class ClientSlots:
     """A limited number of slots, shared among clients.
 
     A client may take its first slot if any is free, and further slots while it has fewer slots than
-    are free. A single client can therefore take half of the slots, and leaves the rest to others.
+    are free. A single client can therefore take half of the slots; the rest is left for others.
     """
 
     def __init__(self, most: int):
@@ -70,7 +73,7 @@ class ClientSlots:
         self._taken[client] = self.taken_by(client) + 1
 
     def leave(self, client: str) -> None:
-        """Return a client's slot."""
+        """Free one of a client's slots."""
         self._taken[client] -= 1
         if not self._taken[client]:
             del self._taken[client]
@@ -92,11 +95,11 @@ class FairShares:
         return max(self._accounts.get(client, 0.0), self._now)
 
     def next_of(self, clients: Iterable[str]) -> str:
-        """Return the client with the lowest account, the first of these in a tie."""
+        """Return the client with the lowest account; in a tie, the first in `clients`."""
         return min(clients, key=self.account)
 
     def serve(self, client: str) -> None:
-        """Record that a client is being served; from now on, no account is below its account."""
+        """Record that a client is being served, which raises lower accounts to its account."""
         self._now = self.account(client)
         if len(self._accounts) > MAX_ACCOUNTS:
             above = {name: used for name, used in self._accounts.items() if used > self._now}

@@ -27,7 +27,7 @@ LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 
 
 class LoadTimeout(DeadlineExceeded):
-    """Error for a version that is not ready in time; `attempt` continues without a caller."""
+    """Error for a version that is not ready in time; its `attempt` is abandoned but continues."""
 
     def __init__(self, seconds: float, attempt: "asyncio.Future[Servable]"):
         super().__init__(f"It was not loaded and warmed within {seconds:g} seconds.")
@@ -35,7 +35,7 @@ class LoadTimeout(DeadlineExceeded):
 
 
 class ModelLoader:
-    """Loads bundles in threads, with `load` or, if that is None, according to the settings."""
+    """Loads bundles in threads, by `load` or, if that is None, by `bundle_loader`."""
 
     def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
         self._load_bundle = load or bundle_loader(settings)
@@ -45,7 +45,8 @@ class ModelLoader:
     async def load(self, name: str, found: FoundVersion) -> Servable:
         """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
 
-        A version that takes long lets others load; the log reports that it is still loading.
+        Only LOADS_AT_ONCE versions load at a time, but a load that takes longer than REPORT_SECONDS
+        is no longer counted; the log reports that it continues.
         """
 
         def warm() -> Servable:
@@ -87,10 +88,10 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 
 
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
-    """Return a function that loads a version's bundle from its folder, following the settings.
+    """Return a function that loads a version's bundle from its folder, according to the settings.
 
-    Bundles signed with a trusted key run in this process; others run in their own process, or are
-    rejected without a sandbox.
+    Bundles signed with a trusted key run in this process. Others run in a separate process or,
+    without a sandbox, in this one if no keys are trusted; else they are rejected.
 
     Raises:
       UserError: a key cannot be read, processes cannot be confined, or a process would need more

@@ -31,7 +31,7 @@ class Fitted:
 
     @property
     def cost(self) -> float:
-        """Cost of a row in units of its signature: frames, or samples if there are no frames."""
+        """Cost of a row: the length of its padded inputs, else of its output; 1 without either."""
         counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
         longest = float(counts[0].max(initial=1)) if counts else 1.0
         lengths = [length for name, length in self.lengths.items() if name != PREFIX]
@@ -39,7 +39,7 @@ class Fitted:
 
 
 class Padding:
-    """The lengths and batch sizes that "serving" in model.json allows."""
+    """The lengths and batch sizes that the entry `serving` of model.json allows."""
 
     def __init__(self, serving: Mapping[str, Any]):
         self._padded = serving.get("padded") or {}
@@ -56,7 +56,7 @@ class Padding:
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
-        """Crop the inputs to their longest row; raise InvalidInput if it is too long.
+        """Return the inputs cropped to their longest row; raise InvalidInput if it is too long.
 
         Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
         their requests do not share calls.
@@ -89,7 +89,7 @@ class Padding:
     def stack(
         self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
     ) -> Arrays:
-        """Return one batch of `size` rows; if there are fewer, the first row is repeated.
+        """Return a batch of `size` rows, in which the first row is repeated if there are fewer.
 
         Padded axes are filled with zeros up to the `lengths` of `Fitted`.
         """
@@ -106,7 +106,7 @@ class Padding:
     def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
         """Return the outputs of the rows of one request as one batch.
 
-        Rows have the length of the longest row in their call; shorter ones are padded with zeros.
+        Rows from different calls may have different lengths; shorter ones are padded with zeros.
         """
         joined = {}
         for name in rows[0]:
@@ -119,7 +119,7 @@ class Padding:
         return joined
 
     def crop(self, outputs: Arrays) -> Arrays:
-        """Crop the outputs of one request to its longest row."""
+        """Return the outputs of one request, cropped to its longest row."""
         cropped = dict(outputs)
         for name, rule in self._cropped.items():
             if name in outputs and rule["length"] in outputs:

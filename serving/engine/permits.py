@@ -12,10 +12,10 @@ from serving.engine.fair_shares import FairShares
 class Permits:
     """A limited number of permits; the client that has held permits for the least time is next.
 
-    A client's permits are granted in the order of its requests: unlike with `threading.Semaphore`,
-    a thread that releases a permit and immediately asks for another queues behind waiting threads.
-    If no permit is released for `patience_seconds`, the threads that hold them are assumed to hang,
-    and a waiting thread continues without a permit.
+    A client's permits are granted in the order of its requests. Unlike with `threading.Semaphore`,
+    a thread that releases a permit and immediately requests a new one queues behind the client's
+    waiting threads. If no permit is released for `patience_seconds`, the threads that hold them are
+    assumed to hang, and a waiting thread continues without a permit.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):
@@ -27,7 +27,7 @@ class Permits:
 
     @contextlib.contextmanager
     def permit(self, client: str = "") -> Iterator[None]:
-        """Wait for a permit, and hold it while the context lasts."""
+        """Wait for a permit, at most until the patience ends; hold it while the context lasts."""
         was_granted = self._take(client)
         start = time.monotonic()
         try:
@@ -36,7 +36,7 @@ class Permits:
             self._give_back(client, time.monotonic() - start, was_granted)
 
     def _take(self, client: str) -> bool:
-        """Return whether a permit was granted; False if the patience ended first."""
+        """Wait for a permit; return False if the patience ended before it was granted."""
         ticket = object()
         with self._changed:
             self._waiting[ticket] = client

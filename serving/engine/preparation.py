@@ -1,4 +1,4 @@
-"""Work for a request before and after its model, in threads: features, phonemes, file formats."""
+"""Threads for the work before and after a model's call: features, phonemes, file formats."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ MAX_RUNNING_OF_CLIENT = 4
 
 
 class Work:
-    """Work in pieces, which stops once its result is unwanted, and yields to others in between.
+    """Work that is divided into pieces, and can be stopped between two of them.
 
-    `stop` ends it before the next piece. Each piece holds a permit for a processor.
+    Each piece holds a permit for a processor, so other clients get their turn between pieces.
     """
 
     def __init__(self, permits: Permits, client: str):
@@ -28,11 +28,11 @@ class Work:
         self._piece = contextlib.ExitStack()
 
     def stop(self) -> None:
-        """Make the next `pause` end the work."""
+        """Make the next `pause` raise Cancelled."""
         self._stopped.set()
 
     def pause(self) -> None:
-        """Wait for the turn of the next piece; raise Cancelled if the work was stopped."""
+        """Wait for a permit for the next piece; raise Cancelled if the work was stopped."""
         self._piece.close()
         self._check()
         self._piece.enter_context(self._permits.permit(self._client))
@@ -44,7 +44,7 @@ class Work:
 
     @contextlib.contextmanager
     def permitted(self) -> Iterator[None]:
-        """Hold the permit for the current piece while the context lasts."""
+        """Hold a permit while the context lasts, except while `pause` waits for the next one."""
         with self._piece:
             self.pause()
             yield
@@ -53,9 +53,9 @@ class Work:
 class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
-    A free thread takes the first job of the client with the fewest running jobs or, among several
-    such clients, the least past service. Jobs are kept only while their futures are awaited. Unlike
-    an executor's threads, these are daemons: a job that hangs does not keep the process alive.
+    The next job is the first one of the client with the fewest running jobs or, among several such
+    clients, the one that has been served least. Unlike an executor's threads, these are daemons, so
+    a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
@@ -127,8 +127,8 @@ async def prepared(
 ) -> Any:
     """Call a function in a thread, taking turns with the work of other clients.
 
-    When the awaiting task is cancelled, or the time is over, a waiting function is never called,
-    and a function that works in pieces ends after the current piece.
+    If the awaiting task is cancelled or the time limit is over, a function that has not been called
+    is never called, and a function that works in pieces ends after the current piece.
 
     Args:
       seconds: the time limit, including waiting.
@@ -142,6 +142,7 @@ async def prepared(
 
     Raises:
       DeadlineExceeded: the call, including waiting, took longer than `seconds`.
+      Exception: the function raised it.
     """
     client = current_client()
     work = Work(PROCESSORS, client)

@@ -1,4 +1,4 @@
-"""The models in a folder: loaded, warmed, and replaced while requests are answered."""
+"""The models in a folder, which are loaded, warmed and replaced while requests are answered."""
 
 import asyncio
 import gc
@@ -58,8 +58,8 @@ class ModelRegistry:
     def ready(self) -> bool:
         """True if requests can be answered.
 
-        This is so when every model of the first scan is loaded or broken, at least one is loaded
-        unless none was found, and the server is not stopping.
+        That is the case if every model of the first scan was loaded or found broken, a model is
+        loaded or the folder has none, and the server is not stopping.
         """
         if self._initial_names is None or self.draining or not self._initial_load.is_set():
             return False
@@ -82,11 +82,21 @@ class ModelRegistry:
         return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
-        """Return the status of each version, lowest first; raise NotFound for an unknown name."""
+        """Return the status of each version of a model, lowest first.
+
+        Raises:
+          NotFound: there is no model of this name.
+          NotReady: the folder has not been scanned yet.
+        """
         return self._version_set(name).statuses()
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Return a version of a model, by default the current one; raise NotFound or NotReady."""
+        """Return a loaded version of a model, by default the current one.
+
+        Raises:
+          NotFound: the model or the version does not exist, or the version is not served.
+          NotReady: the version is being loaded, or no version of the model has been loaded.
+        """
         version_set = self._version_set(name)
         current = version_set.current
         if current is not None and version is None:
@@ -123,7 +133,10 @@ class ModelRegistry:
         self.draining = True
 
     async def stop(self, drain_seconds: float) -> bool:
-        """Stop polling and wait for all requests; return whether all were answered in time."""
+        """Stop polling, wait for all requests and close models; return whether all were answered.
+
+        Requests whose call has not started after `drain_seconds` fail with NotReady.
+        """
         self.drain()
         if self._poller is not None:
             self._poller.cancel()
@@ -174,7 +187,7 @@ class ModelRegistry:
                 self._start_task(self._load(name, version_set, found))
 
     def _apply_scan(self, seen: ScanResult) -> None:
-        """Update the version sets from a scan; missing models are removed only after several."""
+        """Update the version sets from a scan; remove models that were missing in several scans."""
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())
@@ -190,7 +203,7 @@ class ModelRegistry:
                 self._remove(name)
 
     async def _remove_ended(self) -> None:
-        """Remove versions whose process has ended, to load them again with growing delays."""
+        """Unload versions whose process has ended; they are loaded again after growing delays."""
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
@@ -297,12 +310,12 @@ class ModelRegistry:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether a bundle was rejected for its content, so that a retry is pointless."""
+    """Return whether a bundle was rejected for its content, which makes a retry pointless."""
     return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:
-    """Return a text for clients: one line, without the paths of folders on this machine."""
+    """Return an error text for clients: one short line, without the path of the models' folder."""
     text = text.replace(str(path), f"{path.parent.name}/{path.name}")
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")

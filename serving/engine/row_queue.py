@@ -1,4 +1,4 @@
-"""The rows that wait for a model, with fair shares for clients and turns for their requests."""
+"""The rows that wait for a model: clients get fair shares, and a client's requests take turns."""
 
 import asyncio
 import collections
@@ -21,10 +21,10 @@ class Request:
     """A request with its inputs, its waiting rows and the future of its outputs.
 
     Attributes:
-      client: name of the client, which gets a fair share of the server.
+      client: name of the client.
       signature: name of the signature to call.
       fitted: the inputs, cropped to the longest row.
-      answer: the future that is done when all rows have results.
+      answer: future that completes when all rows have results, or fails with the request's error.
       arrived: time of arrival in seconds of the event loop's clock.
       id: the request's id in logs.
       results: outputs of each row; None for a row without outputs yet.
@@ -59,7 +59,7 @@ class Request:
 
     @property
     def result_bytes(self) -> int:
-        """Size of the results, in bytes."""
+        """Size of the results so far, in bytes."""
         return sum(array.nbytes for row in self.results if row for array in row.values())
 
     @property
@@ -69,7 +69,7 @@ class Request:
 
     @property
     def charge(self) -> float:
-        """Seconds that a row is charged to its client until its call has ended."""
+        """Seconds that the client is charged for a row until its call has ended."""
         return max(self.row_seconds, LEAST_CHARGE)
 
     @property
@@ -79,12 +79,12 @@ class Request:
 
     @property
     def is_long(self) -> bool:
-        """True if a single row takes longer than other requests should wait."""
+        """True if a single row is estimated to take longer than CALL_SECONDS."""
         return self.row_seconds > CALL_SECONDS
 
 
 class Row(NamedTuple):
-    """A row of a request."""
+    """A row of a request, given by its index `number`."""
 
     request: Request
     number: int
@@ -98,8 +98,13 @@ class RowQueue:
     """Requests with waiting rows.
 
     The next row belongs to the client whose rows have taken the least time. The requests of a
-    client take turns: a request whose rows do not all fit into a call moves to the end. `changed`
-    is called with the number of rows that are added, negative for rows that are removed.
+    client take turns: a request whose rows do not all fit into a call moves to the end.
+
+    Args:
+      padding: the allowed batch sizes.
+      limits: settings with the limits on waiting rows and bytes.
+      changed: function that is called with the number of rows that were added, which is negative
+        for removed rows.
     """
 
     def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
@@ -126,8 +131,8 @@ class RowQueue:
         """Return the requests to drop so that a new one fits; None if it must be rejected.
 
         A full queue drops requests of clients that fill more than their fair share of it and more
-        than the new request's client. It drops the latest requests first, and only requests without
-        taken rows. The limit is slightly higher for clients with few rows.
+        than the new request's client, the latest requests first, and only those of which no call
+        has taken a row. The limit on rows is slightly higher for clients that fill little of it.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):
@@ -147,7 +152,7 @@ class RowQueue:
         return given_up if rows <= most and size <= self._limits.queue_bytes else None
 
     def seconds_before(self, new: Request) -> float:
-        """Return the estimated seconds of other rows that are called before a new request ends.
+        """Estimate the seconds of other requests' calls before the last call of a new request.
 
         The requests of its client take turns with it, so each of them gets at most as much time;
         every other client gets at most as much time as this client.
@@ -174,10 +179,11 @@ class RowQueue:
         return [other for other in self._requests if other.fitted.key == request.fitted.key]
 
     def take(self, first: Request) -> list[Row]:
-        """Take the rows of the next call, as many as fit into CALL_SECONDS.
+        """Take the rows of the next call, which `first` starts, out of the queue.
 
-        Every client gets at most as many rows as the client with the fewest waiting rows, which
-        therefore does not wait for more rows of another client than of its own.
+        Their number is limited by CALL_SECONDS and the allowed batch sizes. No client gets more
+        rows than the client with the fewest waiting rows has, which therefore does not wait for
+        more rows of any other client than its own.
         """
         by_client: dict[str, list[Row]] = {}
         for request in self.alike(first):

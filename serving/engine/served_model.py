@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """One version of a model, loaded and warmed, with its queue, threads and streams."""
+    """One version of a model, already loaded and warmed, with its queue, threads and streams."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class ServedModel:
         *,
         timeout_seconds: float | None = None,
     ) -> Arrays:
-        """Return the outputs of a signature, with the batch as the first axis.
+        """Return the outputs of a signature by name, with the batch axis first.
 
         Rows share calls with rows of other requests; the result of a row does not depend on other
-        rows. When the awaiting task is cancelled, waiting rows are never called.
+        rows. When the awaiting task is cancelled, its waiting rows are dropped.
 
         Raises:
           ServingError: InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal.
@@ -131,10 +131,16 @@ class ServedModel:
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield one sound in chunks, float32 [samples], as they are generated.
 
-        The condition is frames [frames, channels], or None for a model without a condition;
-        `options` are arguments of `Bundle.stream`. The time limit is for the whole stream. Errors
-        for invalid inputs or too many streams are raised at the first chunk, DeadlineExceeded and
-        Internal at any chunk.
+        Errors are raised when a chunk is requested.
+
+        Args:
+          condition: frames [frames, channels], or None for a model without a condition.
+          timeout_seconds: time limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times the
+            limit of a request.
+          **options: other arguments of `Bundle.stream`.
+
+        Raises:
+          ServingError: InvalidInput, Overloaded, DeadlineExceeded, NotReady or Internal.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
@@ -168,7 +174,7 @@ class ServedModel:
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        """Return the checked inputs of one row of `serving_default`; other values are ignored."""
+        """Return checked inputs of `serving_default` for one row; ignore None and other values."""
         known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
@@ -197,7 +203,7 @@ class ServedModel:
 
 
 def _created(bundle: Servable) -> int:
-    """Return the time of model.json's last change in seconds since 1970, or the current time."""
+    """Return when model.json last changed, in seconds since 1970; if unknown, the current time."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)
     except OSError:
@@ -205,7 +211,7 @@ def _created(bundle: Servable) -> int:
 
 
 def _serving(bundle: Servable) -> dict[str, Any]:
-    """Return "serving" in model.json, with batch size 1 for the engine `numba`.
+    """Return the entry `serving` of model.json, with only batch size 1 for the engine `numba`.
 
     That engine computes row by row, so a larger batch would only delay the first row.
     """
@@ -215,7 +221,7 @@ def _serving(bundle: Servable) -> dict[str, Any]:
 
 
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
-    """Raise TooLarge if `num_samples` requests too much audio, even in a short request."""
+    """Raise TooLarge if the outputs for the input `num_samples` would exceed `max_bytes`."""
     lengths = inputs.get("num_samples")
     each = 8 if WITH_LOG_PROB in inputs else 4  # with log probabilities
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))

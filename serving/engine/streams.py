@@ -1,4 +1,4 @@
-"""Streams of chunks, computed in a thread no faster than they are read."""
+"""Streams of chunks, each computed in a thread, only a few chunks ahead of the reader."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,12 @@ Chunk = TypeVar("Chunk")
 
 
 class Streams:
-    """A limited number of streams, with `seconds` to compute a chunk and to read it.
+    """A limited number of streams, shared among clients by the rule of `ClientSlots`.
 
-    A client may open its first stream if any is free, and further ones while it has fewer streams
-    than are free, which leaves room for others. `changed` is called with +1 when a stream starts
-    and with -1 when it ends.
+    Args:
+      most: largest number of open streams.
+      seconds: time limit for computing a chunk, and for a client to read one.
+      changed: function that is called with +1 when a stream starts and with -1 when it ends.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -47,6 +48,9 @@ class Streams:
 
         Raises:
           Overloaded: there are too many streams.
+          DeadlineExceeded: a chunk, the reader or the whole stream takes too long.
+          InvalidInput: the iterator raised UserError.
+          Internal: the iterator raised an error other than UserError and ServingError.
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
@@ -94,16 +98,20 @@ class _StreamThread(Generic[Chunk]):
         self._request = request_id()
 
     def start(self) -> None:
-        """Start the thread, as a daemon: hanging work does not keep the process alive."""
+        """Start a daemon thread, so hanging work does not keep the process alive."""
         threading.Thread(target=self._run, name="stream", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the thread, at the latest after the current chunk."""
+        """Make the thread stop, after the current chunk if it is computing one."""
         self._stopped.set()
         self._slots.release()
 
     async def next(self, end: float) -> Any:
-        """Return the next chunk, or _END at the end; raise the error of the work, if any."""
+        """Return the next chunk, or _END at the end; raise the thread's ServingError, if any.
+
+        Raises:
+          DeadlineExceeded: no chunk was ready at the time `end` of the event loop's clock.
+        """
         try:
             async with asyncio.timeout_at(end):
                 chunk = await self._chunks.get()

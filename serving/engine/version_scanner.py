@@ -22,7 +22,7 @@ class FoundVersion:
     Attributes:
       number: the version.
       path: the version's folder, with symbolic links resolved.
-      stamp: numbers that change with any of the files.
+      stamp: times, sizes and inodes of up to MOST_FILES files, which change if a file changes.
     """
 
     number: int
@@ -48,8 +48,8 @@ class ScanResult:
 def scan(root: Path) -> ScanResult:
     """Return the models and versions that are currently in a folder.
 
-    Names consist of letters, digits and `._-`; versions are whole numbers with a manifest. Links
-    that lead out of the folder are ignored.
+    A model's name consists of letters, digits and `._-`. A version is a folder whose name is a
+    whole number and that contains a manifest. Links to versions outside the folder are ignored.
     """
     try:
         real = Path(root).resolve(strict=True)
@@ -78,7 +78,7 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """Return the version in a folder; None if there is none, or none yet."""
+    """Return the version in a folder; None if it has no manifest, or is a link outside `root`."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):

@@ -1,4 +1,4 @@
-"""The versions of one model: found, loading, loaded, unloading, broken."""
+"""The versions of one model, which are found, loading, loaded, unloading or broken."""
 
 import asyncio
 import dataclasses
@@ -22,7 +22,7 @@ class VersionStatus:
     Attributes:
       version: the version's number.
       state: the name of its state.
-      error: why the version cannot be loaded, or what is wrong with its folder; or "".
+      error: why the version cannot be loaded, or what is wrong with the model's folder; else "".
     """
 
     version: int
@@ -36,9 +36,9 @@ class BrokenVersion:
 
     Attributes:
       error: why it could not be loaded.
-      stamp: stamp of the files that failed.
-      delay_seconds: delay before the next attempt.
-      retry_at: time of the next attempt, infinite for a version rejected for its content.
+      stamp: `FoundVersion.stamp` of the files that failed.
+      delay_seconds: delay between the failure and the next attempt.
+      retry_at: `time.monotonic()` of the next attempt, infinite if the content was rejected.
       attempt: an abandoned attempt, which must end before the next one starts, or None.
     """
 
@@ -49,14 +49,28 @@ class BrokenVersion:
     attempt: "asyncio.Future[Any] | None" = None
 
     def is_due(self, found: FoundVersion, now: float) -> bool:
-        """Return whether to retry: the files have changed, or the delay is over."""
+        """Return whether to retry: the files changed, or the delay and any old attempt are over."""
         is_over = self.attempt is None or self.attempt.done()
         return self.stamp != found.stamp or (self.retry_at <= now and is_over)
 
 
 @dataclasses.dataclass(eq=False)
 class VersionSet:
-    """The state of all versions of one model."""
+    """The state of all versions of one model.
+
+    Attributes:
+      found: the versions on disk, highest first.
+      current: the version that is served, or None.
+      current_stamp: stamp of the current version's files.
+      loading: number of the version that is being loaded, or None.
+      unloading: versions that still answer their last requests.
+      broken: versions that could not be loaded, by number.
+      mended: versions that were broken before they loaded, by number: the time of the successful
+        load, and the failure before it.
+      ended: numbers of unloaded versions.
+      problem: what is wrong with the model's folder; "" if nothing is.
+      missed_scans: number of scans in a row that did not find the model.
+    """
 
     found: list[FoundVersion] = dataclasses.field(default_factory=list)
     current: ServedModel | None = None
@@ -70,7 +84,7 @@ class VersionSet:
     missed_scans: int = 0
 
     def take_in(self, name: str, found: list[FoundVersion]) -> None:
-        """Record the versions found on disk, highest first."""
+        """Record the versions found on disk, which must be sorted with the highest first."""
         self.missed_scans, self.found = 0, found
         self.report_replaced(name)
         numbers = [version.number for version in found]
@@ -78,24 +92,24 @@ class VersionSet:
 
     @property
     def is_loading(self) -> bool:
-        """True if a thread loads a version, even if the attempt was abandoned."""
+        """True if a thread is loading a version, even in an attempt that was abandoned."""
         attempts = [broken.attempt for broken in self.broken.values()]
         return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
     @property
     def load_attempted(self) -> bool:
-        """True if a version is loaded or known to be broken."""
+        """True if a version is loaded, or is known to be broken while none is being loaded."""
         return self.current is not None or (self.loading is None and bool(self.broken))
 
     def report_problem(self, name: str, problem: str) -> None:
-        """Record and log a problem of the folder, "" for none; loaded versions are kept."""
+        """Record and log a problem with the model's folder, "" for none; keep loaded versions."""
         kept = f"{problem}; loaded models are still served" if problem else ""
         if kept and kept != self.problem:
             event(LOG, kept, logging.WARNING, model=name)
         self.problem = kept
 
     def report_replaced(self, name: str) -> None:
-        """Log once that the files of the current version changed; the loaded model is kept."""
+        """Log, once per change, that the current version's files changed; keep the loaded model."""
         for found in self.found:
             is_current = self.current is not None and found.number == self.current.version
             if is_current and found.stamp != self.current_stamp:
@@ -105,18 +119,22 @@ class VersionSet:
                 event(LOG, words, logging.WARNING, **fields)
 
     def mend(self, number: int, now: float) -> None:
-        """Record that a broken version was loaded after all; it may still fail later."""
+        """Record that a version that was broken has been loaded; it may fail again later."""
         if number in self.broken:
             self.mended[number] = now, self.broken.pop(number)
 
     def failure_before(self, found: FoundVersion, since: float) -> BrokenVersion | None:
-        """Return the last failure of the same files; None if they were loaded before `since`."""
+        """Return the same files' last failure; None if none, or if they were loaded by `since`."""
         at, mended = self.mended.get(found.number, (since, None))
         before = self.broken.get(found.number) or (mended if at > since else None)
         return before if before is not None and before.stamp == found.stamp else None
 
     def candidate(self, now: float) -> FoundVersion | None:
-        """Return the version to load next: the highest that is not known to be broken."""
+        """Return the version to load next: the highest that is not broken, or is due for a retry.
+
+        Return None if that is the current version, or if it is older than the current version and a
+        newer one is on disk.
+        """
         current = None if self.current is None else self.current.version
         for found in self.found:
             # An older version is loaded only if the current one and all newer ones were removed.
@@ -146,5 +164,5 @@ class VersionSet:
         return [statuses_by_number[number] for number in sorted(statuses_by_number)]
 
     def loaded(self) -> list[ServedModel]:
-        """Return all versions that may still answer requests; the current one is last."""
+        """Return the loaded versions, which may still answer requests; the current one is last."""
         return [*self.unloading, *([] if self.current is None else [self.current])]

@@ -1,1 +1,1 @@
-"""The models over gRPC: inference, prediction, speech and health."""
+"""The gRPC server: inference, prediction, speech and health."""

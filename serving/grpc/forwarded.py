@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy, by uvicorn's rule: a variable lists trusted proxies."""
+"""Finds a client's address behind proxies; a variable lists the trusted ones, as in uvicorn."""
 
 import ipaddress
 import os
@@ -14,8 +14,8 @@ def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
 
     Args:
       peer: the address of the connection.
-      metadata: the call's metadata by key; "x-forwarded-for" lists the addresses that the call has
-        passed, starting with the client's.
+      metadata: the call's metadata by key; "x-forwarded-for" lists the client's address, and then
+        those of the proxies that the call has passed.
     """
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):

@@ -16,7 +16,7 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 class Health(health_pb2_grpc.HealthServicer):
     """The methods `Check` and `Watch`, answered from the model registry.
 
-    "" and the names of the services stand for the server; any other name is a model's name.
+    In requests, "" and the names of gRPC services refer to the server, any other name to a model.
     """
 
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
@@ -30,7 +30,7 @@ class Health(health_pb2_grpc.HealthServicer):
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:  # noqa: N802
-        """Yield the status and each change of it, until the client leaves or the server stops."""
+        """Yield the status and each change to it until the client leaves or the server stops."""
         last_sent, stopping = None, False
         while not stopping:
             stopping = self._registry.draining  # read first, so that the last status is still sent

@@ -53,7 +53,7 @@ class Inference:
         return message("inference.ServerReadyResponse")(ready=self._registry.ready)
 
     async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return whether a model is ready; raise NotFound for an unknown name."""
+        """Return whether a model is ready; raise NotFound for an unknown name or version."""
         response = message("inference.ModelReadyResponse")
         try:
             self._resolve_model(request.name, request.version)
@@ -64,11 +64,11 @@ class Inference:
         return response(ready=self._registry.ready)
 
     async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return the server's name and version."""
+        """Return the name of the server, and the version of the protocol as its version."""
         return message("inference.ServerMetadataResponse")(name="onepass", version="2")
 
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return the inputs and outputs of a model's `serving_default`."""
+        """Return the inputs and outputs of a model's signature `serving_default`."""
         served = self._resolve_model(request.name, request.version)
         return message("inference.ModelMetadataResponse")(**metadata_of(self._registry, served))
 

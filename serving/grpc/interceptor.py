@@ -1,8 +1,8 @@
 """Interceptor of all gRPC methods: authentication, deadlines, sizes, logs and metrics.
 
-Every method is registered as one that reads a stream of bytes. The token is therefore checked
+Every method is registered as one that reads a stream of bytes. Therefore the token is checked
 before a message is received, the deadline also applies to slow messages, and bytes that are not a
-message count as an error of the client, not of the server.
+valid message are reported as the client's error, not the server's.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ def _model_of(request: Message) -> str:
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Interceptor that checks calls, and maps the errors that they raise to statuses.
+    """Interceptor that checks calls, and maps the errors that their handlers raise to statuses.
 
     While the server is stopping, it does not wait for further messages.
     """
@@ -215,7 +215,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                     await context.write(message)
 
     async def _each_message(self, call: Call, handler: Any, messages: Any) -> AsyncIterator[Any]:
-        """Yield the messages of a client's stream, which share one deadline."""
+        """Yield the parsed messages of a client's stream; the caller limits the total time."""
         while (message := await self._next_message(messages, math.inf)) is not None:
             yield call.parsed(handler, message)
 
@@ -232,7 +232,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
-        """Return the next message; None at the end, or if the server stops before it arrives."""
+        """Return the next message; None at the end, or if the server stops before it arrives.
+
+        Raises:
+          DeadlineExceeded: no message arrived within `seconds`.
+        """
         next_one = asyncio.ensure_future(_or_none(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -248,7 +252,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:
-    """Return the seconds until the call's deadline, or `times` the server's limit if less."""
+    """Return the seconds until the call's deadline, at most `times` times the server's limit."""
     left, longest = context.time_remaining(), times * settings.timeout_seconds
     return longest if left is None else min(left, longest)
 

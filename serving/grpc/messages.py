@@ -1,7 +1,7 @@
-"""Protobuf classes of the messages in protos/, in their own descriptor pool.
+"""Protobuf classes of the messages in protos/, in a separate descriptor pool.
 
 They read and write the same bytes as the classes of TensorFlow and tensorflow-serving-api without
-importing them, so that a client starts at once. Generated modules would register the same names in
+importing them, so a client starts quickly. Generated modules would register the same names in
 the default pool, which would then reject TensorFlow's classes. `make protos` compiles the .proto
 files to `protos/services.binpb`, in the same folder.
 """
@@ -27,13 +27,13 @@ def pool() -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def message(name: str) -> Any:
-    """Return the class of a message by its full name, such as `tensorflow.TensorProto`."""
+    """Return the class of a message, given its full name, such as `tensorflow.TensorProto`."""
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
 @functools.cache
 def enum_values(name: str) -> dict[str, int]:
-    """Return the numbers of an enumeration by its full name, such as `tensorflow.DataType`."""
+    """Return the numbers by name of an enumeration such as `tensorflow.DataType`."""
     return {value.name: value.number for value in pool().FindEnumTypeByName(name).values}
 
 

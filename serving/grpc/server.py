@@ -1,4 +1,4 @@
-"""The gRPC server, with the protocols of TensorFlow Serving, v2 inference, health and onepass."""
+"""The gRPC server, for the protocols of TensorFlow Serving, v2 inference, health and onepass."""
 
 import re
 from typing import Any
@@ -32,7 +32,7 @@ ONLY_IDENTITY = 1  # a compressed message could expand without limit
 def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> grpc.aio.Server:
     """Return a gRPC server for the registry's models, neither bound to a port nor started.
 
-    It must be called in a running event loop.
+    An event loop must be running.
     """
     auth = TokenAuth(read_tokens(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)
@@ -57,7 +57,7 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
 
 
 def _handler(service: str, servicer: Any) -> grpc.GenericRpcHandler:
-    """Return the handler of a service, whose methods have the protocol's names in snake case."""
+    """Return the handler of a service; `servicer` has the protocol's methods in snake case."""
     handlers = {}
     for name in pool().FindServiceByName(service).methods_by_name:
         method = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())

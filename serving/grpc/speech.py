@@ -30,7 +30,7 @@ from serving.settings import Settings
 
 
 class Speech:
-    """The methods of the service."""
+    """The methods of the service `onepass.Models`."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
@@ -52,7 +52,7 @@ class Speech:
     async def speak(
         self, request: Message, context: grpc.aio.ServicerContext
     ) -> AsyncGenerator[Any, None]:
-        """Yield chunks of samples, float32 as little-endian bytes."""
+        """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
         served = resolve_model(self._registry, request.model_spec)
         rate_hz = served.speech_bundle.spec["sample_rate_hz"]
         fields, frames = _parsed(served, request, self._settings.max_body_bytes)

@@ -1,7 +1,8 @@
 """Conversion between TensorProto and NumPy; sizes are checked before memory is allocated.
 
-A TensorProto of 34 bytes can ask for gigabytes: a shape, and a single value repeated to fill it. So
-the type is checked first, and then product(dims) * itemsize, in Python integers, against a limit.
+A TensorProto of 34 bytes can request gigabytes: a shape, and a single value repeated to fill it.
+The type is therefore checked first, and then product(dims) * itemsize, in Python integers, against
+a limit.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ FIELDS = {
 
 
 def encode(array: np.ndarray, proto: Any) -> None:
-    """Write an array into a TensorProto; raise InvalidInput if no TensorProto has its type."""
+    """Write an array into a TensorProto; raise InvalidInput if its dtype is not supported."""
     array = np.asarray(array)
     stored = array.dtype.newbyteorder("<")
     if stored not in ENUMS:
@@ -54,7 +55,8 @@ def decode_all(
     """Return the arrays of a request; together they have at most `limit_bytes`.
 
     Raises:
-      InvalidInput: a name is not an input of the signature; raised before anything is read.
+      InvalidInput: a name is not an input of the signature, or a tensor is invalid.
+      TooLarge: the arrays have more than `limit_bytes`.
     """
     for name in protos:
         input_info(known, name)
@@ -72,7 +74,8 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
     repeated, and no values mean zeros.
 
     Raises:
-      InvalidInput: type, shape and values do not agree; the message names the field and the rule.
+      InvalidInput: the type is not supported, or type, shape and values do not agree; the message
+        names the field and the rule.
       TooLarge: the array has more than `limit_bytes`.
     """
     dtype = DTYPES.get(proto.dtype)
@@ -108,7 +111,7 @@ def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> 
 
 
 def _narrowed(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
-    """Return the values as `dtype`; int_val and half_val store wider integers."""
+    """Return the values as `dtype`; those of int_val and half_val are wider integers."""
     if field not in ("int_val", "half_val"):
         return np.array(values, dtype)
     wide = np.array(values, np.int64)

@@ -1,1 +1,1 @@
-"""The models over HTTP: three standard protocols, onepass's own routes, and middleware."""
+"""The HTTP server: three standard protocols, onepass's own routes, and middleware."""

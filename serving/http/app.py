@@ -1,4 +1,4 @@
-"""The HTTP application: routes of all protocols, health and the page, behind the middleware."""
+"""The HTTP application: the middleware, and the routes of all protocols, health and the page."""
 
 from typing import TypedDict
 
@@ -31,7 +31,7 @@ POLICY = (
 
 
 class State(TypedDict):
-    """Liveness or readiness of the server."""
+    """The body of a response about the server's liveness or readiness."""
 
     status: str
 
@@ -82,7 +82,7 @@ class Page(StaticFiles, Endpoints):
         super().__init__(packages=[("serving", "page")])
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the page and of its files."""
+        """Return the routes to the page and to its files."""
         return [*super().routes(), Mount("/page", self)]
 
     @get("/", {"text/html": str})
@@ -91,7 +91,7 @@ class Page(StaticFiles, Endpoints):
         return await self.get_response("index.html", request.scope)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return one of the page's files."""
+        """Return a response with one of the page's files."""
         response = await super().get_response(path, scope)
         response.headers["content-security-policy"] = POLICY
         response.headers["cache-control"] = "no-cache"

@@ -18,7 +18,7 @@ BLOCK_SAMPLES = 1 << 16
 
 
 def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
-    """Return the 44-byte WAV header of mono 16-bit samples; `num_samples` is None if unknown."""
+    """Return the 44-byte WAV header for mono 16-bit audio; `num_samples` is None if unknown."""
     size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
     layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes per sample
     riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
@@ -38,7 +38,7 @@ def big_endian(waveform: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class StreamFormat:
-    """A format of streamed sound.
+    """A format of streamed audio.
 
     Attributes:
       media_type: value of Content-Type.
@@ -61,7 +61,7 @@ def stream_format(name: str, sample_rate_hz: int, num_samples: int | None) -> St
 async def streamed(
     chunks: AsyncGenerator[np.ndarray, None], form: StreamFormat
 ) -> AsyncGenerator[bytes, None]:
-    """Encode a waveform [samples] in chunks; the first chunk includes the header."""
+    """Encode the chunks of a waveform, each [samples]; the first one includes the header."""
     head = form.head
     try:
         async for chunk in chunks:
@@ -94,7 +94,13 @@ async def resampled(
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """A format for complete files, in soundfile's terms."""
+    """A format of complete audio files.
+
+    Attributes:
+      media_type: value of Content-Type.
+      container: soundfile's name of the format.
+      subtype: soundfile's name of the encoding.
+    """
 
     media_type: str
     container: str
@@ -110,7 +116,7 @@ FILE_FORMATS = {
 
 
 def file_bytes(waveform: np.ndarray, sample_rate_hz: int, form: FileFormat) -> bytes:
-    """Encode a waveform [samples] as a file; Opus gets the next higher rate that it supports."""
+    """Encode a waveform [samples] as a file; for Opus, resample it to a rate that Opus supports."""
     if form.subtype == "OPUS" and sample_rate_hz not in OPUS_HZ:
         rate_hz = min((rate for rate in OPUS_HZ if rate > sample_rate_hz), default=OPUS_HZ[-1])
         waveform, sample_rate_hz = resample(waveform, sample_rate_hz, rate_hz), rate_hz

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections: strict heads, and time limits for connections without a request."""
+"""HTTP/1.1 connections with strict parsing, and time limits for connections without a request."""
 
 import asyncio
 import collections
@@ -13,15 +13,15 @@ HEAD_BYTES = 64 * 1024
 
 
 class StrictConnection(h11.Connection):
-    """An h11 connection that also rejects large heads in one packet and ambiguous lengths.
+    """An h11 connection that also rejects large heads that arrive at once, and ambiguous lengths.
 
     A proxy in front of the server may interpret a request with both Content-Length and
-    Transfer-Encoding differently, so that the body smuggles in a second request: RFC 9112 (6.1)
+    Transfer-Encoding differently, so its body may smuggle in a second request: RFC 9112 (6.1)
     requires closing the connection.
     """
 
     def next_event(self) -> Any:
-        """Return the next event; raise RemoteProtocolError for a head that is rejected."""
+        """Return the next event; raise RemoteProtocolError if the request's head is rejected."""
         before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
         event = super().next_event()
         if isinstance(event, h11.Request):
@@ -33,9 +33,9 @@ class StrictConnection(h11.Connection):
 
 
 class IdleConnections:
-    """The connections without a request, at most `most`, each for at most `seconds`.
+    """The connections without a request, at most `most`, each idle for at most `seconds`.
 
-    Beyond that number, the client with the most idle connections loses its longest idle one.
+    If there are more, the client with the most idle connections loses the one idle for longest.
     """
 
     def __init__(self, most: int, seconds: float):
@@ -46,7 +46,7 @@ class IdleConnections:
         return len(self._connections)
 
     def add(self, connection: "Connection", client: str) -> None:
-        """Add a connection, to be closed when its time is over; beyond `most`, close one now."""
+        """Add an idle connection; if there are now more than `most`, close one."""
         self._connections[connection] = client
         if len(self._connections) > self._most:
             (crowd, _), *_ = collections.Counter(self._connections.values()).most_common(1)
@@ -60,10 +60,11 @@ class IdleConnections:
 
 
 class Connection(H11Protocol):
-    """A connection that is closed unless a whole head arrives within the idle time.
+    """A connection that is closed unless a request's whole head arrives within the idle time.
 
     The time starts when the connection is made, and again at the end of each response; only the
-    last byte of a head stops it. A client that stops sending within a body gets an error response.
+    last byte of a head stops it. A client that closes its side before the end of a body gets an
+    error response.
     """
 
     def __init__(self, *arguments: Any, idle: IdleConnections, **more: Any):
@@ -78,24 +79,24 @@ class Connection(H11Protocol):
         self._note_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the idle ones."""
         super().connection_lost(exc)
         self._note_busy()
 
     def data_received(self, data: bytes) -> None:
-        """Read data; a whole head starts a request."""
+        """Process received data; if they complete a head, the connection is no longer idle."""
         super().data_received(data)
         if not self._is_idle:
             self._note_busy()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless it has already arrived."""
+        """Start waiting for the next request, unless it has already arrived."""
         super().on_response_complete()
         if self._is_idle:
             self._note_idle()
 
     def eof_received(self) -> None:
-        """Answer 400 if a body is cut short; the connection ends in any case."""
+        """Answer 400 if the client closed its side before the end of a body."""
         if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
             self.send_400_response("The connection ended before the body of the request did.")
 

@@ -1,4 +1,4 @@
-"""The route that draws images one by one, each scale by scale."""
+"""The route that draws images and streams them one by one, each scale by scale."""
 
 import asyncio
 import base64
@@ -68,7 +68,7 @@ class DrawRoute(Endpoints):
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each scale of each image, and a last line for an error after the first."""
+    """Yield a line for each scale of each image; an error after the first line is the last line."""
     started = False
     try:
         async with contextlib.aclosing(_image_scales(served, rows)) as images:
@@ -87,9 +87,9 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Yield the index of an image, the pixels of a scale, and whether it is the last scale.
+    """Yield each image's index, the pixels of a scale, and whether that is the last scale.
 
-    Images come in order; as many are drawn at once as fit into a batch.
+    Images are yielded in order; up to as many as fit into a batch are drawn concurrently.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
@@ -109,7 +109,7 @@ async def _image_scales(
 
 
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
-    """Start the scales of an image; each waits for the next smaller one."""
+    """Return the tasks that draw the scales of an image; each waits for the next smaller scale."""
     tasks: list[asyncio.Task] = []
     for name in scale_signatures(served):
         work = _scale(served, inputs, name, tasks[-1] if tasks else None)

@@ -1,4 +1,4 @@
-"""Request bodies as typed models; errors name the invalid field and its rule.
+"""Converts request bodies to typed models; errors name the invalid field and its rule.
 
 The rules are the models' annotations, from which the OpenAPI document is also generated.
 """
@@ -31,7 +31,7 @@ Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 
 
 def excerpt(value: object) -> str:
-    """Return a value as JSON, shortened if it is long."""
+    """Return a value for a message: as JSON, shortened if it is long; "a list" or "an object"."""
     if isinstance(value, list | dict):
         kind = "list" if isinstance(value, list) else "object"
         return f"an empty {kind}" if not value else f"{'a' if kind == 'list' else 'an'} {kind}"
@@ -42,7 +42,10 @@ def excerpt(value: object) -> str:
 
 
 def json_object(body: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object in a body; raise InvalidInput for anything else, including NaN."""
+    """Return the JSON object in a body; raise InvalidInput if it is invalid or has too many values.
+
+    NaN and infinity are invalid.
+    """
     text = bytes(body)
     if text.count(b"[") + text.count(b"{") > MAX_LISTS:
         raise InvalidInput(f"The body must have at most {MAX_LISTS:,} lists and objects.")
@@ -60,14 +63,23 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
-    """Return the JSON object in a body as a model; unknown fields are ignored."""
+    """Return the JSON object in a body as a model; raise InvalidInput if it is invalid.
+
+    Unknown fields are ignored.
+    """
     return as_model(json_object(body), model)
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as a Struct or dataclass; raise InvalidInput, naming an invalid field.
+    """Return fields as an instance of a Struct or a dataclass; ignore unknown fields.
 
-    Numbers given as text, as in a query, are rejected if `strict`.
+    Args:
+      fields: the fields by name.
+      model: the class.
+      strict: whether to reject numbers that are given as text, as in a query.
+
+    Raises:
+      InvalidInput: a field is missing or invalid; the message names it.
     """
     try:
         # The hook converts paths, the only type of field that JSON and YAML do not have.
@@ -84,7 +96,7 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    """Convert a message of msgspec to an error in plain words, with the invalid value."""
+    """Convert an error message of msgspec to an error in plain words, with the invalid value."""
     words, _, path = message.partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
     if missing := MISSING.fullmatch(words):

@@ -1,4 +1,4 @@
-"""Checks of image requests before anything is drawn, and encoding of image files."""
+"""Checks image requests before anything is drawn, and encodes images as files."""
 
 import io
 from typing import Any
@@ -15,17 +15,17 @@ from serving.http.json_tensors import json_tensor
 
 
 def signature(served: ServedModel) -> Signature:
-    """Return the signature that draws images."""
+    """Return the fastest signature that draws whole images."""
     return served.signatures[fastest(served.signatures)]
 
 
 def condition_input(served: ServedModel) -> str | None:
-    """Return the name of the condition's input: label, caption or map; None if there is none."""
+    """Return the name of the condition's input, "label", "caption" or "map", or None."""
     return next((name for name in CONDITIONS if name in signature(served).inputs), None)
 
 
 def scales(served: ServedModel) -> list[tuple[int, str]]:
-    """Return the side and the output of each scale, smallest first; the last is the image."""
+    """Return the side and the output name of each scale, smallest first, up to the whole image."""
     outputs = signature(served).outputs
     whole = outputs[IMAGE].shape[1] or served.spec["size"]
     smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
@@ -34,9 +34,10 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
 
 
 def scale_signatures(served: ServedModel) -> list[str]:
-    """Return the signatures that draw an image scale by scale, or one that draws all scales.
+    """Return the names of the signatures that draw an image scale by scale.
 
-    If there are several, all but the first take the previous scale as `start`.
+    Each except the first takes the previous scale as `start`. If the model has no such signatures,
+    return only the name of the one that draws the whole image.
     """
     names = [scale_name(side) for side, _ in scales(served)]
     known = all(name in served.signatures for name in names)
@@ -53,10 +54,15 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
 def condition(
     served: ServedModel, given: dict[str, Any], field: str = "class"
 ) -> dict[str, np.ndarray]:
-    """Return the model input for an image's condition: its class, caption or map.
+    """Return the input, by name, for an image's class, caption or map.
 
-    `given` has whichever of "class", "caption" and "map" the request has; `field` names the class
-    in error messages.
+    Args:
+      served: the model.
+      given: the values of the request for "class", "caption" and "map", if it has them.
+      field: name of a class in error messages.
+
+    Raises:
+      InvalidInput: the condition is invalid, missing, or of a kind that the model does not need.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -75,7 +81,7 @@ def condition(
 
 
 def _examples(served: ServedModel, needed: str) -> str:
-    """Return a clause for messages with valid values; "" if none are known."""
+    """Return the end of a message, with valid values of the condition; "" if none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
         return f"; {classes_of(served.spec.get('classes') or [])}"

@@ -1,4 +1,4 @@
-"""Tensors from JSON; nested lists and their elements are checked before an array is created."""
+"""Reads tensors from JSON, and checks nested lists before an array is created."""
 
 import base64
 import functools
@@ -14,19 +14,19 @@ from serving.bundles.signature import Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
 from serving.http.fields import invalid_field
 
-# The JSON type for each kind of dtype, and its name in messages.
+# The JSON type for each kind of dtype, and its plural in messages.
 ELEMENTS: dict[str, tuple[Any, str]] = {"f": (float, "numbers"), "b": (bool, "booleans")}
 ELEMENTS |= dict.fromkeys("iu", (int, "integers"))
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
-    """Convert nested lists to an array with the dtype and rank of an input.
+    """Convert nested lists to an array with the dtype and the number of axes of an input.
 
-    A tensor of bytes may also be `{"b64": text}`, as a whole or row by row.
+    A tensor of type uint8 may also be `{"b64": text}`, or a list of one such object per row.
 
     Raises:
-      InvalidInput: lists are ragged, empty, too deep or too shallow, or elements are not numbers or
-        do not fit the dtype; the message names the field and the rule.
+      InvalidInput: lists are ragged, empty, too deep or too shallow, or elements are of the wrong
+        type or do not fit the dtype; the message names the field and the rule.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
@@ -54,7 +54,7 @@ def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Convert elements, in a flat list or in nested lists, to an array of the given shape."""
+    """Convert a flat list or nested lists to an array; raise InvalidInput unless they fit."""
     nested = isinstance(value, list) and bool(value) and type(value[0]) is list
     array = _array(name, value, len(shape) if nested else 1, dtype)
     if (nested and array.shape != tuple(shape)) or array.size != math.prod(shape):
@@ -79,7 +79,7 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
 
 
 def base64_bytes(name: str, value: object) -> bytes:
-    """Decode a base64 string."""
+    """Decode a base64 string; raise InvalidInput, naming the field, for anything else."""
     if not isinstance(value, str):
         raise invalid_field(name, "base64", value)
     try:
@@ -89,9 +89,9 @@ def base64_bytes(name: str, value: object) -> bytes:
 
 
 def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
-    """Return the inputs in `instances`, a list with one object of inputs per row.
+    """Return the inputs in `instances`, a list of one object of inputs by name per row.
 
-    If the signature has only one required input, a row may be its bare value.
+    If the signature has exactly one required input, a row may also be just its value.
     """
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()
@@ -102,7 +102,7 @@ def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
-    """Return the inputs in `inputs`, an object of tensors by name, or the only tensor."""
+    """Return the inputs in `inputs`: an object of tensors by name, or the only required tensor."""
     if not isinstance(inputs, dict) or _is_base64(inputs):
         inputs = {only_input(signature): inputs}
     return {
@@ -112,7 +112,7 @@ def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def only_input(signature: Signature) -> str:
-    """Return the name of the only required input; raise InvalidInput if there are several."""
+    """Return the name of the only required input; raise InvalidInput if there is not just one."""
     needed = [name for name, info in signature.inputs.items() if info.default is None]
     if len(needed) != 1:
         raise InvalidInput(f"Inputs must be named; the model has {', '.join(signature.inputs)}.")

@@ -1,7 +1,8 @@
-"""Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics.
+"""Middleware for all HTTP requests: host, token and size checks, headers, errors, logs, metrics.
 
-A page of another site can make a browser call a server on the same machine, either by a host name
-that resolves to it (DNS rebinding) or by a form. `Host` reveals the former, `Origin` the latter.
+A page on a different site can make a browser call a server on the user's machine, either through a
+host name that resolves to it (DNS rebinding) or through a form. `Host` reveals the former, `Origin`
+the latter.
 """
 
 import ipaddress
@@ -40,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Misdirected(ServingError):  # noqa: N818 - named as the other errors
-    """Error for a request to a host that is not served."""
+    """Error for a request with a `Host` that is not served."""
 
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
 
@@ -48,9 +49,9 @@ class Misdirected(ServingError):  # noqa: N818 - named as the other errors
 class AllowedHosts:
     """The hosts that are served: the server's address, localhost, and hosts in the settings.
 
-    A server that other machines can reach also accepts any numeric address, since a page of another
-    site can only use a name. Pages of hosts in the settings, at the default port of their scheme,
-    count as the server's own, whatever host a proxy passes on.
+    A server that other machines can reach also accepts any numeric address, since DNS rebinding
+    needs a name. Pages on hosts in the settings, at the default port of their scheme, count as the
+    server's own, whatever `Host` a proxy sends.
     """
 
     def __init__(self, settings: Settings):
@@ -60,7 +61,13 @@ class AllowedHosts:
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Misdirected for an unknown host, Forbidden for a request from another site."""
+        """Check the headers `Host` and `Origin` of a request.
+
+        Raises:
+          InvalidInput: `Host` is missing or invalid.
+          Misdirected: the host is not served.
+          Forbidden: a page on a different site sent the request, and its method is not safe.
+        """
         host = headers.get(b"host", b"").decode("latin-1").lower()
         match = HOST.fullmatch(host)
         if match is None:
@@ -103,9 +110,11 @@ class WrongMethod(ServingError):  # noqa: N818
 
 
 class ResponseRecorder:
-    """A `send` that adds the default headers and records what was sent.
+    """Wraps an ASGI `send` function, adds the default headers and records what was sent.
 
     Attributes:
+      status: HTTP status; 0 before the response starts.
+      sent_bytes: number of bytes of the body that were sent.
       code: "ok", or the code of the error.
       first_byte_at: `time.perf_counter()` when the body's first byte was sent; None before that.
     """
@@ -116,7 +125,7 @@ class ResponseRecorder:
         self.first_byte_at: float | None = None
 
     async def send(self, message: Message) -> None:
-        """Send a message."""
+        """Send an ASGI message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [(name.lower(), value) for name, value in message.get("headers", ())]
@@ -131,11 +140,11 @@ class ResponseRecorder:
 
 
 class RequestMiddleware:
-    """The ASGI application around the routes.
+    """The ASGI application that wraps the routes.
 
     It checks the host, the encoding and the token, in this order; the endpoint reads the body.
-    Errors are answered in the format of the path's protocol; unexpected ones with status 500 and no
-    details.
+    Errors are answered in the format of the path's protocol; unexpected errors get status 500 and
+    reveal no details.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
@@ -144,7 +153,7 @@ class RequestMiddleware:
         self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer an HTTP request; close any WebSocket."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":

@@ -1,4 +1,4 @@
-"""The list of models, with the fields of OpenAI, of TensorFlow Serving, and of the page."""
+"""The list of models, with fields for OpenAI's and TensorFlow Serving's protocols and the page."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class ModelEntry(TypedDict):
 
 
 class ModelStatus(ModelEntry):
-    """A model with TensorFlow Serving's fields as well."""
+    """A model as in the list, with TensorFlow Serving's field as well."""
 
     model_version_status: list[VersionStatus]
 

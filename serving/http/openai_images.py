@@ -53,7 +53,7 @@ class EncodedImage(TypedDict):
 
 
 class GeneratedImages(TypedDict):
-    """Images and their encoding."""
+    """The response: images with their time of creation, format and size."""
 
     created: int
     data: list[EncodedImage]
@@ -98,7 +98,7 @@ class OpenaiImages(Endpoints):
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:
-    """Return the side and the output for a size; "auto" is the largest."""
+    """Return the side and the output's name for a size; "auto" is the largest size."""
     sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
     sizes["auto"] = scales(served)[-1]
     if size not in sizes:

@@ -48,7 +48,7 @@ SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 
 
 class Voice(Struct):
-    """A voice given as an object."""
+    """A voice in the form of an object."""
 
     id: str
 
@@ -67,7 +67,7 @@ class SpeechRequest(Struct):
 
 
 class SpeechEvent(TypedDict):
-    """A server-sent event, as tools for OpenAPI 3.1 read it."""
+    """A server-sent event, in the form that tools for OpenAPI 3.1 expect."""
 
     data: str
 
@@ -80,10 +80,10 @@ class OpenaiSpeech(Endpoints):
 
     @post("/v1/audio/speech", ANSWERS, SpeechRequest)
     async def speech(self, request: Request) -> ASGIApp:
-        """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
+        """Speak a text; `wav` and `pcm` are streamed, other formats are sent as a complete file.
 
-        `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences,
-        which are spoken one after another; slow speech is split into shorter parts.
+        `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences
+        into parts, which are spoken one after another; the parts of slow speech are shorter.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
@@ -148,7 +148,7 @@ class OpenaiSpeech(Endpoints):
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
-    """Return the speaker for a voice; a model with one speaker accepts any voice."""
+    """Return the speaker for a voice, or None for the default; any voice fits a single speaker."""
     name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
     if not known or name in (None, DEFAULT_VOICE):

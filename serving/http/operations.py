@@ -1,4 +1,4 @@
-"""Routes and their OpenAPI document, from methods of `Endpoints` marked by `get` or `post`."""
+"""Routes and their OpenAPI document, made from methods that are decorated by `get` or `post`."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ Handler = TypeVar("Handler", bound=Callable)
 
 
 class NameConvertor(StringConvertor):
-    """A path segment that ends before the colon of a verb."""
+    """A path segment, which ends before a colon and verb such as `:predict`."""
 
     regex = "[^/:]+"
 
@@ -45,12 +45,17 @@ register_url_convertor("name", NameConvertor())
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An HTTP method and path with the types of request and response.
-
-    `answer` and `body` are types by media type, or one type for JSON.
+    """An HTTP method and path, with the types of its request and response.
 
     Attributes:
-      handler: name of the method that answers.
+      verb: the HTTP method.
+      path: the path, with placeholders such as {name}.
+      handler: name of the method of `Endpoints` that answers.
+      summary: summary in the OpenAPI document.
+      answer: types of the response by media type, or one type for JSON.
+      body: types of the request's body by media type, or one type for JSON; None: no body.
+      header: types of the headers, by name.
+      query: types of the query's fields, by name.
     """
 
     verb: str
@@ -74,7 +79,13 @@ def operation(
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that marks a method as the handler of a path.
 
-    With `versions`, the method also handles the versions of a model.
+    Args:
+      verb: the HTTP method.
+      path: the path, with placeholders such as {name}.
+      answer: the `answer` of the operation.
+      body: the `body` of the operation.
+      versions: whether the method also handles the path with a version after the model's name.
+      **more: the `header` and `query` of the operation.
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
@@ -92,13 +103,13 @@ post = functools.partial(operation, "POST")
 
 
 class Endpoints:
-    """The endpoints of a protocol, for the models of a registry."""
+    """Base class of the endpoints of a protocol, for the models of a registry."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def operations(self) -> list[Operation]:
-        """Return the operations of the methods, in the order in which routes are searched."""
+        """Return the operations of the decorated methods, in the order in which routes match."""
         names = dict.fromkeys(name for kind in reversed(type(self).__mro__) for name in vars(kind))
         methods = [getattr(type(self), name) for name in names]
         return [each for method in methods for each in getattr(method, "operations", ())]
@@ -118,7 +129,8 @@ class Endpoints:
         """Return the model in the path, at the version in the path or the current version.
 
         Raises:
-          NotFound: the model does not exist, or is not of the given kind.
+          NotFound: the model or version does not exist, or is not of the given kind.
+          NotReady: the model is not loaded yet.
         """
         served = self._registry.get(request.path_params["name"], version_at(request))
         if kind is not None and served.kind != kind:
@@ -130,7 +142,12 @@ class Endpoints:
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
         """Return the model that a body names, which must be of the given kind.
 
-        If there is only one model of this kind, it need not be named.
+        If exactly one model of this kind is ready, it need not be named.
+
+        Raises:
+          InvalidInput: no name is given, and no or several models are of this kind.
+          NotFound: the model does not exist, or is not of the given kind.
+          NotReady: the model is not loaded yet.
         """
         if name is None:
             found = []
@@ -145,7 +162,7 @@ class Endpoints:
 
 
 def version_at(request: Request) -> int | None:
-    """Return the version in the path, or None; raise NotFound if it is not a number."""
+    """Return the version in the path, None if there is none; raise NotFound if it is invalid."""
     version = request.path_params.get("version")
     if version is None:
         return None
@@ -168,7 +185,7 @@ class OpenApi(Endpoints):
 
 
 def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI document; it declares the token if one is required."""
+    """Return the OpenAPI document of operations, which declares the token if one is needed."""
     components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
     for operation in operations:
@@ -188,7 +205,7 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
 
 
 def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
-    """Describe an operation, with the parameters in its path and the common error format."""
+    """Return the OpenAPI description of an operation; add the schemas it uses to `components`."""
 
     def schema(kind: Any) -> Schema:
         (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)

@@ -1,4 +1,4 @@
-"""Recordings as inputs: the package's examples, and uploads, which are checked before decoding."""
+"""Recordings as inputs: the package's examples, and uploads, which are checked and decoded."""
 
 import csv
 import functools
@@ -25,7 +25,7 @@ BLOCK_SAMPLES = 1 << 16
 
 
 class ExampleEntry(TypedDict):
-    """A recording that the server offers, with its transcript and length."""
+    """An example recording, with its transcript and its duration."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ class ExampleEntry(TypedDict):
 
 @functools.cache
 def examples() -> Mapping[str, ExampleEntry]:
-    """Return the recordings that no shipped model was trained on, by name."""
+    """Return the example recordings by name; no shipped model was trained on them."""
     found: dict[str, ExampleEntry] = {}
     with (recordings_folder() / "dev.tsv").open(encoding="utf-8", newline="") as registry:
         for row in csv.DictReader(registry, delimiter="\t"):
@@ -53,10 +53,10 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`.
 
     Raises:
-      InvalidInput: the file is neither WAV nor FLAC; it has no samples, samples that are not plain
-        numbers or not finite, or more or fewer samples than its header says; its sample rate or
-        number of channels is out of range; its channels cancel each other; or it has fewer than
-        LEAST_SAMPLES samples at `sample_rate_hz`.
+      InvalidInput: the file is neither WAV nor FLAC, or its header does not account for all of it;
+        it has no samples, an unsupported encoding, samples that are not finite, or fewer samples
+        than its header says; its sample rate or number of channels is out of range; its channels
+        cancel each other; or it has fewer than LEAST_SAMPLES samples at `sample_rate_hz`.
       TooLarge: the recording lasts longer than `max_seconds`.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
@@ -111,7 +111,7 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
 
 
 def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
-    """Return the mixed channels, float32 [samples]; at most the checked number is read."""
+    """Return the mixed channels, float32 [samples]; read at most the header's number of samples."""
     blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)

@@ -1,4 +1,4 @@
-"""Request bodies, with limits on the size and time of each body and on their total size."""
+"""Reads request bodies, with limits on the size and duration of each and on their total size."""
 
 import asyncio
 import re
@@ -26,13 +26,13 @@ class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
 
 
 class BodyLimits:
-    """The limits on size and time of a body, and the total number of bytes `used` by all bodies."""
+    """The limits on a body's size and duration, and the number of bytes `used` by all bodies."""
 
     def __init__(self, max_bytes: int, seconds: float):
         self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
 
     def add(self, scope: Scope, count: int) -> None:
-        """Count received bytes; raise TooLarge for one body, Overloaded for the total."""
+        """Count received bytes; raise TooLarge or Overloaded if they exceed a limit."""
         if scope[RECEIVED] + count > self.max_bytes:
             raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
         if self.used + count > BODIES_AT_ONCE * self.max_bytes:
@@ -42,7 +42,7 @@ class BodyLimits:
 
 
 async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Return a function's result for the body, computed in a thread if the body is large."""
+    """Read the body and return `function(body, *arguments)`, run in a thread if it is large."""
     body = await body_of(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
@@ -55,8 +55,8 @@ async def body_of(request: Request) -> bytes:
     Raises:
       InvalidInput: the declared length is not a number.
       TooLarge: the body, or its declared length, is over the limit.
-      Overloaded: the total of all bodies is over the limit.
-      BodyTooSlow: the time limit is over.
+      Overloaded: the total size of all bodies is over the limit.
+      BodyTooSlow: the body did not arrive within the time limit.
       Cancelled: the client disconnected.
     """
     limits: BodyLimits = request.scope[LIMITS]

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Error(TypedDict):
-    """An error message in one line."""
+    """The body of an error response, except in OpenAI's protocol."""
 
     error: str
 
@@ -73,13 +73,13 @@ def error_body(path: str, status: int, message: str, code: str) -> bytes:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client has disconnected; the body must have been read before."""
+    """Wait until the client has disconnected; the request's body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work; cancel it and raise Cancelled if the client disconnects."""
+    """Return the result of `work`; cancel it and raise Cancelled if the client disconnects."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
@@ -97,10 +97,11 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
 
 
 class StreamedResponse:
-    """An ASGI response of chunks of bytes, each sent at once.
+    """An ASGI response that consists of chunks of bytes, each sent as soon as it is available.
 
-    Nothing is sent before the first chunk exists, so that an earlier error gets its own status. The
-    chunks are closed if the client disconnects, or reads nothing for `stall_seconds`.
+    Nothing is sent before the first chunk is available, so an earlier error can still set the
+    status. The generator of the chunks is closed if the client disconnects, or stops reading for
+    `stall_seconds`.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class StreamedResponse:
         self._headers = [(name.encode(), value.encode()) for name, value in named.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the chunks."""
+        """Send the chunks; raise Cancelled or DeadlineExceeded if the client does not read them."""
         await cancel_on_disconnect(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:

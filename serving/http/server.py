@@ -19,10 +19,10 @@ IDLE_SECONDS = 30.0  # time until a connection's first request, and between two 
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn in the event loop of a caller, who handles the signals.
+    """Uvicorn in the caller's event loop; the caller handles signals.
 
-    Connections without a request have separate limits: however many there are, requests are
-    answered. Responses that are not read are left to the application, or to the reverse proxy.
+    Connections without a request are limited separately, so they cannot keep requests from being
+    answered. The application or the reverse proxy must handle clients that do not read responses.
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):
@@ -62,7 +62,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signal handlers unchanged."""
+        """Do nothing, so the caller's signal handlers remain."""
         yield
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The route that speaks recordings, frames or texts, streaming the audio."""
+"""The routes that stream speech for recordings, frames or texts, and list example recordings."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -40,15 +40,15 @@ FRAMES = {"type": "array", "items": ROWS, "minItems": 1}
 
 
 class SpeakQuery(SynthesisFields, kw_only=True):
-    """Options and format of the speech; the query of a request whose body is a recording."""
+    """Options and format of the speech, also as the query of a request with a recording as body."""
 
     format: Literal["wav", "l16"] | None = None
 
 
 class SpeakRequest(SpeakQuery, kw_only=True):
-    """Frames, a recording (base64), an example or a text, and how to speak it.
+    """A request to speak frames, a recording (base64), an example or a text.
 
-    force: accept frames that are unlike the training data.
+    If `force` is true, frames that are unlike the training data are accepted.
     """
 
     frames: Annotated[Any, Meta(extra_json_schema=FRAMES)] = None
@@ -59,7 +59,7 @@ class SpeakRequest(SpeakQuery, kw_only=True):
 
 
 class Examples(TypedDict):
-    """The recordings that the server offers."""
+    """The response with the server's example recordings."""
 
     examples: list[ExampleEntry]
 
@@ -74,7 +74,7 @@ class SpeakRoute(Endpoints):
         query=get_type_hints(SpeakQuery, include_extras=True),
     )
     async def speak(self, request: Request) -> StreamedResponse:
-        """Stream the speech of a recording, of frames or of a text."""
+        """Stream speech for a recording, frames or a text, or from an unconditional model."""
         served = self._model_at(request, "sound")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
@@ -94,13 +94,16 @@ class SpeakRoute(Endpoints):
 
     @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
-        """Return the example recordings; an empty list for an unconditional model."""
+        """Return the example recordings; [] unless the model generates sound from frames."""
         served = self._model_at(request)
         usable = served.kind == "sound" and is_conditional(served)
         return json_response(Examples(examples=list(examples().values()) if usable else []))
 
     async def _frames(self, served: ServedModel, parsed: SpeakRequest) -> np.ndarray | None:
-        """Return the frames of the request's only source, float32 [frames, channels], or None."""
+        """Return the frames of the request's only source, float32 [frames, channels].
+
+        Return None for an unconditional model, whose request must have no source.
+        """
         given = [name for name in SOURCES if getattr(parsed, name) is not None]
         if not given and not is_conditional(served):
             return None
@@ -132,7 +135,7 @@ class SpeakRoute(Endpoints):
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """Return the frames of a recording, float32 [frames, channels], with the recording's gain.
+    """Return the `RecordedFrames` of a recording, with the gain that restores its level.
 
     Raises:
       InvalidInput: the recording is invalid, or frames cannot be computed from it.

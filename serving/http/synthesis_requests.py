@@ -36,22 +36,22 @@ class SynthesisFields(Struct, kw_only=True):
 
 
 def signature(served: ServedModel) -> Signature:
-    """Return the signature that generates whole sounds."""
+    """Return the signature `serving_default`, which generates whole sounds."""
     return served.signatures[PLAIN]
 
 
 def is_conditional(served: ServedModel) -> bool:
-    """Return whether the model needs frames."""
+    """Return whether the model generates from frames."""
     return "frames" in signature(served).inputs
 
 
 def speakers(served: ServedModel) -> list[str]:
-    """Return the names of the speakers."""
+    """Return the names of the model's speakers; [] if it has no input for a speaker."""
     return list(served.spec.get("speakers", ())) if "speaker" in signature(served).inputs else []
 
 
 def max_frames(served: ServedModel) -> int:
-    """Return the largest number of frames of a sound."""
+    """Return the number of frames of the longest sound that the model can generate."""
     return int(served.spec["serving"]["limits"]["max_frames"])
 
 
@@ -68,9 +68,14 @@ def synthesis(
 ) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
     """Return the length of a sound in samples, and its chunks, float32 [samples].
 
-    Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` has the level of
-    their recording. The chunks are computed as they are read, and raise the errors of
-    `ServedModel.stream`.
+    The chunks are computed as they are read, which may raise the errors of `ServedModel.stream`.
+
+    Args:
+      served: the model.
+      fields: options from the request.
+      frames: float32 [frames, channels] or None; for `RecordedFrames`, the sound has the level of
+        their recording.
+      timeout_seconds: time limit of the stream; None: the default of `ServedModel.stream`.
 
     Raises:
       InvalidInput: a field breaks a rule; the message names both.
@@ -118,7 +123,7 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
 
 
 def supports_text(served: ServedModel) -> bool:
-    """Return whether the model can speak text: a voice fits it, and espeak-ng is installed."""
+    """Return whether a text front end for the model and espeak-ng are installed."""
     import speech
     from speech.phonemes import PROGRAM
 
@@ -130,7 +135,7 @@ def supports_text(served: ServedModel) -> bool:
 
 
 def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> None:
-    """Raise InvalidInput for a text that would take too long to speak at a speed."""
+    """Raise InvalidInput for a text with too many characters to speak at a speed."""
     length, longest = spoken_length(words), characters_at(speed, most)
     if length > longest:
         spelt = spelt_out(words)
@@ -147,7 +152,7 @@ def text_frames(
     """Return the frames of a text, float32 [frames, channels].
 
     Args:
-      served: the model that will turn the frames into sound.
+      served: the model that will turn the frames into audio.
       words: the text.
       speed: factor by which the speech is faster than in the recordings.
       pause: function called between pieces of the work; an exception that it raises ends the work.

@@ -1,7 +1,7 @@
 """TensorFlow Serving's REST protocol: status, metadata and predict.
 
-Bodies, responses and statuses follow tensorflow.org/tfx/serving/api_rest, except that NaN and
-infinity, which are not JSON, are rejected.
+Request bodies, responses and statuses follow tensorflow.org/tfx/serving/api_rest, except that NaN
+and infinity, which are not valid JSON, are rejected in requests.
 """
 
 from typing import Annotated, Any, Literal, TypedDict
@@ -25,7 +25,7 @@ METHOD = "tensorflow/serving/predict"
 
 
 class PredictRequest(Struct):
-    """A prediction request: rows, or tensors by name."""
+    """A prediction request: rows in `instances`, or tensors in `inputs`."""
 
     signature_name: Name | None = None
     instances: Annotated[list, Meta(min_length=1)] | UnsetType = UNSET
@@ -33,7 +33,7 @@ class PredictRequest(Struct):
 
 
 class LoadError(TypedDict):
-    """The error of a version that did not load; "OK" if it loaded."""
+    """The error of a version; its code is "OK" if there is none."""
 
     error_code: str
     error_message: str
@@ -69,7 +69,11 @@ class TensorflowRest(Endpoints):
 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
-    """Return `model_version_status` for the model or version in the path."""
+    """Return the `model_version_status` of the model or version in the path.
+
+    Raises:
+      NotFound: there is no such model, or no such version.
+    """
     name, wanted = request.path_params["name"], version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:
@@ -107,7 +111,7 @@ def _as_columns(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def described(served: ServedModel) -> dict[str, Any]:
-    """Return the signatures as a SignatureDefMap in JSON."""
+    """Return the model's signatures as a SignatureDefMap in JSON form."""
 
     def tensors(infos: dict[str, TensorInfo]) -> dict[str, Any]:
         return {

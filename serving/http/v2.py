@@ -1,7 +1,7 @@
 """The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
 
-With the header `Inference-Header-Content-Length: N`, the first N bytes of a body are its JSON. The
-tensors follow in the order of the JSON, little-endian, without gaps (the binary tensor extension).
+If the header `Inference-Header-Content-Length: N` is given, the first N bytes of a body are JSON.
+The binary tensors follow in the order of the JSON, little-endian, without gaps.
 """
 
 import math
@@ -94,7 +94,12 @@ class InferRequest(Struct):
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Return a request's JSON and the bytes after it; without the header, the body is all JSON."""
+    """Return a request's JSON and the bytes after it; raise InvalidInput if they are invalid.
+
+    Args:
+      body: the request's body.
+      header_length: value of `Inference-Header-Content-Length`; None: the whole body is JSON.
+    """
     view = memoryview(body)
     if header_length is None:
         return as_model(json_object(body), InferRequest), view[len(body) :]
@@ -114,7 +119,8 @@ def read_inputs(
     Shapes are checked later, against the signature.
 
     Raises:
-      InvalidInput: an input is unknown or given twice, or datatypes and sizes do not agree.
+      InvalidInput: an input is unknown or given twice, a datatype is unknown, or data and sizes do
+        not agree.
     """
     inputs: dict[str, np.ndarray] = {}
     start = 0
@@ -141,9 +147,12 @@ def read_inputs(
 def written(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
-    """Return the response; unless it is all JSON, its header gives the length of the JSON.
+    """Return the response, which is JSON unless an output is binary.
 
-    `header` has all fields but the outputs; `binary` says which outputs follow the JSON.
+    Args:
+      header: the fields of the JSON other than `outputs`.
+      outputs: the outputs by name.
+      binary: whether each output follows the JSON as binary data, by the output's name.
     """
     described, tail = [], []
     for name, value in outputs.items():
@@ -185,7 +194,7 @@ class Metadata(TypedDict):
 
 
 class InferResult(TypedDict):
-    """The JSON of a response: the outputs, with their data or the number of bytes that follow."""
+    """The JSON of a response; each output also has its data, or the size of its binary data."""
 
     model_name: str
     model_version: str

@@ -28,7 +28,7 @@ def request_id() -> str:
 
 
 def begin_request(given: str | None = None) -> str:
-    """Set and return the id of a new request: the client's if it is a short word, else random."""
+    """Set and return the id of a new request: the client's if it is valid, else a random one."""
     identity = given if given and ACCEPTED_ID.fullmatch(given) else secrets.token_hex(8)
     _request_id.set(identity)
     return identity
@@ -40,10 +40,10 @@ def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fie
 
 
 class BackgroundHandler(logging.Handler):
-    """A handler that writes lines in its own thread, so that logging never blocks.
+    """A handler that writes lines in a separate thread, so logging never blocks.
 
-    Lines that arrive while MAX_LINES are waiting are dropped, each with a call of `on_lost`; the
-    log reports their number later.
+    Lines that arrive while MAX_LINES are waiting are dropped, with a call of `on_lost` for each;
+    the log later says how many were lost.
     """
 
     def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
@@ -62,7 +62,10 @@ class BackgroundHandler(logging.Handler):
             self._on_lost()
 
     def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Stop the thread; return whether all lines were written within `seconds`."""
+        """Write the waiting lines and stop the thread; return whether it ended in time.
+
+        It may take `seconds` to queue the stop, and again to write the lines.
+        """
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=seconds)
             self._thread.join(seconds)
@@ -84,9 +87,13 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Send the logs of this package, and of the servers that it uses, to a stream, or to stderr.
+    """Send the logs of this package and of the servers that it uses to the returned handler.
 
-    `level` is the name of the lowest level, as in `logging`.
+    Args:
+      log_format: "json" for `JsonLines`, "text" for `TextLines`.
+      level: name of the lowest level for this package's logs; it is "warning" for the others.
+      stream: where to write lines; None: stderr.
+      on_lost: function that is called for each line that is dropped.
     """
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
@@ -106,7 +113,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextLines(logging.Formatter):
-    """Formatter for lines of time, level, message and NAME=VALUE; no value can start a new line."""
+    """Formatter for lines of time, level, message and NAME=VALUE; values have no line breaks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the traceback if there is one."""
@@ -120,7 +127,7 @@ class JsonLines(logging.Formatter):
     """Formatter for lines that are one JSON object each."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return an object of "time", "level", "logger", "message", the fields and "exception"."""
+        """Return a JSON object: time, level, logger, message, the fields, and any exception."""
         line = {
             "time": _time(record),
             "level": record.levelname.lower(),

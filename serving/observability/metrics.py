@@ -14,7 +14,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 class Metrics:
     """Counters, gauges and histograms in a separate Prometheus registry.
 
-    A label `model` is always the name of a model that was found, never a word from a client.
+    The label `model` is the name of a model that was found, or "", never any other text that a
+    client sent.
     """
 
     def __init__(self) -> None:
@@ -82,8 +83,15 @@ class Metrics:
     ) -> None:
         """Count an answered request.
 
-        The status is "ok" or the `code` of a ServingError; times start when the request arrives.
-        `model` may be any word that the client sent.
+        Args:
+          model: the name that the client sent, if any; it is counted as "" if it is unknown.
+          protocol: name of the protocol.
+          status: "ok", or the `code` of the error.
+          seconds: time from the request's arrival to the end of its response.
+          first_byte_seconds: time from the request's arrival to the response's first byte; None if
+            nothing was sent.
+          received_bytes: size of the request's body or messages.
+          sent_bytes: size of the response's body or messages.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
@@ -114,7 +122,7 @@ class Metrics:
             self._version.remove(model)
 
     def load_failed(self, model: str) -> None:
-        """Count a version that could not be loaded."""
+        """Count a failed attempt to load a version."""
         self._models.add(model)
         self._loads.labels(model, "broken").inc()
 

@@ -16,9 +16,15 @@ _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
-    """Start tracing with a provider, or over HTTP if one of ENDPOINT_VARIABLES is set.
+    """Start tracing with a provider or, if one of ENDPOINT_VARIABLES is set, export over HTTP.
 
-    Return whether spans are recorded. A warning is logged if OpenTelemetry is not installed.
+    A warning is logged if OpenTelemetry is needed but not installed.
+
+    Args:
+      provider: an OpenTelemetry tracer provider, or None.
+
+    Returns:
+      Whether spans are recorded.
     """
     global _provider, _tracer
     endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
@@ -47,9 +53,10 @@ def close() -> None:
 def span(
     name: str, headers: Mapping[str, str] | None = None, **attributes: str | int | float
 ) -> Iterator[None]:
-    """Record a span around a block, as part of the trace in a `traceparent` header.
+    """Record a span around a block, if tracing is configured.
 
-    An error marks the span as failed, with only the error's type: traces contain no client data.
+    The span is part of the trace in the header `traceparent`, if there is one. An error marks it as
+    failed, with only the error's type, since the message may contain client data.
     """
     if _tracer is None:
         yield

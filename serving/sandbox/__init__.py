@@ -1,1 +1,1 @@
-"""Processes that confine the programs of models."""
+"""Confined processes that run the programs of models."""

@@ -64,7 +64,7 @@ class _PathRule(ctypes.Structure):
 
 
 def check_available() -> None:
-    """Raise UserError if processes cannot be confined on this machine."""
+    """Raise UserError unless this is Linux with libseccomp, which `confine` needs."""
     if sys.platform != "linux":
         raise UserError(f"The sandbox of models needs Linux; {HELP}.")
     try:
@@ -87,6 +87,10 @@ def confine(
         already has and the stacks of threads.
       asker: socket to the process that decides on every new thread (`thread_limit`), closed here;
         None: threads are not limited.
+
+    Raises:
+      RuntimeError: this process has several threads.
+      OSError: the kernel rejects a limit.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")

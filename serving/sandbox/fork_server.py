@@ -1,8 +1,8 @@
-"""A process that has imported TensorFlow, and forks a process for each model.
+"""The fork server: a process that imports TensorFlow, and then forks a process for each model.
 
 The processes share memory that none of them has written to since the fork: libraries, and the
-compiled engine for CPUs. The fork server does not run models, and has neither the server's memory
-nor its environment variables.
+compiled engine for CPUs. The fork server does not run models. It cannot read the server's memory,
+and has only some of its environment variables.
 """
 
 import contextlib
@@ -54,10 +54,10 @@ def main(descriptor: int) -> None:
 
 
 class _Children:
-    """The processes of models, and the sockets and descriptors by which they ask for threads.
+    """The processes of models, and the descriptors by which they request threads.
 
-    Each is identified by the number of a descriptor: a socket on which a process sends its
-    listener, or the listener itself.
+    A process first sends its listener (`thread_limit`) over a socket. The kernel then uses the
+    listener for requests for threads. Sockets and listeners are stored by descriptor number.
     """
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ class _Children:
                     del self._listeners[descriptor]
 
     def _receive(self, descriptor: int) -> None:
-        """Take the listener that a process has sent, if it could create one."""
+        """Receive the listener of a process, if it could create one."""
         asker, pid = self._askers.pop(descriptor)
         with asker, contextlib.suppress(OSError):
             _, found, _, _ = socket.recv_fds(asker, MOST_BYTES, 1)
             self._listeners.update(dict.fromkeys(found, pid))
 
     def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
-        """Fork a process that gets the sockets and answers the request; return its id."""
+        """Fork a process that runs `worker.run` with the request and the sockets; return its id."""
         own, theirs = socket.socketpair()
         pid = os.fork()
         if pid:
@@ -113,9 +113,10 @@ class _Children:
             os._exit(1)
 
     def end(self, pid: int) -> int:
-        """Kill a process and return its exit status; 0 for a process that was not started here.
+        """Kill a process and return its exit status; 0 for an id that is not a child's.
 
-        Until then, the operating system does not reuse the id.
+        The status is the negative signal number for a process that a signal ended. The operating
+        system does not reuse the id before this call.
         """
         if self._most.pop(pid, None) is None:
             return 0

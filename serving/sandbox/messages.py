@@ -1,6 +1,6 @@
-"""Messages between the server and a model's process: a head in JSON, then raw arrays.
+"""Messages between the server and a model's process: a head in JSON, followed by raw arrays.
 
-Nothing is unpickled, and all sizes in a message from a model's process are checked first.
+Nothing is unpickled, and all sizes in a message are checked before its arrays are allocated.
 """
 
 import json
@@ -27,7 +27,7 @@ class BadMessage(ValueError):  # noqa: N818 - named as the errors of requests
 
 
 def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Send a message; raise OSError if nobody receives it, TimeoutError if it takes too long."""
+    """Send a message; raise OSError if the connection fails or the socket's timeout is over."""
     given = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     described = [(name, array.dtype.str, array.shape) for name, array in given.items()]
     text = json.dumps({**head, "arrays": described}).encode()

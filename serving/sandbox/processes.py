@@ -29,7 +29,7 @@ END_SECONDS = 60.0  # time for the fork server to report how a process ended
 
 
 class ForkServer:
-    """Starts processes of models through a fork server, which is started when needed."""
+    """Starts and ends processes of models through a fork server, which is started when needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class ForkServer:
         The fork server is started first if it is not running.
 
         Args:
-          request: the first message to the process: path, arguments and limits of the model.
+          request: the argument `request` of `worker.run`.
           count: number of sockets to the process, at most MOST_CONNECTIONS.
           seconds: time limit for the fork server's answer.
 
@@ -65,7 +65,7 @@ class ForkServer:
         return answer["pid"], list(own_ends)
 
     def end(self, pid: int) -> str:
-        """End a process if it is running; return how it ended, in words."""
+        """End a process if it is running; return a phrase for the log that says how it ended."""
         try:
             status = self._request({"end": pid}, END_SECONDS)["status"]
         except (OSError, KeyError):
@@ -75,7 +75,7 @@ class ForkServer:
     def end_later(self, pid: int) -> None:
         """End a process soon, in another thread.
 
-        It neither locks nor waits, so that a finalizer may call it: the garbage collector runs
+        This neither locks nor waits, so a finalizer may call it: the garbage collector runs
         finalizers in any thread, even in one that holds the lock.
         """
         self._unreferenced.put(pid)

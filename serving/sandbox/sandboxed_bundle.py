@@ -34,7 +34,7 @@ class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests
 
 
 class ModelEnded(Internal):
-    """Error if a model's process has ended, or was killed because it did not answer."""
+    """Error for a process that ended, or was killed because of an invalid or missing answer."""
 
     def __init__(self) -> None:
         super().__init__("The model's process ended; it is being restarted.")
@@ -43,9 +43,8 @@ class ModelEnded(Internal):
 class SandboxedBundle:
     """A `Servable` that runs the bundle's program in its own process.
 
-    The process ends with the last reference to this object. It `is_alive` until it ends, or until
-    it is killed because it did not answer in time: the current request then raises ModelEnded,
-    later ones raise NotReady.
+    The process is ended when this object is no longer referenced. If it ends earlier, or is killed
+    because it does not answer in time, current requests raise ModelEnded and later ones NotReady.
 
     Args:
       path: folder of the bundle, NAME/VERSION.
@@ -58,7 +57,8 @@ class SandboxedBundle:
       pid: id of the process.
 
     Raises:
-      UserError: the bundle is rejected.
+      UserError: the bundle is rejected or cannot be read.
+      ConnectionError: the fork server ended, or did not answer in time.
       ModelEnded: the process ended before the bundle was loaded.
       ModelFailed: loading failed for any other reason.
     """
@@ -121,7 +121,7 @@ class SandboxedBundle:
             return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """Yield a sound in chunks, float32 [1, samples], with options of `Bundle.stream`."""
+        """Yield audio in chunks, float32 [1, samples]; arguments are those of `Bundle.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
             self._request(connection, {"do": "stream", "options": options}, arrays)

@@ -1,7 +1,7 @@
 """A limit on the threads of a single confined process, which resource limits cannot impose.
 
-RLIMIT_NPROC counts all processes of a user, and does not apply to root. Therefore the kernel asks
-the parent process before each new thread (seccomp's user notification, which needs Linux 5.5 and
+RLIMIT_NPROC counts all processes of a user, and does not apply to root. Instead, the kernel asks
+the parent process before it starts a thread (seccomp's user notification, which needs Linux 5.5 and
 libseccomp 2.5 or newer).
 """
 
@@ -21,7 +21,7 @@ SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # in addition to one per connect
 
 
 def most_threads(connections: int) -> int:
-    """Return the largest number of threads for a process with this number of connections.
+    """Return the largest number of threads allowed in a process with this number of connections.
 
     TensorFlow starts several threads per processor, and a few more for each compiled program.
     """
@@ -29,9 +29,10 @@ def most_threads(connections: int) -> int:
 
 
 def ask_for_threads(asker: socket.socket) -> None:
-    """Make the kernel ask at the other end of a socket before each new thread of this process.
+    """Make the kernel ask the process at the socket's other end before it starts a thread here.
 
-    Nothing changes if the kernel or the library does not support this. The socket is closed.
+    That process receives a descriptor, the listener, for `answer`. Threads remain unlimited if the
+    kernel or the library does not support this. The socket is closed.
     """
     with asker:
         listener = _listener()
@@ -41,7 +42,7 @@ def ask_for_threads(asker: socket.socket) -> None:
 
 
 def answer(listener: int, pid: int, most: int) -> None:
-    """Answer a question of the kernel: a process may start a thread if it has fewer than `most`.
+    """Answer the kernel: the process `pid` may start a thread if it has fewer than `most`.
 
     Threads that are requested at the same time are counted only once they have started.
     """

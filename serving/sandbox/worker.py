@@ -1,4 +1,4 @@
-"""The process of one model: it confines itself, loads the bundle, and answers on its sockets."""
+"""The process of one model, which confines itself, loads the bundle, and answers on its sockets."""
 
 import contextlib
 import ctypes
@@ -30,11 +30,15 @@ MOST_TEXT = 1000  # largest number of characters of an error
 def run(
     request: dict[str, Any], connections: list[socket.socket], asker: socket.socket | None = None
 ) -> NoReturn:
-    """Confine the process, load a bundle, report it on the first connection, and answer on all.
+    """Confine the process, load a bundle, describe it on the first connection, and answer on all.
 
-    It never returns; the process ends when the first connection is closed. The request has `path`,
-    `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of the loader by name; a connection
-    carries one request at a time. `asker` is the argument of `confine`.
+    This never returns; the process ends when a connection is closed, or if loading fails.
+
+    Args:
+      request: the bundle's `path`, `memory_bytes`, `loader` as MODULE:FUNCTION, and the loader's
+        `arguments` by name.
+      connections: sockets to the server, each for one request at a time.
+      asker: the argument of `confine`.
     """
     try:
         module, _, function = request["loader"].partition(":")
@@ -52,7 +56,7 @@ def run(
 
 
 def readable() -> list[Path]:
-    """Return the paths of the installation: Python, its packages, and the system's libraries."""
+    """Return the paths that the process may read: Python, its packages, and parts of the system."""
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     paths = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
     for name in PACKAGES:
@@ -62,7 +66,7 @@ def readable() -> list[Path]:
 
 
 def described(error: Exception) -> Head:
-    """Return the message about an error: a word for its kind, and one line of text."""
+    """Return the message that reports an error: its kind, and one line of text."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
         kind = error.code
@@ -94,7 +98,7 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
 
 
 class _Answers:
-    """The answers to requests, one method each: head and arrays in, head and arrays out."""
+    """The handlers of requests: each method takes and returns the head and arrays of a message."""
 
     def __init__(self, bundle: Any):
         self._bundle = bundle
