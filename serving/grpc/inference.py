@@ -22,7 +22,7 @@ from serving.engine.version_scanner import VERSION, VERSION_RULE
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
-from serving.http.v2 import metadata_of
+from serving.http.v2 import SERVER_VERSION, metadata_of
 from serving.settings import Settings
 
 # The field of InferTensorContents for each type; FP16 has none.
@@ -64,8 +64,9 @@ class Inference:
         return response(ready=self._registry.ready)
 
     async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return the name of the server, and the version of the protocol as its version."""
-        return message("inference.ServerMetadataResponse")(name="onepass", version="2")
+        """Return the name of the server and its version."""
+        made = message("inference.ServerMetadataResponse")
+        return made(name="onepass", version=SERVER_VERSION)
 
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the inputs and outputs of a model's signature `serving_default`."""

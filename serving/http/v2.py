@@ -4,6 +4,7 @@ If the header `Inference-Header-Content-Length: N` is given, the first N bytes o
 The binary tensors follow in the order of the JSON, little-endian, without gaps.
 """
 
+import importlib.metadata
 import math
 import re
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -41,7 +42,7 @@ OCTETS = "application/octet-stream"
 PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 MICROSECONDS = 1_000_000
-VERSION = "1"
+SERVER_VERSION = importlib.metadata.version("onepass")
 
 
 class InferParameters(Struct):
@@ -240,7 +241,9 @@ class V2(Endpoints):
     @get("/v2")
     async def server(self, request: Request) -> Response:
         """Return the name, version and extensions of the server."""
-        return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
+        return json_response(
+            {"name": "onepass", "version": SERVER_VERSION, "extensions": EXTENSIONS}
+        )
 
     @get("/v2/health/live")
     async def live(self, request: Request) -> Response:

@@ -24,6 +24,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+import onepass
 from serving.grpc.interceptor import client_of
 from serving.grpc.messages import message
 from serving.grpc.tensors import encode
@@ -249,6 +250,17 @@ def test_reflection_lists_the_services_and_describes_them(channel):
         assert found.file_descriptor_response.file_descriptor_proto, service
     wrong = reflected(channel, file_containing_symbol="no.such.Service")
     assert wrong.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+def test_the_server_gives_the_version_of_the_package(channel):
+    made = message("inference.ServerMetadataResponse")
+    ask = channel.unary_unary(
+        "/inference.GRPCInferenceService/ServerMetadata",
+        lambda asked: asked.SerializeToString(),
+        made.FromString,
+    )
+    answer = ask(message("inference.ServerMetadataRequest")(), timeout=10)
+    assert answer == made(name="onepass", version=onepass.__version__)
 
 
 def infer_request(**changes):

@@ -7,6 +7,8 @@ import pytest
 from fake_bundle import CHANNELS, HOP
 from http_running import Running, ask, store
 
+import onepass
+
 http = pytest.importorskip("tritonclient.http")
 utils = pytest.importorskip("tritonclient.utils")
 
@@ -48,7 +50,9 @@ def test_the_server_and_its_models_are_ready(client):
 
 
 def test_metadata_are_those_of_the_signature(client):
-    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    server = client.get_server_metadata()
+    assert "binary_tensor_data" in server["extensions"]
+    assert server["version"] == onepass.__version__
     metadata = client.get_model_metadata("voice")
     assert metadata["versions"] == ["1"]
     assert metadata["inputs"][0] == {
