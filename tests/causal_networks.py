@@ -199,11 +199,12 @@ def convolved(channels, outputs, attention=False):
 
 
 def codebooks(codes):
-    """A recurrent network over three codes at a time, or a start that is none of them."""
+    """A network over three codes at a time, or a start that is none of them."""
     keras.utils.set_random_seed(3)
     inputs = keras.Input([None, 3], dtype="int32")
     h = layers.Reshape([-1, 3 * 4])(layers.Embedding(codes + 1, 4)(inputs))
-    return keras.Model(inputs, layers.Dense(3 * codes)(layers.GRU(6, return_sequences=True)(h)))
+    h = layers.Conv1D(6, 3, padding="causal", activation="tanh")(h)
+    return keras.Model(inputs, layers.Dense(3 * codes)(h))
 
 
 def conditioned(*kinds, levels=8, as_dict=False):

@@ -12,27 +12,49 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "autoregressive/test_agreement.py": {
         "test_every_method_draws_what_whole_passes_draw": (
             *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "rotary, top-k", "rotary, whole*", "speaker"),
+            *(
+                "rotary, empty",
+                "rotary, lengths",
+                "rotary, top-p",
+                "rotary, top-k",
+                "rotary, whole*",
+                "speaker",
+            ),
             *("embedding", "attention of*", "reals", "integers of*", "images on*", "windowed"),
-            *("mixture", "memory", "codes, rows"),
+            *("mixture", "memory", "codes, rows", "mu-law"),
         ),
         "test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole": (
             *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "speaker", "embedding", "attention of*"),
+            *(
+                "rotary, empty",
+                "rotary, lengths",
+                "rotary, top-p",
+                "speaker",
+                "embedding",
+                "attention of*",
+            ),
             *("reals", "integers of*", "images on*", "mixture", "memory", "codes, rows"),
-            *("rotary, top-k", "rotary, whole*"),
+            *("rotary, top-k", "rotary, whole*", "windowed", "mu-law"),
         ),
         "test_a_sample_continues_a_prefix_of_itself": (
             *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "speaker", "embedding", "attention of*"),
-            *("reals", "integers of*", "integers", "mixture", "memory", "codes, rows"),
+            *(
+                "rotary, empty",
+                "rotary, lengths",
+                "rotary, top-p",
+                "speaker",
+                "embedding",
+                "attention of*",
+            ),
+            *("reals", "integers of*", "integers", "mixture", "memory", "codes, rows", "mu-law"),
+            "rotary, top-k",
         ),
         "test_a_stored_model_draws_and_judges_the_same": (
             *("rotary", "mini gpt", "windowed", "linear", "embedding", "speaker"),
             *("memory", "rotary, *", "scale", "integers*", "codes*", "attention of*"),
-            *("reals", "images o*", "stereo*", "recurrent", "conditions"),
+            *("reals", "images o*", "stereo*", "recurrent", "conditions", "mixture", "mu-law"),
         ),
-        "test_a_bundle_draws_the_same": ("integers of*",),
+        "test_a_bundle_draws_the_same": ("integers of*", "start"),
     },
     "autoregressive/test_any_length.py": {
         "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
@@ -52,7 +74,10 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         )
     },
     "autoregressive/test_causality.py": {
-        "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",)
+        "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",),
+        "test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded": (
+            "20000-True",
+        ),
     },
     "autoregressive/test_channels.py": {
         "test_rows_of_different_lengths_are_trained_on": ("attention", "codes")
@@ -74,18 +99,12 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("gaussian", "gaussians"),
         ),
     },
-    "autoregressive/test_reading.py": {
-        "test_the_network_reads_the_start_before_the_first_symbol": ("3", "5"),
-        "test_the_network_reads_numbers_on_its_scale": ("Integers-scale[12]", "MuLaw-scale[12]"),
-    },
+    "autoregressive/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("2",)},
     "autoregressive/test_tables.py": {
         "test_every_method_names_the_table_and_takes_its_length": ("*-30",)
     },
-    "autoregressive/test_trainable.py": {
-        "test_a_frozen_layer_does_not_move_wherever_it_is_held": (
-            *("layer-object", "layer-module", "layer-function", "layer-method", "layer-partial"),
-            *("layer-globals", "constructor-nested model", "constructor-tf.function"),
-        )
+    "autoregressive/test_windows.py": {
+        "test_a_window_of_too_few_rows_changes_no_pixel": ("1",),
     },
     "compression/test_files.py": {
         "test_a_file_of_an_earlier_program_gives_its_elements": (
@@ -99,6 +118,12 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "distill/test_distill.py": {
         "test_the_teacher_is_read_and_never_written": ("*",),
         "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
+    },
+    "likelihoods/test_noise.py": {
+        "test_rows_with_seeds_and_starts_of_their_own_are_the_same_one_by_one": (
+            *("uniform-*", "logistic-*", "normal-False"),
+        ),
+        "test_a_compiler_does_not_change_a_bit": ("uniform",),
     },
     "onepass/test_command.py": {"test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)},
     "pixelcnn/sampling/test_fixed_point_sampler.py": {

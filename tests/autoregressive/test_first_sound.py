@@ -8,6 +8,7 @@ import causal_networks
 import keras
 import numpy as np
 import pytest
+import refused_networks
 import tensorflow as tf
 
 import onepass
@@ -160,23 +161,9 @@ def test_what_one_row_or_a_short_length_hides_is_found(layer, text):
         onepass.Autoregressive(network, Gaussian(None))
 
 
-class Dropping(keras.layers.Layer):
-    """Dropout that is always on; its seed is a variable that every call changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.seeds = keras.random.SeedGenerator(1)
-
-    def call(self, x):
-        return keras.random.dropout(x, 0.5, seed=self.seeds)
-
-
 def test_a_network_whose_dropout_is_always_on_draws_by_itself():
-    inputs = keras.Input([None, 1])
-    h = Dropping()(keras.layers.Dense(8)(inputs))
-    network = keras.Model(inputs, keras.layers.Dense(2)(h))
     with pytest.raises(NotCausalError, match="random numbers of its own"):
-        onepass.Autoregressive(network, Gaussian(None))
+        onepass.Autoregressive(refused_networks.Dropping(), Gaussian(None))
 
 
 PROGRAM = """
