@@ -53,6 +53,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("rotary", "mini gpt", "windowed", "linear", "embedding", "speaker"),
             *("memory", "rotary, *", "scale", "integers*", "codes*", "attention of*"),
             *("reals", "images o*", "stereo*", "recurrent", "conditions", "mixture", "mu-law"),
+            "own distribution",
         ),
         "test_a_bundle_draws_the_same": ("integers of*", "start"),
     },

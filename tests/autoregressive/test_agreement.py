@@ -139,6 +139,7 @@ PROMPTS = {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,
         "prefix": [tokens(1), tokens(20), tokens(12)],
+        "stop": 4,
     },
 }
 
@@ -248,10 +249,6 @@ def test_a_stored_model_draws_and_judges_the_same(name, tmp_path):
     rest = (case.options["condition"],) if "condition" in case.options else ()
     nats = made(case.model).log_prob(expected, *rest)
     np.testing.assert_allclose(loaded.log_prob(expected, *rest), nats, rtol=1e-4, atol=1e-5)
-    if name == "own distribution":
-        options = {"prefix": expected[:, :3], "temperature": [0.5, 0.0, 1.0]}
-        case.same(case.draw(loaded, **options), case.draw(**options))
-        case.same(case.draw(load(save(loaded, tmp_path / "again"))), expected)
 
 
 @pytest.mark.parametrize("name", ["start", "integers", "integers of channels"])

@@ -87,25 +87,6 @@ def test_the_step_follows_the_weights():
     )
 
 
-def test_a_step_compiles_and_runs_in_a_loop():
-    network = causal_networks.dilated_functional()
-    derived = incremental(network)
-    (inputs,) = arguments(derived.specs)
-
-    @tf.function(jit_compile=True, autograph=False)
-    def run(inputs, state):
-        def body(time, state, outputs):
-            output, state = derived.step(inputs[:, time][:, None], state)
-            return time + 1, state, outputs.write(time, output[:, 0])
-
-        outputs = tf.TensorArray(tf.float32, inputs.shape[1])
-        loop = tf.while_loop(lambda time, *_: time < inputs.shape[1], body, (0, state, outputs))
-        return tf.transpose(loop[2].stack(), [1, 0, 2])
-
-    outputs = run(inputs, derived.first_state(BATCH))
-    np.testing.assert_allclose(outputs, network(inputs), rtol=1e-5, atol=1e-5)
-
-
 def test_zeros_may_be_another_operation_for_a_longer_input():
     def network(x):
         h = tf.concat([x, 2.0 * x], -1)

@@ -82,11 +82,17 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         load(tmp_path / "nothing")
 
 
-def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
+def test_what_is_loaded_is_the_model_with_its_sample_rate_also_if_it_is_stored_again(
+    stored, tmp_path
+):
     model, folder = stored
     loaded = load(folder)
-    assert loaded.sample_rate_hz == 8000
-    assert load(save(loaded, tmp_path / "again")).sample_rate_hz == 8000
+    prefix = model.sample(2, 3, seed=4)
+    for each in (loaded, load(save(loaded, tmp_path / "again"))):
+        assert each.sample_rate_hz == 8000
+        for options in ({}, {"prefix": prefix, "temperature": [0.5, 1.0]}):
+            drawn = model.sample(2, 9, seed=5, **options)
+            np.testing.assert_array_equal(each.sample(2, 9, seed=5, **options), drawn)
     with pytest.raises(ValueError, match=r"`sample_rate_hz` must be .* at least 1, got -1"):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
