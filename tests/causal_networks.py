@@ -14,7 +14,7 @@ def variable(shape, seed, scale=0.4):
 def dilated_functional():
     inputs = keras.Input([None, 1])
     h = layers.Conv1D(6, 2, padding="causal")(inputs)
-    for dilation in (1, 2, 4, 8):
+    for dilation in (1, 8):
         h = h + layers.Conv1D(6, 2, dilation_rate=dilation, padding="causal", activation="tanh")(h)
     return keras.Model(inputs, layers.Dense(5)(h))
 
@@ -35,9 +35,9 @@ class Gated(keras.Model):
     def __init__(self, num_parameters=3):
         super().__init__()
         self.front = layers.Conv1D(4, 1)
-        self.filters = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
-        self.gates = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
-        self.skips = [layers.Conv1D(num_parameters, 1) for _ in range(3)]
+        self.filters = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2)]
+        self.gates = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2)]
+        self.skips = [layers.Conv1D(num_parameters, 1) for _ in range(2)]
         self.dropout = layers.Dropout(0.5)
 
     def call(self, inputs, training=False):
@@ -105,7 +105,6 @@ def gru():
 def lstm_after_convolution():
     inputs = keras.Input([None, 1])
     h = layers.Conv1D(3, 2, padding="causal")(inputs)
-    h = layers.LSTM(4, return_sequences=True)(h)
     h = layers.LSTM(3, return_sequences=True)(h)
     return keras.Model(inputs, layers.Dense(2)(h))
 
@@ -200,11 +199,12 @@ def convolved(channels, outputs, attention=False):
 
 
 def codebooks(codes):
-    """A recurrent network over three codes at a time, or a start that is none of them."""
+    """A network over three codes at a time, or a start that is none of them."""
     keras.utils.set_random_seed(3)
     inputs = keras.Input([None, 3], dtype="int32")
     h = layers.Reshape([-1, 3 * 4])(layers.Embedding(codes + 1, 4)(inputs))
-    return keras.Model(inputs, layers.Dense(3 * codes)(layers.GRU(6, return_sequences=True)(h)))
+    h = layers.Conv1D(6, 3, padding="causal", activation="tanh")(h)
+    return keras.Model(inputs, layers.Dense(3 * codes)(h))
 
 
 def conditioned(*kinds, levels=8, as_dict=False):

@@ -1,5 +1,6 @@
 """A small model for `fit`, its data, and a run that a signal ends: `python fit_models.py RUN`."""
 
+import functools
 import os
 import signal
 import sys
@@ -28,9 +29,19 @@ class Line(tf.Module):
         return tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), self.kernel, 1, "VALID")
 
 
-def untrained():
-    """A model whose loss has few operations: every run traces them anew."""
+@functools.cache
+def _model():
     return Autoregressive(Line(3), LogisticMixture(levels=256, components=1))
+
+
+def untrained():
+    """A model over the one network, which has its first weights again: it is checked once.
+
+    Its loss has few operations, since every run traces them anew.
+    """
+    model = _model()
+    model.network.kernel.assign(Line(3).kernel)
+    return Autoregressive.of_symbols(model.symbol_network, model.distribution, model.codec)
 
 
 def trained(steps=6, batches=WAVES, **options):

@@ -60,7 +60,7 @@ def gpt():
 def wavenet():
     waves = keras.Input([LENGTH, 1])
     h, skips = layers.Conv1D(WIDTH, 2, padding="causal")(waves), []
-    for dilation in (1, 2, 4):
+    for dilation in (1, 4):
         gates = [
             layers.Conv1D(WIDTH, 2, padding="causal", dilation_rate=dilation, activation=name)(h)
             for name in ("tanh", "sigmoid")

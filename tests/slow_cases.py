@@ -11,28 +11,25 @@ import pytest
 SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "autoregressive/test_agreement.py": {
         "test_every_method_draws_what_whole_passes_draw": (
-            *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "rotary, top-k", "rotary, whole*", "speaker"),
-            *("embedding", "attention of*", "reals", "integers of*", "images on*", "windowed"),
-            *("mixture", "memory", "codes, rows"),
+            *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
+            *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
+            "codes, rows",
         ),
         "test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole": (
-            *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "speaker", "embedding", "attention of*"),
-            *("reals", "integers of*", "images on*", "mixture", "memory", "codes, rows"),
-            *("rotary, top-k", "rotary, whole*"),
+            *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
+            *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
+            "codes, rows",
         ),
         "test_a_sample_continues_a_prefix_of_itself": (
-            *("rotary", "mini gpt", "rotary, prefix", "rotary, long*", "rotary, one*"),
-            *("rotary, empty", "rotary, top-p", "speaker", "embedding", "attention of*"),
-            *("reals", "integers of*", "integers", "mixture", "memory", "codes, rows"),
+            *("rotary", "rotary, [!r]*", "mini gpt", "speaker", "embedding", "memory", "reals"),
+            *("attention of*", "integers*", "mixture", "mu-law", "codes, rows"),
         ),
         "test_a_stored_model_draws_and_judges_the_same": (
-            *("rotary", "mini gpt", "windowed", "linear", "embedding", "speaker"),
-            *("memory", "rotary, *", "scale", "integers*", "codes*", "attention of*"),
-            *("reals", "images o*", "stereo*", "recurrent", "conditions"),
+            *("rotary", "rotary, *", "mini gpt", "windowed", "linear", "embedding", "speaker"),
+            *("memory", "scale", "integers*", "codes*", "attention of*", "reals", "images o*"),
+            *("stereo*", "recurrent", "conditions", "mixture", "mu-law", "own distribution"),
         ),
-        "test_a_bundle_draws_the_same": ("integers of*",),
+        "test_a_bundle_draws_the_same": ("integers of*", "start"),
     },
     "autoregressive/test_any_length.py": {
         "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
@@ -44,16 +41,28 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "autoregressive/test_attention.py": {
         "test_step_equals_the_call_on_both_sides_of_a_horizon": (
-            *("mini_gpt", "explicit_mask", "triangular_mask", "recurrent_and_attention"),
-            *("Biased", "KeyBiased", "Sinusoidal", "WhereMasked", "OwnSoftmax", "TalkingHeads"),
-            *("Turned", "MergedHeads", "BandWindow", "Retention", "Decayed", "Exclusive"),
+            *("2-*", "1-mini_gpt", "1-explicit_mask", "1-triangular_mask", "1-sliding_window"),
+            *("1-recurrent_and_attention", "1-Biased", "1-KeyBiased", "1-Sinusoidal", "1-Rotary"),
+            *("1-WhereMasked", "1-OwnSoftmax", "1-TalkingHeads", "1-Turned", "1-MergedHeads"),
+            *("1-BandWindow", "1-Retention", "1-Decayed", "1-Exclusive", "1-Attention"),
+            *("1-Windowed", "1-Linear", "1-Padded"),
         )
     },
     "autoregressive/test_causality.py": {
-        "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",)
+        "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",),
+        "test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded": (
+            "20000-True",
+        ),
     },
     "autoregressive/test_channels.py": {
         "test_rows_of_different_lengths_are_trained_on": ("attention", "codes")
+    },
+    "autoregressive/test_incremental.py": {
+        "test_step_equals_the_call": (
+            *("2-[!P]*", "1-dilated_functional", "1-sequential", "1-gru", "1-two_inputs"),
+            *("1-lstm_after_convolution", "1-embedding"),
+        ),
+        "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones",),
     },
     "autoregressive/test_machine.py": {
         "test_a_function_is_accurate": (
@@ -61,26 +70,16 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("LessEqual", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Neg", "Sign"),
             *("Square", "Reciprocal", "Ceil", "Trunc", "Rint", "Relu6", "Softsign", "Elu"),
         ),
-        "test_the_machine_equals_the_step": (
-            *("sequential", "Gated", "Padded", "Chomped", "Receptive", "shifted_gru", "grouped"),
-            *("two_inputs", "nested"),
-        ),
         "test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row": (
             *("gaussian", "gaussians"),
         ),
     },
-    "autoregressive/test_reading.py": {
-        "test_the_network_reads_the_start_before_the_first_symbol": ("3", "5"),
-        "test_the_network_reads_numbers_on_its_scale": ("Integers-scale[12]", "MuLaw-scale[12]"),
-    },
+    "autoregressive/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("2",)},
     "autoregressive/test_tables.py": {
         "test_every_method_names_the_table_and_takes_its_length": ("*-30",)
     },
-    "autoregressive/test_trainable.py": {
-        "test_a_frozen_layer_does_not_move_wherever_it_is_held": (
-            *("layer-object", "layer-module", "layer-function", "layer-method", "layer-partial"),
-            *("layer-globals", "constructor-nested model", "constructor-tf.function"),
-        )
+    "autoregressive/test_windows.py": {
+        "test_a_window_of_too_few_rows_changes_no_pixel": ("1",),
     },
     "compression/test_files.py": {
         "test_a_file_of_an_earlier_program_gives_its_elements": (
@@ -94,6 +93,12 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "distill/test_distill.py": {
         "test_the_teacher_is_read_and_never_written": ("*",),
         "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
+    },
+    "likelihoods/test_noise.py": {
+        "test_rows_with_seeds_and_starts_of_their_own_are_the_same_one_by_one": (
+            *("uniform-*", "logistic-*", "normal-False"),
+        ),
+        "test_a_compiler_does_not_change_a_bit": ("uniform",),
     },
     "onepass/test_command.py": {"test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)},
     "pixelcnn/sampling/test_fixed_point_sampler.py": {

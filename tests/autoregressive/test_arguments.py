@@ -102,21 +102,6 @@ def test_a_seed_of_fit_is_named(model, seed):
     assert line == f"`seed` must be an integer of at least 0, got {seed!r}."
 
 
-def test_a_condition_has_the_rows_and_the_length_of_the_samples():
-    inputs = [keras.Input([None, 1]), keras.Input([None, 2])]
-    both = keras.layers.Concatenate()(inputs)
-    model = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(both)), Gaussian(256))
-    for sizes in ([2, 3, 2], [2, 5, 2], [1, 4, 2], [2, 4, 3], [4, 2]):
-        condition = np.zeros(sizes, np.float32)
-        for call in (
-            lambda given=condition: model.sample(2, 4, 0, given),
-            lambda given=condition: model.stream(4, 0, given, num=2),
-            lambda given=condition: model.log_prob(np.zeros([2, 4], np.float32), given),
-            lambda given=condition: model.conditionals(np.zeros([2, 4], np.float32), given),
-        ):
-            assert refusal(call).startswith("`condition` must be given, (2, 4, 2), got ")
-
-
 class Coin:
     """A distribution over 0 and 1 that answers as TensorFlow Probability's without quantile."""
 
@@ -132,20 +117,23 @@ class Coin:
 
 
 @pytest.fixture(scope="module")
-def without_quantile():
+def coins():
     return Autoregressive(network(1), FromTFP(lambda p: Coin(p[..., 0]), 1, levels=2))
 
 
-def test_a_temperature_is_refused_where_there_is_none(without_quantile, tmp_path):
-    model = without_quantile
-    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+def test_a_temperature_is_refused_where_there_is_no_quantile(coins, tmp_path):
+    stored = onepass.load(onepass.save(coins, tmp_path / "stored"))
     line = "`temperature` must be 1 without a quantile, got 0.5."
-    for each in (model, stored):
+    for each in (coins, stored):
         assert refusal(lambda m=each: m.sample(1, 4, 0, temperature=0.5)) == line
         assert refusal(lambda m=each: m.stream(4, 0, temperature=0.5)) == line
-    np.testing.assert_array_equal(stored.sample(1, 4, 0), model.sample(1, 4, 0))
-    bundle = serving.load(onepass.export(model, tmp_path / "own" / "1", length=8))
-    np.testing.assert_array_equal(bundle.sample(1, 4, 0), model.sample(1, 4, 0))
+    np.testing.assert_array_equal(stored.sample(1, 4, 0), coins.sample(1, 4, 0))
+
+
+@pytest.mark.slow
+def test_a_bundle_without_a_quantile_refuses_a_temperature_too(coins, tmp_path):
+    bundle = serving.load(onepass.export(coins, tmp_path / "own" / "1", length=8))
+    np.testing.assert_array_equal(bundle.sample(1, 4, 0), coins.sample(1, 4, 0))
     refused = refusal(lambda: bundle.sample(1, 4, 0, temperature=0.5), ServingError)
     assert refused.startswith("`temperature` must be ")
 

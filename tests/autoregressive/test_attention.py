@@ -6,12 +6,11 @@ import keras_attention
 import numpy as np
 import pytest
 import tensorflow as tf
-from attention_networks import LONGEST, SPEC, TOKENS, tokens
+from attention_networks import SPEC, TOKENS, tokens
+from runs import eagerly
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function
-
-BATCH = 2
 
 
 def stepped(derived, state, inputs, parts):
@@ -24,13 +23,20 @@ def stepped(derived, state, inputs, parts):
     return tf.concat(outputs, 1), state
 
 
+def derived_step(network):
+    """Its step, which calls run operation by operation."""
+    with eagerly():
+        return incremental(network, inputs=SPEC)
+
+
 @pytest.mark.parametrize("name", attention_networks.NETWORKS)
-def test_step_equals_the_call_on_both_sides_of_a_horizon(name):
+@pytest.mark.parametrize("num", [1, 2])
+def test_step_equals_the_call_on_both_sides_of_a_horizon(name, num):
     network = attention_networks.NETWORKS[name]()
-    derived = incremental(network, inputs=SPEC)
-    inputs = tokens(BATCH, 100)
+    derived = derived_step(network)
+    inputs = tokens(num, 100)
     whole = as_function(network, derived.specs)(inputs)
-    first, state = stepped(derived, derived.initial_state(BATCH, 64), inputs, (1, 1, 31, 31))
+    first, state = stepped(derived, derived.first_state(num, 64), inputs, (1, 1, 31, 31))
     state = derived.lengthened(state, 100)
     rest, _ = stepped(derived, state, inputs[:, 64:], (1, 31, 1, 1, 1, 1))
     atol = 1e-5 * (1.0 + float(tf.reduce_max(tf.abs(whole))))
@@ -96,8 +102,9 @@ def test_cross_attention_reads_a_memory_that_is_given_once():
     network = keras.Model([tokens, memory], keras.layers.Dense(TOKENS)(h))
     given = tf.random.stateless_normal([2, 7, 6], [0, 1])
     rows = attention_networks.tokens(2, 20)
-    derived = incremental(network)
-    state = derived.initial_state(2, 20, [given])
+    with eagerly():
+        derived = incremental(network)
+    state = derived.first_state(2, 20, [given])
     first, state = derived.step(rows[:, :5], state)
     second, state = derived.step(rows[:, 5:], state)
     whole = network([rows, given])
@@ -106,53 +113,39 @@ def test_cross_attention_reads_a_memory_that_is_given_once():
 
 
 def test_a_sequence_beyond_a_table_of_positions_names_its_layer():
-    derived = incremental(attention_networks.mini_gpt())
-    derived.initial_state(1, LONGEST)  # which is no power of two
-    with pytest.raises(ValueError, match=rf"at most {LONGEST}.*embedding.*got {LONGEST + 1}"):
-        derived.initial_state(1, LONGEST + 1)
-    derived = incremental(attention_networks.Learned(), inputs=SPEC)
-    with pytest.raises(ValueError, match=f"at most {LONGEST}"):
-        derived.initial_state(1, LONGEST + 1)
-
-
-def test_a_network_of_few_positions_has_a_step():
-    def short():
-        inputs = keras.Input([None], dtype="int32")
-        h = keras_attention.Positions(16)(inputs)
-        h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
-        return keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
-
-    network = short()
-    derived = incremental(network)
-    inputs = tokens(1, 16)
-    outputs, _ = stepped(derived, derived.initial_state(1, 16), inputs, (1, 14, 1))
-    np.testing.assert_allclose(outputs, network(inputs), atol=1e-5)
-
-
-def test_a_step_beyond_the_horizon_is_refused():
-    derived = incremental(attention_networks.Rotary(), inputs=SPEC)
-    state = derived.initial_state(1, 64)
-    _, state = derived.step(tokens(1, 64), state)
-    with pytest.raises(ValueError, match="at least 65 time steps"):
-        derived.step(tokens(1, 1), state)
+    """The table of an embedding layer, and one that is sliced."""
+    inputs = keras.Input([None], dtype="int32")
+    h = keras_attention.Positions(16)(inputs)
+    h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
+    few = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
+    for network, most, layer in ((few, 16, "embedding"), (attention_networks.Learned(), 300, "")):
+        derived = derived_step(network)
+        with pytest.raises(ValueError, match=rf"at most {most}.*{layer}.*got {most + 1}"):
+            derived.first_state(1, most + 1)
+        given = tokens(1, most)  # 300 is no power of two
+        outputs, _ = stepped(derived, derived.first_state(1, most), given, (1, most - 2, 1))
+        np.testing.assert_allclose(outputs, network(given), atol=1e-5)
 
 
 def test_a_window_keeps_no_more_keys_than_it_reads():
-    derived = incremental(attention_networks.Windowed(), inputs=SPEC)
-    state = derived.initial_state(1, 4000)
+    derived = derived_step(attention_networks.Windowed())
+    state = derived.first_state(1, 4000)
     kept = [value.shape[0] for name, value in state.items() if name.startswith("keys/")]
     assert kept == [20, 20]
 
 
-def test_masks_are_kept_as_their_diagonals():
-    derived = incremental(attention_networks.Rotary(), inputs=SPEC)
-    state = derived.initial_state(1, 4000)
+def test_masks_are_kept_as_their_diagonals_and_a_step_beyond_the_horizon_is_refused():
+    derived = derived_step(attention_networks.Rotary())
+    state = derived.first_state(1, 4000)
     assert max(x.shape.num_elements() for n, x in state.items() if "table/" in n) < 10_000
+    _, state = derived.step(tokens(1, 64), derived.first_state(1, 64))
+    with pytest.raises(ValueError, match="at least 65 time steps"):
+        derived.step(tokens(1, 1), state)
 
 
 def test_tables_follow_the_weights():
     network = attention_networks.Relative()
-    derived = incremental(network, inputs=SPEC)
+    derived = derived_step(network)
     derived.initial_state(1, 64)
     network.bias.assign(network.bias * 2.0)
     inputs = tokens(1, 40)
@@ -180,7 +173,7 @@ def test_a_backbone_of_keras_hub_has_a_step(family, options):
     inputs = keras.Input([None], dtype="int32")
     h = backbone({"token_ids": inputs, "padding_mask": keras.ops.ones_like(inputs)})
     network = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
-    derived, given = incremental(network), tokens(BATCH, 100)
+    derived, given = incremental(network), tokens(2, 100)
     parts = (1, 1, 40, 1, 20, 1, 36)
-    outputs, _ = stepped(derived, derived.initial_state(BATCH, 100), given, parts)
+    outputs, _ = stepped(derived, derived.initial_state(2, 100), given, parts)
     np.testing.assert_allclose(outputs, network(given), rtol=1e-5, atol=1e-5)

@@ -66,20 +66,6 @@ def test_a_run_resumed_after_every_score_ends_at_the_same_update(tmp_path):
     assert (more.step, more.reason, more.best_step) == (12, "done", 10)
 
 
-def test_a_run_that_failed_between_scores_ends_at_the_same_update(tmp_path):
-    def failing(step):
-        if step == 6:
-            raise RuntimeError("the disk is gone")
-        return drawn(step)
-
-    score = Scripted()
-    with pytest.raises(RuntimeError, match="the disk is gone"):
-        until(score, batches=failing, workdir=tmp_path)
-    weights, outcome = until(score, batches=drawn, workdir=tmp_path)
-    assert (outcome.step, outcome.reason) == (8, "no improvement")
-    np.testing.assert_array_equal(weights, score.kernels[4])
-
-
 def test_a_score_that_is_made_again_counts_once(tmp_path):
     score = Scripted({2: 1.0, 4: 2.0, 6: 2.0, 8: 2.0}, order=[2, 4, 2, 4, 6, 8])
     until(score, 4, workdir=tmp_path, patience=3)

@@ -38,8 +38,9 @@ class Triangle(Tabulated):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    model = Autoregressive(causal_networks.Gated(1), Triangle())
-    return model, save(model, tmp_path_factory.mktemp("stored") / "model")
+    model = Autoregressive(causal_networks.convolved(1, 1), Triangle())
+    folder = tmp_path_factory.mktemp("stored") / "model"
+    return model, save(model, folder, sample_rate_hz=8000)
 
 
 @pytest.mark.integration
@@ -48,13 +49,6 @@ def test_another_process_draws_the_same_without_the_code(stored, tmp_path):
     result = tmp_path / "drawn.npy"
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder), str(result)], check=True)
     np.testing.assert_array_equal(np.load(result), model.sample(2, 12, seed=5))
-
-
-def test_what_is_loaded_continues_prefixes_at_temperatures_of_the_rows(stored):
-    model, folder = stored
-    options = {"prefix": model.sample(2, 3, seed=4), "temperature": [0.5, 1.0]}
-    drawn = model.sample(2, 9, seed=5, **options)
-    np.testing.assert_array_equal(load(folder).sample(2, 9, seed=5, **options), drawn)
 
 
 class Modeless(Triangle):
@@ -88,15 +82,18 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         load(tmp_path / "nothing")
 
 
-def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
+def test_what_is_loaded_is_the_model_with_its_sample_rate_also_if_it_is_stored_again(
+    stored, tmp_path
+):
     model, folder = stored
-    assert load(folder).sample_rate_hz is None
-    loaded = load(save(model, tmp_path / "rated", sample_rate_hz=8000))
-    assert loaded.sample_rate_hz == 8000
-    assert load(save(loaded, tmp_path / "again")).sample_rate_hz == 8000
-    with pytest.raises(
-        ValueError, match="`sample_rate_hz` must be an integer of at least 1, got -1"
-    ):
+    loaded = load(folder)
+    prefix = model.sample(2, 3, seed=4)
+    for each in (loaded, load(save(loaded, tmp_path / "again"))):
+        assert each.sample_rate_hz == 8000
+        for options in ({}, {"prefix": prefix, "temperature": [0.5, 1.0]}):
+            drawn = model.sample(2, 9, seed=5, **options)
+            np.testing.assert_array_equal(each.sample(2, 9, seed=5, **options), drawn)
+    with pytest.raises(ValueError, match=r"`sample_rate_hz` must be .* at least 1, got -1"):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
 

@@ -18,8 +18,6 @@ from likelihoods import Categorical, Gaussian, Integers
 
 LEVELS = 6
 TOKENS = np.random.default_rng(0).integers(0, LEVELS, [8, 10]).astype(np.int32)
-WAVES = np.random.default_rng(0).uniform(-1, 1, [8, 10]).astype(np.float32)
-OPTIMISERS = {"adam": lambda: ADAM, "keras": lambda: keras.optimizers.Adam(0.1)}
 
 
 class Parts:
@@ -101,33 +99,34 @@ def moved(parts, model, **options):
 
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("how", ["constructor", "layer"])
-def test_a_frozen_layer_does_not_move_wherever_it_is_held(holder, how):
+def test_a_frozen_layer_is_found_wherever_it_is_held(holder, how):
     parts = Parts(trainable=how != "constructor")
-    model = untrained(HOLDERS[holder](parts))
+    network = HOLDERS[holder](parts)
     if how == "layer":
+        network(TOKENS)  # builds it
         parts.embedding.trainable = False
-    changed, log = moved(parts, model)
+    trained, frozen = weights_read(network, tf.constant(TOKENS))
+    assert [each is parts.embedding.embeddings.value for each in frozen] == [True]
+    assert {id(each) for each in trained} == {id(w.value) for w in parts.head.weights}
+
+
+@pytest.mark.parametrize(
+    ("holder", "optimizer"),
+    [("module", ADAM), ("globals", ADAM), ("tf.function", keras.optimizers.Adam(0.1))],
+)
+def test_a_frozen_layer_does_not_move(holder, optimizer):
+    parts = Parts(trainable=False)
+    changed, log = moved(parts, untrained(HOLDERS[holder](parts)), optimizer=optimizer)
     assert changed == [False, True]
     assert f"46 weights train, {LEVELS * 3} are frozen" in log
-
-
-@pytest.mark.parametrize("optimizer", OPTIMISERS)
-def test_every_optimiser_leaves_frozen_weights(optimizer):
-    parts = Parts(trainable=False)
-    options = {"optimizer": OPTIMISERS[optimizer]()}
-    assert moved(parts, untrained(model_of(parts)), **options)[0] == [False, True]
 
 
 def test_flags_may_change_between_two_fits():
     parts = Parts()
     network = model_of(parts)
     model = untrained(network)
-    assert moved(parts, model)[0] == [True, True]
     parts.head.layers[1].trainable = parts.embedding.trainable = False
     assert "16 weights train, 48 are frozen" in moved(parts, model)[1]
-    parts.embedding.trainable = True
-    parts.head.trainable = False
-    assert moved(parts, model)[0] == [True, False]
     network.trainable = False
     changed, log = moved(parts, model)
     assert changed == [False, False] and log == "0 weights train, 64 are frozen: nothing to train."
@@ -147,11 +146,9 @@ def test_a_weight_that_a_layer_unfroze_after_it_was_made_is_trained():
     inputs = keras.Input([None, 1])
     layer = Scaled()
     model = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(layer(inputs))), Gaussian(16))
-    read = model.weights_read()
-    assert [len(part) for part in read] == [2, 1]
+    assert [len(part) for part in model.weights_read()] == [2, 1]
     layer.scale.trainable = True
-    fit(model, WAVES, steps=2, optimizer=keras.optimizers.Adam(0.1), log=lambda line: None)
-    assert float(layer.scale) != 1.0
+    assert [len(part) for part in model.weights_read()] == [3, 0]
 
 
 def test_variables_of_tensorflow_say_so_themselves():
@@ -179,11 +176,9 @@ def test_statistics_of_normalisation_are_not_trained():
 def test_a_stored_model_keeps_its_weights_frozen(tmp_path):
     parts = Parts(trainable=False)
     stored = onepass.load(onepass.save(untrained(model_of(parts)), tmp_path / "stored"))
-    lines = []
-    fit(stored, TOKENS, steps=2, log=lines.append)
-    assert "46 weights train, 18 are frozen" in lines
-    frozen = stored.weights_read().frozen
-    np.testing.assert_array_equal(frozen[0], parts.embedding.embeddings)
+    trained, frozen = stored.weights_read()
+    assert len(trained) == 4
+    np.testing.assert_array_equal(frozen, [parts.embedding.embeddings])
 
 
 def test_a_student_keeps_its_weights_frozen(tmp_path):

@@ -220,7 +220,11 @@ def test_temperature_zero_leaves_one_symbol(name):
         with pytest.raises(ValueError, match=r"^`temperature` must be 1 without a quantile"):
             drawn(distribution, 5, 0.0)
         return
-    assert len(np.unique(drawn(distribution, 300, 0.0))) == 1
+    mode = distribution.mode(parameters_of(distribution)[None])
+    for zero in (0.0, tf.constant(0.0)):
+        symbols = np.unique(drawn(distribution, 300, zero))
+        assert len(symbols) == 1
+        assert symbols == mode or name == "by quantile"  # which takes the median
 
 
 @each
@@ -292,18 +296,14 @@ def test_a_distribution_of_tensorflow_probability_is_one():
     assert stats.kstest(symbols, stats.laplace(0.3, np.exp(-1.2)).cdf).pvalue > 1e-3
 
 
-POISSON = {"eager": lambda draw: draw(), "traced": lambda draw: tf.function(draw)()}
-
-
-@pytest.mark.parametrize("how", [pytest.param("eager", marks=pytest.mark.slow), "traced"])
-def test_a_distribution_without_quantiles_is_recognised_and_drawn(how):
+def test_a_distribution_without_quantiles_is_recognised_and_drawn():
     tfd = pytest.importorskip("tensorflow_probability").distributions
     counts = FromTFP(lambda p: tfd.Poisson(tf.exp(p[..., 0])), 1, levels=64)
-    parameters, noise = tf.fill([4000, 1], 1.0), lambda: counts.noise(7, [0], 0, 4000)[0]
-    symbols = POISSON[how](lambda: counts.sample(parameters, noise())).numpy()
+    parameters = tf.fill([4000, 1], 1.0)
+    symbols = tf.function(lambda: counts.sample(parameters, counts.noise(7, [0], 0, 4000)[0]))()
     assert not counts.has_quantile and counts.noise_channels == 2
     expected = 4000 * stats.poisson(np.e).pmf(np.arange(7))
-    found = np.bincount(symbols, minlength=64)[:7]
+    found = np.bincount(symbols.numpy(), minlength=64)[:7]
     assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-3
 
 
