@@ -206,18 +206,19 @@ def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path)
     assert line.endswith("`actions` have 3 numbers, the model knows 2.")
 
 
-@pytest.mark.parametrize("codec", ["webp", "jpeg_xl"])
-def test_a_codec_stores_noise_at_its_entropy_and_a_flat_image_for_nothing(codec):
+def test_a_codec_stores_noise_at_its_entropy_and_a_flat_image_for_nothing():
     def bits(*images):
-        return codec_bits_per_dim(images)[codec]
+        found = codec_bits_per_dim(images)
+        return np.array([found["webp"], found["jpeg_xl"]])
 
     noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
-    assert 7.9 < bits(noise) < 9.1
-    assert 7.9 < bits(noise[..., :1]) < 9.1
+    of_noise = bits(noise)
+    for each in (*of_noise, *bits(noise[..., :1])):
+        assert 7.9 < each < 9.1
     for channels in (1, 3):
         flat = np.full([64, 64, channels], 77, np.uint8)
-        assert bits(flat) < 0.5
-        assert bits(flat, noise) == pytest.approx((bits(flat) + bits(noise)) / 2)
+        assert max(of_flat := bits(flat)) < 0.5
+        assert bits(flat, noise) == pytest.approx((of_flat + of_noise) / 2)
 
 
 def test_the_codecs_are_evaluated_on_the_dev_images():

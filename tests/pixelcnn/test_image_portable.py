@@ -169,6 +169,7 @@ def draw_in_jax(folder, made, request, row, **options):
     return portable_run.load(folder, "draw"), inputs
 
 
+@pytest.mark.slow  # by fixed point it draws the same below
 def test_an_exported_pixelcnn_draws_the_same_image(tmp_path):
     made, kept = density_of("pixelcnn"), image_runs.toys(1, 3)["images"][0][..., None]
     request = Request((5,), 2**40 + 3, 8, {"label": np.array([2], np.int32)}, 0.9, (kept, 20))
@@ -218,14 +219,15 @@ def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_pass
 ):
     made = density_of(kind)
     heat = 1.0 if kind == "pixelcnn" else (1.0, 0.8)
-    condition = {"label": np.array([1], np.int32)}
-    request = Request((3,), 11, 8, condition, heat, guidance=guidance)
+    condition, kept = {"label": np.array([1], np.int32)}, image_runs.toys(1, 3)["images"][0]
+    given = (kept[..., None], 20) if kind == "pixelcnn" else None
+    request = Request((3,), 11, 8, condition, heat, given, guidance=guidance)
     options = {"sampler": "fixed-point", "guided": guidance > 0}
     draw, inputs = draw_in_jax(tmp_path, made, request, 3, **options)
     inputs |= {"guidance": np.float32(guidance)} if guidance else {}
     if kind == "pixelcnn":
-        blank = {"given": np.zeros([1, 8, 8, 1], np.int32), "given_count": np.int32(0)}
-        found = draw(**inputs, **blank, temperature=np.float32(1.0))
+        inputs |= {"given": kept[None, ..., None].astype(np.int32), "given_count": np.int32(20)}
+        found = draw(**inputs, temperature=np.float32(1.0))
     else:
         found = draw(**inputs, temperatures=np.array(heat, np.float32))
         assert {"picture_4", "picture_8"} < found.keys()

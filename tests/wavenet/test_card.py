@@ -19,7 +19,7 @@ from wavenet.training import SpeechRecipe
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     data = runs.recordings(folder / "speech")
-    config = runs.looped(evaluate_every_steps=4)
+    config = runs.looped(num_steps=2, evaluate_every_steps=4)
     with runs.eagerly(), runs.unevaluated():
         train(SpeechRecipe("wavenet-smoke", config, data), folder / "run", lambda line: None)
     words = ["export", str(folder / "run"), "--out", str(folder / "model"), "--bare"]

@@ -91,7 +91,7 @@ def network(request):
     return network_of(request.param)
 
 
-@pytest.fixture(scope="module", params=SPEAKING)
+@pytest.fixture(scope="module", params=some_slow(SPEAKING, ("prediction, pitch",)))
 def speaking(request):
     """A network of one of few kinds: of the vocoders those with pitch."""
     return network_of(request.param)
@@ -230,7 +230,7 @@ def test_conditionals_are_those_of_tensorflow(network):
     assert_conditionals_are_those_of_tensorflow(network, any_levels(network, 3))
 
 
-@pytest.mark.parametrize("kind", SPEAKING[-2:])
+@pytest.mark.parametrize("kind", some_slow(SPEAKING[-2:], ("prediction, pitch",)))
 def test_conditionals_are_those_of_tensorflow_beyond_the_end_of_the_history(kind):
     network = vocoder_of(kind)
     assert_conditionals_are_those_of_tensorflow(network, levels_of(network, 2, 2 * ROOM + 100))
@@ -330,7 +330,7 @@ def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_bo
     assert np.mean(levels[:, :20] == expected[:, :20]) > 0.9
 
 
-@pytest.mark.parametrize("kind", SPEAKING[-2:])
+@pytest.mark.parametrize("kind", some_slow(SPEAKING[-2:], ("prediction, pitch",)))
 def test_the_stream_of_chunks_is_the_whole(kind):
     network = vocoder_of(kind)
     request = Request(200, 3, (0, 1), frames_of(network, 2, 200).numpy())
