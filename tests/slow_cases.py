@@ -112,9 +112,13 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "pixelcnn/networks/test_multiscale.py": {
         "test_probabilities_of_all_images_sum_to_one": ("A-logistic", "B-softmax"),
         "test_scales_no_larger_than_the_crop_are_judged_whole": ("16",),
+        "test_a_vector_and_a_map_move_every_part": ("A",),
+        "test_half_the_digits_change_the_density_by_little": ("A",),
+        "test_dropout_is_a_function_of_its_seed_and_absent_without": ("A",),
+        "test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole": ("A",),
     },
     "pixelcnn/sampling/test_enlargement.py": {
-        "test_tiles_of_any_side_lead_to_the_same_image": ("A-shape1-32",),
+        "test_tiles_of_any_side_lead_to_the_same_image": ("A-shape0-32",),
     },
     "pixelcnn/sampling/test_fixed_point_sampler.py": {
         "test_the_fixed_point_is_what_the_cached_sampler_draws": (
@@ -147,6 +151,9 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "test_an_image_is_the_same_alone": ("grey softmax, *",),
     },
+    "pixelcnn/test_image_model.py": {
+        "test_an_image_of_a_seed_is_the_same_however_many_are_drawn": ("multiscale",),
+    },
     "serving/test_export_audio.py": {
         "test_auto_takes_the_engine_for_students_in_float32": ("*",),
         "test_only_students_of_a_mel_are_refined": ("softmax, *",),
@@ -161,9 +168,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line": ("voices",),
     },
     "wavenet/samplers/test_numba.py": {
-        "test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_border": (
-            "dense conditioner",
-        ),
         "test_not_a_number_is_generated_as_silence_not_as_a_crash": ("mixture",),
         "test_chunks_join_to_the_whole": ("*cuts1",),
         "test_a_row_is_the_same_in_any_batch": ("*-2", "*-8"),
@@ -173,8 +177,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_cached_sampler_equals_naive": ("softmax, speakers-float64", "gaussian, *-float64"),
         "test_a_row_is_the_same_alone_and_in_a_batch": ("prediction, *", "gaussian, frames"),
         "test_conditionals_while_sampling_equal_teacher_forced_ones": ("mixture, *", "softmax, *"),
-        "test_primed_state_equals_the_state_after_drawing_the_same": ("mixture, *", "gaussian, *"),
-        "test_numba_sampler_equals_naive": ("gaussian, frames", "mixture, predicting*"),
         "test_chunks_equal_the_whole": ("gaussian, frames",),
     },
     "wavenet/test_autoregression.py": {
@@ -183,6 +185,10 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "test_auto_is_the_compiled_loop_to_the_bit": ("softmax, speakers",),
         "test_log_probabilities_are_those_of_the_density": ("mixture, context",),
+        "test_rows_of_different_temperatures_are_settled_in_windows": ("*",),
+    },
+    "wavenet/test_linear_prediction.py": {
+        "test_the_recursion_of_version_0_2_is_the_same_but_for_rounding": ("24",),
     },
     "wavenet/test_network.py": {
         "test_log_prob_in_windows_equals_log_prob_of_the_whole": ("mixture",),

@@ -74,7 +74,7 @@ def test_it_is_stored_in_a_model_folder_alone(tmp_path):
 
 
 def test_a_multiscale_model_has_no_raster_order():
-    density = ImageDensity(config_of("multiscale"), QuickInitial(0))
+    density = ImageDensity(config_of("text"), QuickInitial(0))
     with pytest.raises(UserError, match="Only a PixelCNN draws in raster order"):
         autoregressive(density)
 

@@ -81,7 +81,8 @@ def test_evaluation_is_beside_a_lossless_file_of_the_same_levels(folder, capsys)
     assert (bits["n"], bits["low"] < bits["mean"] < bits["high"]) == (12, True)
 
 
-def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys):
+def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys, monkeypatch):
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     run = str(folder / "run")
     assert onepass.main(["export", run, "--out", str(folder / "model" / "1")]) == 2
     assert "A bundle draws 8-bit images, got 12; `--bare`" in capsys.readouterr().err

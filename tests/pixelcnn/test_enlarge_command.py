@@ -165,7 +165,7 @@ def test_bits_of_every_scale_count_the_numbers_that_it_adds():
     nats = [model().density.nats(batch) for batch in dataset.dev()]
     of_16 = np.mean([-sum(each[f"16.{group}"].numpy()[0] for group in (2, 3, 4)) for each in nats])
     assert bits["bits_per_dim_16x16"] == pytest.approx(of_16 / np.log(2) / (96 * 3), rel=1e-6)
-    assert figures["dev"]["pictures"] == 2 and set(figures["codec_by_scale"]) == {"8", "16"}
+    assert figures["dev"]["pictures"] == 2 and set(figures["codec_by_scale"]) == {8, 16}
     last = [line for line in read_metrics(run()) if "dev_bits_per_dim" in line][-1]
     assert last["dev_bits_per_dim"] == pytest.approx(bits["bits_per_dim"], rel=1e-6)
 

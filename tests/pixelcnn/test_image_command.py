@@ -225,7 +225,6 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     ("kind", "words", "line"),
     [
         ("pixelcnn", "--num 0", "`--num` must be at least 1, got 0."),
-        ("pixelcnn", "--label fox", "There is no class `fox`; there are cat, dog, eel."),
         ("pixelcnn", "--guidance -1", "The guidance must be 0 or more and finite, got -1."),
         ("map", "--map MAP --guidance 1", "The model has no null condition to be guided by."),
         ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
@@ -245,10 +244,8 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
             "`--caption` is for a model of another kind; this one has class.",
         ),
         ("pixelcnn", "--video NO", "`--video` is for a model of another kind; this one has class."),
-        ("multiscale", "--size 12", "The model draws 4, 8 pixels a side, not 12."),
         ("multiscale", "--start NO", "NO: no such file."),
         ("multiscale", "--start TEXT", "TEXT is not an image that can be read."),
-        ("text", "--label cat", "`--label` is for a model of another kind; this one has text."),
         ("map", "--map NO", "NO: no such file."),
     ],
 )

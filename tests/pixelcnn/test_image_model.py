@@ -383,34 +383,6 @@ def test_what_is_asked_for_is_what_is_drawn():
     assert right > left + 5  # and eels 80 levels brighter on the right
 
 
-def test_a_multiscale_model_enlarges_the_very_image_that_it_is_given():
-    small = np.random.default_rng(0).integers(0, 256, [4, 4, 1]).astype(np.uint8)
-    (scales,) = model("multiscale").progressions(0, seed=1, start=small)
-    assert [scale.shape for scale in scales] == [(4, 4, 1), (8, 8, 1)]
-    np.testing.assert_array_equal(scales[0], small)
-    np.testing.assert_array_equal(scales[1][::2, ::2], small)
-    other = model("multiscale").generate(0, seed=1, start=255 - small)[0]
-    new = np.ones([8, 8], bool)
-    new[::2, ::2] = False
-    assert np.mean(other[new] != scales[1][new]) > 0.5
-
-
-def test_a_temperature_can_be_said_for_each_scale():
-    known = model("multiscale")
-    first, second = known.generate(0, seed=4), known.generate(0, seed=4, temperature=(1, 0.2))
-    np.testing.assert_array_equal(first[:, ::2, ::2], second[:, ::2, ::2])
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(known.generate(0, seed=4, temperature=[1.0, 1.0]), first)
-
-
-@pytest.mark.parametrize("rows", [0, 3, 8])
-def test_rows_that_are_given_are_kept_and_the_rest_is_drawn(rows):
-    image = np.random.default_rng(0).integers(0, 256, [8, 8, 1]).astype(np.uint8)
-    drawn = model("pixelcnn").generate(0, seed=2, given=(image, 8 * rows))[0]
-    np.testing.assert_array_equal(drawn[:rows], image[:rows])
-    assert np.array_equal(drawn, image) == (rows == 8)
-
-
 @pytest.mark.slow
 def test_a_caption_is_drawn_and_so_is_a_map():
     text = model("text").generate("a slope", num=2, seed=1)

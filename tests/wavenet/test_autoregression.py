@@ -90,15 +90,17 @@ def test_passes_over_the_whole_sound_draw_it_too(method):
     np.testing.assert_array_equal(drawn(vocoder, method, 14), expected)
 
 
-@pytest.mark.parametrize("kind", ["softmax, speakers", "mixture, context"])
-def test_auto_is_the_compiled_loop_to_the_bit(kind):
-    network = network_of(kind)
-    expected = drawn_by(network, "numba")
-    np.testing.assert_array_equal(drawn(network, "auto"), expected)
-
-
-def test_auto_of_a_vocoder_is_the_compiled_loop_to_the_bit():
-    network = vocoder_of("prediction, pitch, bunches of 4")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (network_of, "softmax, speakers"),
+        (network_of, "mixture, context"),
+        (vocoder_of, "prediction, pitch, bunches of 4"),
+    ],
+    ids=["softmax, speakers", "context", "vocoder"],
+)
+def test_auto_is_the_compiled_loop_to_the_bit(make, kind):
+    network = make(kind)
     np.testing.assert_array_equal(drawn(network, "auto"), drawn_by(network, "numba"))
 
 

@@ -7,13 +7,13 @@ import math
 import hostile_files
 import numpy as np
 import pytest
+from hostile_files import refused
 from networks import WINDOWS, network_of
 
 from compression import files
 from compression.conditionals import Coding, encode
 from compression.container import read
 from compression.symbols import SymbolConditionals
-from foundation.errors import UserError
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request
@@ -44,13 +44,6 @@ def drawn():
     return generate(model_of("mixture").network, Request(6000), "xla")
 
 
-def refused(call, *arguments, **options):
-    with pytest.raises(UserError) as caught:
-        call(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers", WINDOWS])
 def test_recordings_come_back_exactly_although_outputs_are_off(kind):
     model, draws = model_of(kind), np.random.default_rng(1)
@@ -74,7 +67,7 @@ def test_predictions_that_follow_the_sound_give_every_sample_back():
     waves = [np.zeros(60), np.full(50, -32768), click, clipped, alternating, one]
     recordings = [np.asarray(wave).astype(np.int16) for wave in waves]
     for found, expected in zip(
-        model.decompress(model.compress(recordings)), recordings, strict=True
+        model.decompress(model.compress(recordings, verify=False)), recordings, strict=True
     ):
         np.testing.assert_array_equal(found, expected)
 
