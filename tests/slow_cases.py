@@ -180,15 +180,9 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_chunks_equal_the_whole": ("gaussian, frames",),
     },
     "wavenet/test_autoregression.py": {
-        "test_the_steps_of_a_vocoder_draw_the_sound_of_the_hand_written_ones": (
-            "dense conditioner",
-        ),
         "test_auto_is_the_compiled_loop_to_the_bit": ("softmax, speakers",),
         "test_log_probabilities_are_those_of_the_density": ("mixture, context",),
         "test_rows_of_different_temperatures_are_settled_in_windows": ("*",),
-    },
-    "wavenet/test_linear_prediction.py": {
-        "test_the_recursion_of_version_0_2_is_the_same_but_for_rounding": ("24",),
     },
     "wavenet/test_network.py": {
         "test_log_prob_in_windows_equals_log_prob_of_the_whole": ("mixture",),

@@ -97,31 +97,22 @@ def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, na
     assert kept == {name: b"mine", "sample_0_3_cat.png": b"mine too"}
 
 
-@pytest.mark.slow
-def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):
-    expected = model("pixelcnn").generate([0, 1], seed=7, num=2, guidance=2)
-    for sampler in ("cached", "fixed-point"):
-        words = f"--num 2 --seed 7 --guidance 2 --sampler {sampler}"
-        assert sampled("pixelcnn", tmp_path / sampler, words)[0] == 0
-        for row in range(2):
-            found = levels_of(tmp_path / sampler / f"sample_7_{row}_{CLASSES[row]}.png")
-            np.testing.assert_array_equal(found, expected[row])
-    assert (model("pixelcnn").generate([0, 1], seed=7, num=2) != expected).any()
-
-
 @pytest.mark.parametrize(
-    ("batch", "end"), some_slow([(2, ", [0-9]+ for all of them"), (1, "")], [(1, "")])
+    ("batch", "guidance", "end"),
+    some_slow(WAYS := [(2, 0, ", [0-9]+ for all of them"), (1, 0, ""), (1, 2, "")], WAYS[1:]),
 )
 def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(
-    tmp_path, capsys, batch, end
+    tmp_path, capsys, batch, guidance, end
 ):
-    words = f"--num 2 --seed 7 --sampler fixed-point --batch {batch}"
+    words = f"--num 2 --seed 7 --sampler fixed-point --batch {batch} --guidance {guidance}"
     assert sampled("pixelcnn", tmp_path, words)[0] == 0
-    for row, expected in enumerate(model("pixelcnn").generate([0, 1], seed=7, num=2)):
+    drawn = model("pixelcnn").generate([0, 1], seed=7, num=2, guidance=guidance)
+    for row, expected in enumerate(drawn):
         found = levels_of(tmp_path / f"sample_7_{row}_{CLASSES[row]}.png")
         np.testing.assert_array_equal(found, expected)
     line = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(f"passes for an image by fixed point: .*place of 64{end}", line)
+    assert not guidance or (model("pixelcnn").generate([0, 1], seed=7, num=2) != drawn).any()
 
 
 def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
