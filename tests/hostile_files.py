@@ -96,6 +96,14 @@ def check(found: Container, decode, same, count: int = 60) -> None:
             assert same(elements), name
 
 
+def refused(call, *arguments, **options) -> str:
+    """Return the one line that a call is refused with."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def _unpadded(changed: Container) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("compression.container._least_size", lambda *sizes: 0)

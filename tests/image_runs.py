@@ -12,7 +12,11 @@ from image_networks import QuickInitial
 from runs import eagerly
 
 from foundation.metrics import read_metrics
+
+# `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
+from pixelcnn import card as card
 from pixelcnn import density, evaluation_callback
+from pixelcnn import joining as joining
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate

@@ -8,7 +8,7 @@ from marks import some_slow
 from scipy import special
 
 from compression import rounding
-from compression.splits import Categorical, Mixture
+from compression.splits import Mixture
 from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
 
 COMPONENTS = 3
@@ -115,26 +115,6 @@ def test_odds_are_those_of_the_masses():
     expected = np.log(above / below)
     expected = np.sign(expected) * 3 * (1 - np.exp(-np.abs(expected) / 3))
     np.testing.assert_allclose(odds.t[:, -1], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("normal", [False, True])
-def test_margins_bound_what_tolerances_do_to_odds(normal):
-    mixture, levels = mixtures(500, 256, normal=normal)
-    before = odds_of(mixture, levels, 8)
-    for seed in range(20):
-        after = odds_of(moved(mixture, np.random.default_rng(seed)), levels, 8)
-        assert np.all(np.abs(after.t - before.t) <= before.margin)
-
-
-def test_margins_of_softmaxes_bound_what_tolerances_do_to_odds():
-    draws = np.random.default_rng(0)
-    logits = 3 * draws.normal(size=[100, 50])
-    softmax, levels = Categorical(logits, 1e-5 * np.abs(logits)), draws.integers(0, 50, 100)
-    before = odds_of(softmax, levels, 6)
-    for _ in range(20):
-        other = logits + draws.choice([-1.0, 1.0], logits.shape) * softmax.tolerance
-        after = odds_of(Categorical(other, softmax.tolerance), levels, 6)
-        assert np.all(np.abs(after.t - before.t) <= before.margin)
 
 
 def test_known_levels_move_the_weights_as_their_masses_say():

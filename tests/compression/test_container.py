@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from hostile_files import refused
 
 from compression.container import Container, check_decoded, checksum_of, digest_of, read, read_for
-from foundation.errors import UserError
 
 DIGEST = bytes(range(16))
 
@@ -20,13 +20,6 @@ def example(**fields):
         streams=(b"abc", b"", b"defg"),
     )
     return Container(**(made | fields))
-
-
-def refused(call, *arguments):
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, perturbed
+from image_runs import config_of
 
 import onepass
 from foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import DataConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.sampling.generation import ImageSampler, Request
@@ -73,7 +74,7 @@ def test_it_is_stored_in_a_model_folder_alone(tmp_path):
 
 
 def test_a_multiscale_model_has_no_raster_order():
-    density = ImageDensity(MultiscaleTrainConfig(data=DataConfig(32)))
+    density = ImageDensity(config_of("text"), QuickInitial(0))
     with pytest.raises(UserError, match="Only a PixelCNN draws in raster order"):
         autoregressive(density)
 

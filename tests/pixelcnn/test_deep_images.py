@@ -8,6 +8,7 @@ import image_runs
 import numpy as np
 import pytest
 from PIL import Image
+from runs import eagerly
 
 import onepass
 from likelihoods import PixelMixture
@@ -31,7 +32,7 @@ def folder(tmp_path_factory):
         ramp = np.linspace(0, 3800, 8)[:, None] + draws.integers(0, 100, (8, 8))
         Image.fromarray(ramp.astype(np.uint16)).save(folder / "images" / f"{i}.png")
     words = [*OPTIONS.split(), "--data", str(folder / "images"), "--workdir", str(folder / "run")]
-    with pytest.MonkeyPatch.context() as patch:
+    with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda _: False)
         assert onepass.main(["train", "pixelcnn-cpu-32", *words]) == 0
     return folder
@@ -80,7 +81,8 @@ def test_evaluation_is_beside_a_lossless_file_of_the_same_levels(folder, capsys)
     assert (bits["n"], bits["low"] < bits["mean"] < bits["high"]) == (12, True)
 
 
-def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys):
+def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys, monkeypatch):
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     run = str(folder / "run")
     assert onepass.main(["export", run, "--out", str(folder / "model" / "1")]) == 2
     assert "A bundle draws 8-bit images, got 12; `--bare`" in capsys.readouterr().err
@@ -98,7 +100,8 @@ def test_a_multiscale_model_draws_and_judges_the_same_levels():
         output=dataclasses.replace(plain.output, levels=4096, min_log_scale=-9.8),
     )
     density = ImageDensity(config)
-    scales = next(ImageSampler(density).images(Request((0,), 3, 8, {})))
+    with eagerly():
+        scales = next(ImageSampler(density).images(Request((0,), 3, 8, {})))
     assert {scale.dtype for scale in scales} == {np.dtype(np.uint16)}
     assert 256 < scales[-1].max() < 4096
     nats = density.nats({"levels": scales[-1][None].astype(np.int32)})

@@ -68,7 +68,7 @@ def test_the_card_holds_the_measured_figures(exported):
     assert quality["bits_per_dim"] == bits["mean"]
 
 
-def test_weights_and_images_are_those_of_the_run(exported):
+def test_weights_and_configuration_are_those_of_the_run(exported):
     model, of_run = opened(exported), image_runs.model("pixelcnn")
     assert spec_of(exported)["stored_dtype"] == "float32"
     with np.load(exported / "weights.npz") as stored:
@@ -77,8 +77,7 @@ def test_weights_and_images_are_those_of_the_run(exported):
     pairs = zip(model.density.trainable_variables, of_run.density.trainable_variables, strict=True)
     for found, expected in pairs:
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
-    drawn = model.generate([0, 1, 2], seed=3, num=3)
-    np.testing.assert_array_equal(drawn, of_run.generate([0, 1, 2], seed=3, num=3))
+    assert (model.config, model.classes) == (of_run.config, of_run.classes)
 
 
 def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, monkeypatch):

@@ -1,31 +1,30 @@
 """Compressed images come back exactly from whatever nearly equal network, or not at all."""
 
 import dataclasses
+import functools
 import math
 
 import hostile_files
 import numpy as np
 import pytest
 import tensorflow as tf
+from hostile_files import refused
 from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
 
 from compression import container, forms
 from compression.conditionals import Coding, decode
 from compression.stream import odds_of
-from foundation.errors import UserError
 from pixelcnn import pixel_distributions
 from pixelcnn.compression import ImageConditionals
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.pixel_distributions import MixturePixels, SoftmaxPixels
 
 
-def refused(call, *arguments, **options):
-    """The one line that a call is refused with."""
-    with pytest.raises(UserError) as caught:
-        call(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+@functools.cache
+def known(architecture):
+    """A model that nobody changes, whose programs are traced once."""
+    return model_of(architecture)
 
 
 def off(outputs, relative, draws):
@@ -38,12 +37,13 @@ def all_off(outputs, relative, draws):
 
 
 @pytest.mark.parametrize(
-    "architecture", some_slow(ARCHITECTURES, ("PixelCNN, softmax", "multiscale B, captions"))
+    "architecture",
+    some_slow(ARCHITECTURES, ("PixelCNN, softmax", "PixelCNN, maps", "multiscale B, captions")),
 )
 def test_images_come_back_exactly_although_outputs_are_off_by_a_hundred_thousandth(
     architecture, monkeypatch
 ):
-    model = model_of(architecture)
+    model = known(architecture)
     images = images_for(model, 5)
     data = model.compress(images, conditions_for(model, 5), batch=3)
     draws = np.random.default_rng(7)
@@ -55,10 +55,12 @@ def test_images_come_back_exactly_although_outputs_are_off_by_a_hundred_thousand
 
 
 def test_without_a_tolerance_the_same_outputs_are_refused_not_decoded_to_noise(monkeypatch):
-    model = model_of("multiscale A, colour")
+    model = known("multiscale A, colour")
     images = images_for(model, 24)
-    data = model.compress(images, 1, tolerance=0.0)
+    data = model.compress(images, 1, tolerance=0.0, verify=False)
     np.testing.assert_array_equal(model.decompress(data), images)
+    conditionals = model.compressed.conditionals  # three passes a doubling besides its base
+    assert (conditionals.passes, conditionals.steps) == (3, 4 * 4)
     moved = all_off(MixturePixels.outputs, 1e-3, np.random.default_rng(7))
     monkeypatch.setattr(MixturePixels, "outputs", staticmethod(moved))
     assert "differ from those of the encoder" in refused(model.decompress, data)
@@ -66,10 +68,13 @@ def test_without_a_tolerance_the_same_outputs_are_refused_not_decoded_to_noise(m
 
 @pytest.mark.parametrize(
     "architecture",
-    some_slow(["PixelCNN", "PixelCNN, maps", "multiscale B, captions"], ("PixelCNN",)),
+    some_slow(
+        ["PixelCNN", "PixelCNN, maps", "multiscale B, captions"],
+        ("PixelCNN", "multiscale B, captions"),
+    ),
 )
 def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monkeypatch):
-    model, draws = model_of(architecture), np.random.default_rng(5)
+    model, draws = known(architecture), np.random.default_rng(5)
     images = images_for(model, 4)
     data = model.compress(images, conditions_for(model, 4))
     pixels, mapped = ImageConditionals.pixels, model.density.conditioner.map_channels > 0
@@ -84,7 +89,7 @@ def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monke
 
 
 def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
-    model = model_of("multiscale A, colour")
+    model = known("multiscale A, colour")
     shape, conditionals = (300, 8, 8, 3), model.compressed.conditionals
     layout = conditionals.layout(shape)
     words = np.random.default_rng(0).integers(1, 2**32, 40000, np.uint32).tobytes()
@@ -98,34 +103,17 @@ def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
     assert 0.999 < 8 * sum(map(len, found.streams)) / bits < 1.005
 
 
-def test_a_multiscale_model_decodes_in_three_passes_a_doubling_besides_its_base():
-    model = model_of("multiscale A, colour")
-    model.decompress(model.compress(images_for(model, 2), 1))
-    conditionals = model.compressed.conditionals
-    assert (conditionals.passes, conditionals.steps) == (3, 4 * 4)
-
-
 def test_an_image_decodes_the_same_in_any_batch():
-    model = model_of("PixelCNN")
-    images = images_for(model, 7)
-    for batch in (1, 3, 7):
+    model = known("multiscale A, colour")
+    images = images_for(model, 4)
+    for batch in (1, 3, 4):
         np.testing.assert_array_equal(
             model.decompress(model.compress(images, 2, batch=batch)), images
         )
 
 
-def test_a_codec_that_encoded_nothing_decodes():
-    model = model_of("PixelCNN")
-    images = images_for(model, 3)
-    found = container.read(model.compress(images, 2))
-    rows = {"label": np.full(3, 2, np.int32)}
-    fresh = ImageConditionals(model.density)
-    again = decode(fresh, found.streams[0], images.shape, rows, Coding())
-    np.testing.assert_array_equal(again, images)
-
-
 def test_another_model_refuses_the_file():
-    model, other = model_of("PixelCNN"), model_of("PixelCNN", seed=1)
+    model, other = known("PixelCNN"), model_of("PixelCNN", seed=1)
     data = model.compress(images_for(model, 2), 0)
     assert "requires the model" in refused(other.decompress, data)
     moved = model_of("PixelCNN")
@@ -136,16 +124,15 @@ def test_another_model_refuses_the_file():
 
 
 def test_the_condition_is_in_the_file():
-    model = model_of("PixelCNN")
-    data = model.compress(images_for(model, 3), ["cat", 2, "eel"])
+    model = known("PixelCNN")
+    data = model.compress(images_for(model, 3), ["cat", 2, "eel"], verify=False)
     assert container.read(data).description["condition"] == [0, 2, 2]
-    assert container.read(model.compress(images_for(model, 3), "dog")).description["condition"] == [
-        1
-    ]
+    one = container.read(model.compress(images_for(model, 3), "dog", verify=False))
+    assert one.description["condition"] == [1]
 
 
 def test_what_cannot_be_compressed_is_refused():
-    model = model_of("PixelCNN")
+    model = known("PixelCNN")
     images = images_for(model, 2)
     assert "must be uint8 [num, 8, 8, 1]" in refused(model.compress, images[:, :4], 0)
     assert "got float64" in refused(model.compress, images / 255.0, 0)
@@ -165,22 +152,22 @@ def test_what_cannot_be_compressed_is_refused():
 @pytest.mark.parametrize(
     "architecture",
     some_slow(
-        ["PixelCNN", "PixelCNN, maps", "multiscale B, captions"],
+        ["multiscale A, colour", "PixelCNN, maps", "multiscale B, captions"],
         ("PixelCNN, maps", "multiscale B, captions"),
     ),
 )
 def test_a_file_with_wrong_fields_is_refused(architecture):
-    model = model_of(architecture)
+    model = known(architecture)
     images = images_for(model, 3)
     found = container.read(model.compress(images, conditions_for(model, 3), batch=2))
-    count = 60 if architecture == "PixelCNN" else 5  # which is the quickest
+    count = 60 if architecture == "multiscale A, colour" else 5  # which is the quickest
     hostile_files.check(
         found, model.decompress, lambda elements: np.array_equal(elements, images), count
     )
 
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
-    model, draws = model_of("PixelCNN"), np.random.default_rng(5)
+    model, draws = known("PixelCNN"), np.random.default_rng(5)
     images, pixels = model.generate(2, seed=1, num=6), ImageConditionals.pixels
 
     def moved(conditionals, name, hidden, coding):
@@ -205,7 +192,7 @@ def test_the_coefficients_of_channels_move_by_no_more_than_is_said(size):
 
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-3, 1e-2])
 def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tolerance, monkeypatch):
-    output = model_of("multiscale A, colour").density.multiscale.base.output
+    output = known("multiscale A, colour").density.multiscale.base.output
     draws, parameters = np.random.default_rng(0), output.likelihood.num_parameters
     outputs = draws.normal(size=[100, parameters]) * 3.0
     hidden = Hidden(np.zeros([100, output.hidden_units]), draws.normal(size=[100, 3]) * 0.2)

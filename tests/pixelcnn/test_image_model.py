@@ -206,18 +206,19 @@ def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path)
     assert line.endswith("`actions` have 3 numbers, the model knows 2.")
 
 
-@pytest.mark.parametrize("codec", ["webp", "jpeg_xl"])
-def test_a_codec_stores_noise_at_its_entropy_and_a_flat_image_for_nothing(codec):
+def test_a_codec_stores_noise_at_its_entropy_and_a_flat_image_for_nothing():
     def bits(*images):
-        return codec_bits_per_dim(images)[codec]
+        found = codec_bits_per_dim(images)
+        return np.array([found["webp"], found["jpeg_xl"]])
 
     noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
-    assert 7.9 < bits(noise) < 9.1
-    assert 7.9 < bits(noise[..., :1]) < 9.1
+    of_noise = bits(noise)
+    for each in (*of_noise, *bits(noise[..., :1])):
+        assert 7.9 < each < 9.1
     for channels in (1, 3):
         flat = np.full([64, 64, channels], 77, np.uint8)
-        assert bits(flat) < 0.5
-        assert bits(flat, noise) == pytest.approx((bits(flat) + bits(noise)) / 2)
+        assert max(of_flat := bits(flat)) < 0.5
+        assert bits(flat, noise) == pytest.approx((of_flat + of_noise) / 2)
 
 
 def test_the_codecs_are_evaluated_on_the_dev_images():
@@ -380,34 +381,6 @@ def test_what_is_asked_for_is_what_is_drawn():
     eels = known.generate("eel", seed=1, num=8).astype(int)
     left, right = eels[:, :, :4].mean(), eels[:, :, 4:].mean()
     assert right > left + 5  # and eels 80 levels brighter on the right
-
-
-def test_a_multiscale_model_enlarges_the_very_image_that_it_is_given():
-    small = np.random.default_rng(0).integers(0, 256, [4, 4, 1]).astype(np.uint8)
-    (scales,) = model("multiscale").progressions(0, seed=1, start=small)
-    assert [scale.shape for scale in scales] == [(4, 4, 1), (8, 8, 1)]
-    np.testing.assert_array_equal(scales[0], small)
-    np.testing.assert_array_equal(scales[1][::2, ::2], small)
-    other = model("multiscale").generate(0, seed=1, start=255 - small)[0]
-    new = np.ones([8, 8], bool)
-    new[::2, ::2] = False
-    assert np.mean(other[new] != scales[1][new]) > 0.5
-
-
-def test_a_temperature_can_be_said_for_each_scale():
-    known = model("multiscale")
-    first, second = known.generate(0, seed=4), known.generate(0, seed=4, temperature=(1, 0.2))
-    np.testing.assert_array_equal(first[:, ::2, ::2], second[:, ::2, ::2])
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(known.generate(0, seed=4, temperature=[1.0, 1.0]), first)
-
-
-@pytest.mark.parametrize("rows", [0, 3, 8])
-def test_rows_that_are_given_are_kept_and_the_rest_is_drawn(rows):
-    image = np.random.default_rng(0).integers(0, 256, [8, 8, 1]).astype(np.uint8)
-    drawn = model("pixelcnn").generate(0, seed=2, given=(image, 8 * rows))[0]
-    np.testing.assert_array_equal(drawn[:rows], image[:rows])
-    assert np.array_equal(drawn, image) == (rows == 8)
 
 
 @pytest.mark.slow

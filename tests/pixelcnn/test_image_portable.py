@@ -12,6 +12,7 @@ import tensorflow as tf
 from carried import assert_equal, assert_same_training, joined, run_alone
 from image_networks import QuickInitial, perturbed
 from image_runs import ADAM, SIDES, config_of, data_of
+from marks import some_slow
 
 import onepass
 from foundation.atomic_files import read_npz, write_npz
@@ -169,18 +170,6 @@ def draw_in_jax(folder, made, request, row, **options):
     return portable_run.load(folder, "draw"), inputs
 
 
-def test_an_exported_pixelcnn_draws_the_same_image(tmp_path):
-    made, kept = density_of("pixelcnn"), image_runs.toys(1, 3)["images"][0][..., None]
-    request = Request((5,), 2**40 + 3, 8, {"label": np.array([2], np.int32)}, 0.9, (kept, 20))
-    draw, inputs = draw_in_jax(tmp_path, made, request, 5)
-    given = {"given": kept[None].astype(np.int32), "given_count": np.int32(20)}
-    found = draw(**inputs, **given, temperature=np.float32(0.9))["picture"]
-    (expected,) = next(ImageSampler(made).images(request))
-    np.testing.assert_array_equal(found[0], expected)
-    np.testing.assert_array_equal(np.ravel(found)[:20], np.ravel(kept)[:20])
-    assert len(np.unique(expected)) > 10
-
-
 @pytest.mark.slow
 def test_an_exported_model_of_videos_draws_the_same_scales(tmp_path):
     made = density_of("video")
@@ -210,30 +199,36 @@ def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "guidance"),
-    [("pixelcnn", 1.5), pytest.param("multiscale", 0.0, marks=pytest.mark.slow)],
+    ("kind", "sampler", "guidance"),
+    some_slow(
+        CASES := [
+            ("pixelcnn", "fixed-point", 1.5),
+            ("pixelcnn", "cached", 0.0),
+            ("multiscale", "fixed-point", 0.0),
+        ],
+        CASES[1:],
+    ),
 )
-def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_passes(
-    kind, guidance, tmp_path
+def test_an_exported_sampler_draws_the_same_image_and_counts_its_passes(
+    kind, sampler, guidance, tmp_path
 ):
-    made = density_of(kind)
-    heat = 1.0 if kind == "pixelcnn" else (1.0, 0.8)
-    condition = {"label": np.array([1], np.int32)}
-    request = Request((3,), 11, 8, condition, heat, guidance=guidance)
-    options = {"sampler": "fixed-point", "guided": guidance > 0}
+    made, single = density_of(kind), kind == "pixelcnn"
+    heat = 0.9 if single else (1.0, 0.8)
+    condition, kept = {"label": np.array([1], np.int32)}, image_runs.toys(1, 3)["images"][0]
+    given = (kept[..., None], 20) if single else None
+    request = Request((3,), 2**40 + 3, 8, condition, heat, given, guidance=guidance)
+    options = {"sampler": sampler, "guided": guidance > 0}
     draw, inputs = draw_in_jax(tmp_path, made, request, 3, **options)
     inputs |= {"guidance": np.float32(guidance)} if guidance else {}
-    if kind == "pixelcnn":
-        blank = {"given": np.zeros([1, 8, 8, 1], np.int32), "given_count": np.int32(0)}
-        found = draw(**inputs, **blank, temperature=np.float32(1.0))
-    else:
-        found = draw(**inputs, temperatures=np.array(heat, np.float32))
-        assert {"picture_4", "picture_8"} < found.keys()
+    if single:
+        inputs |= {"given": kept[None, ..., None].astype(np.int32), "given_count": np.int32(20)}
+    found = draw(**inputs, **{"temperature" if single else "temperatures": np.float32(heat)})
     expected = next(ImageSampler(made).images(request))
-    pixels = expected[0].size
-    assert 1 < int(found.pop("passes")) < pixels
+    assert sampler == "cached" or 1 < int(found.pop("passes")) < expected[0].size
+    assert list(found) == (["picture"] if single else ["picture_4", "picture_8"])
     for ours, theirs in zip(found.values(), expected, strict=True):
         np.testing.assert_array_equal(ours[0], theirs)
+    assert len(np.unique(expected[-1])) > 10
 
 
 def test_a_pixelcnn_enlarges_nothing(tmp_path):

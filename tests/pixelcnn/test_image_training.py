@@ -1,5 +1,6 @@
 """Training an image model: it learns, it can be stopped at any step, and its parts stand alone."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -106,18 +107,18 @@ def test_the_data_decide_the_numbers_of_a_map_and_of_a_video():
 # Stopping and going on
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    said = []
+@pytest.mark.parametrize("traced", some_slow([False, True], (True,)))
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch, traced):
+    whole, run, said = tmp_path / "whole", tmp_path / "run", []
     monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
-    half = config_of("pixelcnn", num_steps=STEPS // 2)
-    train(training.ImageRecipe("tiny", half, images()), run, image_runs.silent)
-    config = config_of("pixelcnn", num_steps=STEPS)
-    outcome = train(training.ImageRecipe("tiny", config, images()), run, said.append)
-    assert (outcome.step, outcome.reason) == (STEPS, DONE)
+    with contextlib.nullcontext() if traced else image_runs.quickly():
+        for place, steps in ((whole, 4), (run, 2), (run, 4)):
+            config = config_of("pixelcnn", num_steps=steps)
+            outcome = train(training.ImageRecipe("tiny", config, images()), place, said.append)
+    assert (outcome.step, outcome.reason) == (4, DONE)
     assert said[0].startswith(f"{TRAIN} images for train, {image_runs.DEV} for dev, 8x8")
-    assert f"resuming from step {STEPS // 2}" in said[-1]
-    assert_same(newest(run), newest(image_runs.run("pixelcnn")))
+    assert "resuming from step 2" in said[-1]
+    assert_same(newest(run), newest(whole))
     assert trained(config, images(), run).reason == FINISHED_BEFORE
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from marks import some_slow
 from networks import KINDS, condition_of, levels_of, network_of
-from vocoders import SOME_SLOW as VOCODERS
+from vocoders import KINDS as VOCODERS
 from vocoders import frames_of, vocoder_of
 
 import onepass
@@ -17,10 +17,9 @@ from wavenet.samplers.numba.sampler import loops_of
 from wavenet.samplers.symbols import autoregressive
 
 BATCH, SAMPLES, SEED = 2, 46, 3
-STEPPED = some_slow(
-    [kind for kind in KINDS if "context" not in kind],
-    ("mixture", "mixture, one-hot speakers, frames"),
-)
+# The step of a WaveNet is derived.
+WITH_STEPS = [*(kind for kind in KINDS if "context" not in kind), *VOCODERS]
+BUNCHES = "prediction, pitch, bunches of 4"
 
 
 def sound_of(network, samples=SAMPLES, batch=BATCH):
@@ -49,15 +48,6 @@ def drawn(network, method, samples=SAMPLES, batch=BATCH):
     return network.codec.encode(sound).numpy()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", STEPPED)
-def test_the_derived_step_draws_the_sound_of_the_hand_written_one(kind):
-    network = network_of(kind, compute_dtype="float64")
-    expected = drawn_by(network, "xla")
-    assert len(np.unique(expected)) > 5
-    np.testing.assert_array_equal(drawn(network, "cached"), expected)
-
-
 def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
     network, heats = network_of("softmax, speakers", compute_dtype="float64"), [1.0, 0.3]
     condition = sound_of(network)[2]
@@ -71,15 +61,17 @@ def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
     np.testing.assert_array_equal(sample(heats), expected)
 
 
-@pytest.mark.parametrize("kind", VOCODERS)
-def test_the_steps_of_a_vocoder_draw_the_sound_of_the_hand_written_ones(kind):
-    network = vocoder_of(kind, compute_dtype="float64")
+@pytest.mark.parametrize("kind", some_slow(WITH_STEPS, {*WITH_STEPS} - {BUNCHES}))
+def test_the_step_draws_the_sound_of_the_hand_written_one(kind):
+    make = vocoder_of if kind in VOCODERS else network_of
+    network = make(kind, compute_dtype="float64")
     expected = drawn_by(network, "xla")
     assert len(np.unique(expected)) > 5
     np.testing.assert_array_equal(drawn(network, "cached"), expected)
 
 
-@pytest.mark.parametrize("method", ["naive", pytest.param("fixed-point", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["naive", "fixed-point"])
 def test_passes_over_the_whole_sound_draw_it_too(method):
     network = network_of("gaussian, frames", compute_dtype="float64")
     expected = drawn_by(network, "xla", 24)
@@ -89,15 +81,17 @@ def test_passes_over_the_whole_sound_draw_it_too(method):
     np.testing.assert_array_equal(drawn(vocoder, method, 14), expected)
 
 
-@pytest.mark.parametrize("kind", ["softmax, speakers", "mixture, context"])
-def test_auto_is_the_compiled_loop_to_the_bit(kind):
-    network = network_of(kind)
-    expected = drawn_by(network, "numba")
-    np.testing.assert_array_equal(drawn(network, "auto"), expected)
-
-
-def test_auto_of_a_vocoder_is_the_compiled_loop_to_the_bit():
-    network = vocoder_of("prediction, pitch, bunches of 4")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (network_of, "softmax, speakers"),
+        (network_of, "mixture, context"),
+        (vocoder_of, BUNCHES),
+    ],
+    ids=["softmax, speakers", "context", "vocoder"],
+)
+def test_auto_is_the_compiled_loop_to_the_bit(make, kind):
+    network = make(kind)
     np.testing.assert_array_equal(drawn(network, "auto"), drawn_by(network, "numba"))
 
 
@@ -110,7 +104,7 @@ def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
 
 @pytest.mark.slow
 def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
-    network = vocoder_of("prediction, pitch, bunches of 4", compute_dtype="float64")
+    network = vocoder_of(BUNCHES, compute_dtype="float64")
     condition = sound_of(network)[2]
     chunks = list(autoregressive(network).stream(SAMPLES, SEED, condition, num=BATCH, chunk=17))
     assert [chunk.shape[1] for chunk in chunks] == [20, 20, 6]
@@ -166,7 +160,7 @@ def test_a_wavenet_is_trained_on_an_array_in_memory():
     waves = 0.3 * np.sin(np.arange(64) * np.linspace(0.1, 0.4, 6)[:, None])
     before = float(tf.reduce_mean(model.log_prob(waves)))
     outcome = onepass.fit(
-        model, waves, steps=12, batch_size=2, evaluate=waves, log=lambda line: None
+        model, waves, steps=6, batch_size=2, evaluate=waves, log=lambda line: None
     )
-    assert outcome.step == 12 and -outcome.best_score > before
+    assert outcome.step == 6 and -outcome.best_score > before
     assert float(tf.reduce_mean(model.log_prob(waves))) == pytest.approx(-outcome.best_score, 1e-5)

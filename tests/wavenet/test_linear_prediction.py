@@ -52,13 +52,8 @@ def test_levinson_solves_the_normal_equations(order):
     exact = scipy.linalg.solve_toeplitz(r[:-1].astype(np.float64), r[1:])
     np.testing.assert_allclose(coefficients[0], exact, atol=2e-3)
     np.testing.assert_allclose(error[0], r[0] - exact @ r[1:], rtol=1e-3)
-
-
-@pytest.mark.parametrize("order", [1, 2, 7, 24])
-def test_the_recursion_of_version_0_2_is_the_same_but_for_rounding(order):
-    x = np.convolve(noise(4000), [1.0, 0.7, -0.3, 0.2])
-    r = tf.constant(np.array([[x[: len(x) - k] @ x[k:] for k in range(order + 1)]]))
-    for one, other in zip(levinson(r), levinson_unrolled(r), strict=True):
+    double = tf.constant(r[None].astype(np.float64))
+    for one, other in zip(levinson(double), levinson_unrolled(double), strict=True):  # of 0.2
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 

@@ -145,15 +145,14 @@ def test_a_mel_of_another_convention_is_refused_unless_forced(knowing, tmp_path,
     assert named(tmp_path / "out") == ["mel_0_0.png", "mel_0_0.wav"]
 
 
-@pytest.mark.parametrize("shape", [(7, 30), (1, 7, 30), (1, 30, 7)])
-def test_a_mel_as_hifi_gan_stores_it_is_taken_unchanged(tmp_path, shape):
+def test_a_mel_as_hifi_gan_stores_it_is_taken_unchanged(tmp_path):
     frames = np.random.default_rng(0).uniform(-6.0, -4.0, [30, 7]).astype(np.float32)
-    np.save(tmp_path / "plain.npy", frames)
-    np.save(tmp_path / "turned.npy", frames.T.reshape(shape) if shape[-2] == 7 else frames[None])
-    for name in ("plain", "turned"):
+    ways = {"plain": frames, "turned": frames.T, "file": frames.T[None], "batch": frames[None]}
+    for name, mel in ways.items():
+        np.save(tmp_path / f"{name}.npy", mel)
         assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / f"{name}.npy") == 0
-    sounds = [audio.read(tmp_path / "out" / f"{name}_0_0.wav") for name in ("plain", "turned")]
-    assert np.array_equal(*sounds)
+    plain, *others = (audio.read(tmp_path / "out" / f"{name}_0_0.wav") for name in ways)
+    assert all(np.array_equal(plain, other) for other in others)
 
 
 def test_of_a_square_mel_it_is_said_which_way_it_is_taken(tmp_path, capsys):

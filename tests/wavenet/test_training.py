@@ -98,9 +98,10 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kin
         network=dataclasses.replace(TINY.network, **network),
         data=dataclasses.replace(TINY.data, **recorded),
     )
-    train(looped(config, num_steps=4), "whole", traced=True)
-    train(looped(config, num_steps=2), "parts", traced=True)
-    outcome, said = train(looped(config, num_steps=4), "parts", traced=True)
+    traced = kind != "softmax, speakers"
+    train(looped(config, num_steps=4), "whole", traced)
+    train(looped(config, num_steps=2), "parts", traced)
+    outcome, said = train(looped(config, num_steps=4), "parts", traced)
     assert (outcome.step, outcome.reason) == (4, DONE)
     assert "resuming from step 2" in said[-1]
     found = newest(tmp_path / "parts")

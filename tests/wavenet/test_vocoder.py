@@ -1,13 +1,23 @@
 """The vocoder's network: causal, exact, and the same however its condition is laid out."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
+import vocoders
+from vocoders import SOME_SLOW, frames_of, levels_of
 
 SAMPLES = 240
 
 
+@functools.cache
+def vocoder_of(kind, **changes):
+    """A network that nobody changes."""
+    return vocoders.vocoder_of(kind, **changes)
+
+
+@functools.cache
 def parts(kind, batch=1, samples=SAMPLES):
     network = vocoder_of(kind, compute_dtype="float64")
     frames = frames_of(network, batch, samples)

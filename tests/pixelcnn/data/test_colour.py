@@ -74,19 +74,18 @@ def soft(seed=0):
     return (64 + noise(8, 8, 3, seed=seed) // 2).astype(np.uint8)
 
 
-def test_an_adobe_rgb_copy_is_the_srgb_image_again(tmp_path):
-    stored = adobe(soft())
-    assert np.abs(stored.astype(int) - soft()).mean() > 2
-    Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=ADOBE)
-    image = read_image(tmp_path / "a.png", RULES)
-    assert image.remarks == (colour.CONVERTED,)
-    assert np.abs(image.levels.astype(int) - soft()).max() <= 2
-
-
-def test_the_interoperability_mark_of_a_camera_means_adobe_rgb(tmp_path):
+def marked():
+    """EXIF data by which a camera says that it stored AdobeRGB."""
     exif = Image.Exif()
     exif[0x8769] = {colour.INTEROPERABILITY: {1: "R03"}}
-    Image.fromarray(adobe(soft())).save(tmp_path / "a.png", exif=exif)
+    return exif
+
+
+@pytest.mark.parametrize("said", [{"icc_profile": ADOBE}, {"exif": marked()}], ids=["icc", "exif"])
+def test_an_adobe_rgb_copy_is_the_srgb_image_again(tmp_path, said):
+    stored = adobe(soft())
+    assert np.abs(stored.astype(int) - soft()).mean() > 2
+    Image.fromarray(stored).save(tmp_path / "a.png", **said)
     image = read_image(tmp_path / "a.png", RULES)
     assert image.remarks == (colour.CONVERTED,)
     assert np.abs(image.levels.astype(int) - soft()).max() <= 2

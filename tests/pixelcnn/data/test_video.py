@@ -118,14 +118,6 @@ def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_el
     assert abs(np.corrcoef(action[..., 0].ravel(), state[..., 0].ravel())[0, 1]) < 0.2
 
 
-def test_jitter_of_a_batch_does_not_depend_on_where_training_began(video):
-    options = {"batch_size": 5, "seed": 9, "jitter": 0.3}
-    whole = drawn(video, 3, **options)
-    last = drawn(video, 1, start=2, **options)
-    for name in ("action", "state"):
-        np.testing.assert_array_equal(whole[name][10:], last[name])
-
-
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_of_a_batch_are_the_rows_of_the_whole(video, parts):
     options = {"batch_size": 8, "seed": 3, "start": 2, "jitter": 0.1}
@@ -142,7 +134,7 @@ def test_another_seed_shuffles_otherwise(video):
 
 
 def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(video):
-    options = {"batch_size": 5, "seed": 9, "context": 3}
+    options = {"batch_size": 5, "seed": 9, "context": 3, "jitter": 0.3}
     whole = drawn(video, 6, **options)
     for name, later in drawn(video, 2, start=4, **options).items():
         np.testing.assert_array_equal(whole[name][20:], later)

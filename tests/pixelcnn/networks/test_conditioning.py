@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from marks import some_slow
 
-from foundation.errors import UserError
 from likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
@@ -16,7 +15,6 @@ from pixelcnn.networks.conditioning import (
     CaptionMap,
     Conditioner,
     ConvLSTM,
-    check_label,
 )
 from pixelcnn.networks.config import ConditioningConfig
 
@@ -332,12 +330,3 @@ def test_what_has_another_shape_is_named(kind, name, shape, message):
         conditioner_of(kind)(batch_of(kind) | {name: array})
     prefix = f"`{name}` must have the shape " if message.startswith("[") else ""
     assert str(error.value) == prefix + message
-
-
-@pytest.mark.parametrize("label", [-1, 10, 12])
-def test_a_label_that_is_no_class_is_named(label):
-    check_label(0, 10)
-    check_label(9, 10)
-    with pytest.raises(UserError) as error:
-        check_label(label, 10)
-    assert str(error.value) == f"There is no class {label}; there are 0 to 9."

@@ -145,36 +145,6 @@ def test_levels_are_read_as_values_from_minus_one_to_one():
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_probabilities_of_all_colours_sum_to_one(likelihood):
-    assert np.exp(of_colours(*colour_output(likelihood))).sum() == pytest.approx(1, abs=1e-5)
-
-
-def test_a_softmax_of_a_channel_reads_the_channels_before_it_alone():
-    output, hidden = colour_output("softmax")
-    owners = {
-        id(v): channel
-        for channel in range(3)
-        for v in [
-            output.hidden_kernels[channel],
-            output.hidden_biases[channel],
-            *output.embeddings[channel],
-            output.kernels[channel],
-            output.biases[channel],
-        ]
-    }
-    assert len(owners) == len(output.trainable_variables)
-    with tf.GradientTape(persistent=True) as tape:
-        joint = of_colours(output, hidden)
-        marginals = [tf.reduce_logsumexp(joint, [1, 2]), tf.reduce_logsumexp(joint, 2), joint]
-    for last, marginal in enumerate(marginals):
-        weights = np.random.default_rng(last).normal(size=marginal.shape).astype(np.float32)
-        for variable in output.trainable_variables:
-            gradient = tape.gradient(marginal, variable, output_gradients=tf.constant(weights))
-            gradient = np.abs(tf.convert_to_tensor(gradient)).max()
-            assert gradient > 1e-3 if owners[id(variable)] <= last else gradient < 1e-5
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_channel_depends_on_every_channel_before_it(likelihood):
     joint = np.exp(of_colours(*colour_output(likelihood)))
     green_of_red = joint.sum(2) / joint.sum((1, 2))[:, None]

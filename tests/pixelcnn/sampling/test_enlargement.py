@@ -50,6 +50,12 @@ def enlarged(kind, image, tile=WHOLE, size=SIZE, row=ROW, temperature=1.0, advan
     return list(enlarger.scales(image, size, as_key(SEED), row, heat, advance))
 
 
+@functools.cache
+def warm():
+    """All scales of a photograph at temperature 1."""
+    return enlarged("A", photograph(6, 8), temperature=(1.0, 1.0, 1.0))
+
+
 @pytest.mark.parametrize(
     ("kind", "shape", "size"), [("A", (8, 8), 32), ("A", (5, 8), 32), ("B", (8, 3), 16)]
 )
@@ -76,17 +82,16 @@ def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind, s
 
 
 def test_each_scale_contains_the_one_before_and_each_row_is_another_image():
-    scales = enlarged("A", photograph(6, 8))
+    scales = warm()
     for small, large in itertools.pairwise(scales):
         np.testing.assert_array_equal(large[::2, ::2], small)
     assert (enlarged("A", photograph(6, 8), row=ROW + 1)[-1] != scales[-1]).any()
 
 
 def test_each_scale_has_its_own_temperature():
-    warm = enlarged("A", photograph(6, 8), temperature=(1.0, 1.0, 1.0))
     mixed = enlarged("A", photograph(6, 8), temperature=(0.5, 1.0, 0.0))
-    np.testing.assert_array_equal(mixed[1], warm[1])
-    assert (mixed[2] != warm[2]).any()
+    np.testing.assert_array_equal(mixed[1], warm()[1])
+    assert (mixed[2] != warm()[2]).any()
     other_seed = enlarged("A", mixed[1], row=ROW + 1, temperature=(1.0, 1.0, 0.0))
     np.testing.assert_array_equal(other_seed[-1], mixed[2])  # a mode needs no noise
 

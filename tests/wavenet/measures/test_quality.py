@@ -113,13 +113,6 @@ def test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise():
     assert np.all(np.diff([step["voicing_error"] for step in steps[1:]]) > 0.0)
 
 
-def test_measuring_again_gives_the_same_numbers():
-    recorded = babble(1.0)
-    sound = recorded + noise(len(recorded), 0.02)
-    first = measures.measure(sound, recorded, RATE_HZ, MEL)
-    assert measures.measure(sound, recorded, RATE_HZ, MEL) == first
-
-
 def test_the_tail_of_the_longer_one_does_not_matter():
     recorded = babble(1.0)
     sound = recorded + noise(len(recorded), 0.02)
@@ -148,12 +141,6 @@ def test_a_gain_is_as_many_decibels_of_log_mel_distance(log):
     assert distance_db == pytest.approx(20.0 * math.log10(2.0), abs=1e-4)
 
 
-def test_half_the_sound_is_half_converged_and_a_factor_of_two_off():
-    recorded = noise(8000)
-    distance = measures.multi_resolution_stft_distance(0.5 * recorded, recorded)
-    assert distance == pytest.approx(0.5 + math.log(2.0), abs=1e-3)
-
-
 def test_the_stft_distance_is_its_definition_to_both_ends():
     recorded, sound = babble(0.2), noise(3200)
     wanted = stft_distance_by_the_definition(sound, recorded)
@@ -172,12 +159,6 @@ def test_a_recording_without_sound_does_not_outweigh_the_others(level):
     assert 1.0 < measures.multi_resolution_stft_distance(sound, silence) < 12.0
     louder = measures.multi_resolution_stft_distance(4.0 * sound, sound)
     assert louder == pytest.approx(1.5 + math.log(4.0), abs=1e-3)
-
-
-@pytest.mark.parametrize(("cents", "tolerance"), [(100.0, 2.0), (-700.0, 2.0), (1200.0, 2.0)])
-def test_a_transposed_tone_is_off_by_its_interval(cents, tolerance):
-    found = measures.measure(tone(200.0 * 2.0 ** (cents / 1200.0)), tone(200.0), RATE_HZ, MEL)
-    assert found["f0_error_cents"] == pytest.approx(abs(cents), abs=tolerance)
 
 
 def test_pitch_is_compared_where_both_are_voiced_and_voicing_everywhere():
@@ -201,9 +182,12 @@ def test_only_frames_voiced_in_both_are_asked_whether_they_follow():
     assert math.isnan(measures.f0_within_50_cents(np.zeros(4), recorded_f0_hz))
 
 
-@pytest.mark.parametrize(("cents", "share"), [(30.0, 1.0), (50.1 + 2.0, 0.0), (-1200.0, 0.0)])
-def test_a_transposed_tone_follows_within_half_a_semitone(cents, share):
+@pytest.mark.parametrize(
+    ("cents", "share"), [(30.0, 1.0), (50.1 + 2.0, 0.0), (-700.0, 0.0), (1200.0, 0.0)]
+)
+def test_a_transposed_tone_is_off_by_its_interval_and_follows_within_half_a_semitone(cents, share):
     found = measures.measure(tone(200.0 * 2.0 ** (cents / 1200.0)), tone(200.0), RATE_HZ, MEL)
+    assert found["f0_error_cents"] == pytest.approx(abs(cents), abs=2.0)
     assert found["f0_within_50_cents"] == pytest.approx(share, abs=0.02)
 
 

@@ -75,9 +75,7 @@ def test_it_draws_what_the_cached_sampler_draws(asked):
 
 def test_batch_chunks_and_window_change_the_passes_and_not_the_sound():
     whole, _ = drawn(16)
-    np.testing.assert_array_equal(drawn(16, chunk=20)[0], whole)
-    np.testing.assert_array_equal(drawn(5)[0], whole)
-    np.testing.assert_array_equal(drawn(16, rows=(1,))[0], whole[1:])
+    np.testing.assert_array_equal(drawn(5, rows=(1,), chunk=20)[0], whole[1:])
 
 
 def test_a_request_by_xla_counts_its_passes():

@@ -68,14 +68,6 @@ def test_cached_sampler_equals_naive(kind, compute_dtype):
     assert_same_sound(network, reference, generate(network, request_of(network), "xla"))
 
 
-@pytest.mark.parametrize("kind", vocoders.SOME_SLOW)
-def test_cached_sampler_of_a_vocoder_equals_naive(kind):
-    network = network_of(kind, compute_dtype="float64")
-    request = request_of(network, 120, temperature=0.6 if "pitch" in kind else 1.0)
-    one, other = (generate(network, request, backend) for backend in ("xla", "naive"))
-    np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
 def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     network = network_of(kind)
@@ -93,29 +85,6 @@ def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     np.testing.assert_allclose(tf.concat(drawn, 1), forced, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
-def test_primed_state_equals_the_state_after_drawing_the_same(kind):
-    network = network_of(kind)
-    start = 32
-    levels = levels_of(network, BATCH, SAMPLES)
-    condition = condition_of(network, BATCH, SAMPLES)
-    sampler = XlaSampler(network)
-    before = None if condition is None else condition[:, :start]
-    state = sampler.prime(sampler.initial_state(BATCH), before, tf.constant(levels[:, :start]))
-    after = None if condition is None else condition[:, start:]
-    noise = network.likelihood.noise(3, [0, 1], start, SAMPLES - start)
-    made, parameters, _ = sampler.generate_chunk(state, after, noise)
-    forced = network(network.inputs(tf.concat([levels[:, :start], made], 1)), condition)
-    np.testing.assert_allclose(parameters, forced[:, start:], atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("kind", SOME_SLOW)
-def test_numba_sampler_equals_naive(kind):
-    network = network_of(kind)
-    reference = generate(network, request_of(network), "naive")
-    assert_same_sound(network, reference, generate(network, request_of(network), "numba"))
-
-
 @pytest.mark.parametrize("kind", CHUNKED)
 def test_chunks_equal_the_whole(kind):
     network = network_of(kind)
@@ -131,18 +100,25 @@ def test_chunks_equal_the_whole(kind):
 def drawn_by_definition(kind):
     """A vocoder, a request, and the levels that the slow sampler draws, made once."""
     network = network_of(kind, compute_dtype="float64")
-    return network, request_of(network, 120), generate(network, request_of(network, 120), "naive")
+    request = request_of(network, 120, temperature=0.6)
+    return network, request, generate(network, request, "naive")
 
 
 @pytest.mark.parametrize(
     ("kind", "chunk_samples"),
     [
         (BUNCHES, 66),
-        pytest.param(BUNCHES, 100, marks=pytest.mark.slow),
-        pytest.param(ONE_BY_ONE, 64, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (BUNCHES, 100),
+                (ONE_BY_ONE, 64),
+                *((kind, 256) for kind in vocoders.KINDS),
+            ]
+        ),
     ],
 )
-def test_chunks_of_a_vocoder_equal_the_whole(kind, chunk_samples):
+def test_chunks_of_a_vocoder_are_the_sound_of_its_definition(kind, chunk_samples):
     network, request, whole = drawn_by_definition(kind)
     parts = list(stream(network, request, "xla", chunk_samples))
     np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
@@ -167,7 +143,7 @@ def test_temperature_zero_leaves_no_chance():
 
 
 def test_a_prime_is_continued_not_repeated():
-    network = network_of("mixture")
+    network = network_of("softmax, speakers")
     prime = levels_of(network, BATCH, 50)
     request = request_of(network, 20, prime=prime)
     reference = generate(network, request, "naive")
@@ -178,11 +154,9 @@ def test_a_prime_is_continued_not_repeated():
 
 @pytest.mark.parametrize("kind", VOCODERS)
 def test_a_prime_of_a_vocoder_is_continued(kind):
-    network = network_of(kind, compute_dtype="float64")
-    request = request_of(network, 120, prime=vocoders.levels_of(network, 2, 80))
-    request = dataclasses.replace(request, num_samples=40)
-    one, other = (generate(network, request, backend) for backend in ("xla", "naive"))
-    np.testing.assert_array_equal(one, other)
+    network, request, whole = drawn_by_definition(kind)
+    request = dataclasses.replace(request, num_samples=40, prime=whole[:, :80])
+    np.testing.assert_array_equal(generate(network, request, "xla"), whole[:, 80:])
 
 
 def test_a_prime_of_half_a_bunch_is_refused():
