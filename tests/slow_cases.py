@@ -120,10 +120,13 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_auto_takes_the_engine_for_students_in_float32": ("*",),
         "test_only_students_of_a_mel_are_refined": ("softmax, *",),
     },
+    "serving/test_own_conditions.py": {
+        "test_a_stream_reads_what_does_not_change_with_its_first_state": ("voices",),
+    },
     "serving/test_own_agreement.py": {
         "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
             *("deep-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
-            *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-"),
+            *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-", "tiles-*"),
             *("tokens-lengths", "conditioned-prefix", "picture-", "real-prefix", "voices-prefix"),
         ),
         "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
