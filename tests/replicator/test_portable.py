@@ -159,7 +159,9 @@ def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
     assert run._advance._cache_size() == 1  # a second compilation may cost minutes
 
 
-def test_microbatches_elsewhere_are_divided_by_the_samples_of_the_whole_batch(data, prepared, tmp_path):
+def test_microbatches_elsewhere_are_divided_by_the_samples_of_the_whole_batch(
+    data, prepared, tmp_path
+):
     config, corpus = prepared
     whole = training.ClipLoss(WaveNet(config.network, config.seed))
     optimizer = dataclasses.replace(CONFIG.optimizer, accumulate=3)
