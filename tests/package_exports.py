@@ -1,6 +1,7 @@
 """Names that the `__init__.py` of a package offers, and where they are used through it."""
 
 import ast
+import functools
 import importlib
 
 from processes import ROOT
@@ -11,6 +12,7 @@ FOLDERS = (
 )
 
 
+@functools.cache
 def packages():
     """Return the path of every package's `__init__.py` by the package's dotted name."""
     found = (path for name in FOLDERS for path in sorted((ROOT / name).rglob("__init__.py")))

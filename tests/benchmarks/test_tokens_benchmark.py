@@ -6,7 +6,7 @@ import pytest
 from benchmarks import tokens
 from benchmarks.handwritten_cache import HandwrittenCache
 
-SHAPE = tokens.Shape(2, 16, 2, 32, 64)
+SHAPE = tokens.Shape(1, 16, 2, 32, 64)
 
 
 def test_the_handwritten_cache_draws_what_the_derived_step_and_whole_passes_draw():

@@ -98,6 +98,10 @@ def test_the_density_of_sound_is_that_of_the_noise_over_the_volume(kind):
     np.testing.assert_allclose(np.concatenate(list(parts), 1), made, atol=1e-5)
 
 
+# Images of a few pixels are drawn sooner than a program that draws them is traced.
+untraced = pytest.mark.usefixtures("eager")
+
+
 @functools.cache
 def of_images(flows):
     """A tiny multiscale model, as both kinds of distillation of images make them."""
@@ -112,6 +116,7 @@ def of_images(flows):
     )
 
 
+@untraced
 @pytest.mark.parametrize("flows", [False, True])
 def test_images_stream_one_after_another(flows):
     student = of_images(flows)
@@ -121,6 +126,7 @@ def test_images_stream_one_after_another(flows):
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
+@untraced
 def test_the_density_of_drawn_images_is_their_probability():
     student, rows = of_images(False), ["cat", "eel"]
     drawn = student.sample(2, None, 5, rows)
@@ -142,6 +148,7 @@ def test_the_density_of_a_flow_is_that_of_the_noise_over_the_volume():
     np.testing.assert_allclose(flow.drawn_nats(words, given)[0], expected, rtol=1e-4)
 
 
+@untraced
 def test_the_density_of_images_of_a_flow_does_not_depend_on_their_number():
     student = of_images(True)
     both = student.log_density(2, None, 5, "cat")

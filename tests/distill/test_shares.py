@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, factor_config, image_of, perturbed
+from marks import some_slow
 from shares import assert_cuts_change_nothing
 from students import clips, objective_of
 
@@ -87,7 +88,7 @@ def test_guidance_distilled_is_that_of_the_whole_batch():
     assert_cuts_change_nothing(loss, images(2 * SIDE), student.trainable_variables)
 
 
-@pytest.mark.parametrize("size", [2 * SIDE, pytest.param(4 * SIDE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", some_slow([SIDE, 2 * SIDE, 4 * SIDE], (2 * SIDE, 4 * SIDE)))
 def test_the_likelihood_of_images_is_that_of_the_whole_batch(size):
     """The larger ones are cropped, each by its own seed."""
     density = density_of(size=size, dropout=0.3, crop=2 * SIDE)

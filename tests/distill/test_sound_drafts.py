@@ -93,30 +93,7 @@ def test_the_joint_law_is_the_teachers(teacher, joint, kind):
 
 # Of the first 24 samples by rejection.
 LEVELS_OF_VERSION_0_2 = [
-    16,
-    0,
-    15,
-    0,
-    0,
-    0,
-    0,
-    29,
-    1,
-    37,
-    63,
-    8,
-    0,
-    0,
-    56,
-    17,
-    0,
-    0,
-    27,
-    0,
-    28,
-    22,
-    55,
-    0,
+    *(16, 0, 15, 0, 0, 0, 0, 29, 1, 37, 63, 8, 0, 0, 56, 17, 0, 0, 27, 0, 28, 22, 55, 0),
 ]
 
 
@@ -181,9 +158,10 @@ def test_xla_makes_the_same_sound(pair):
 
 def test_coupled_sound_is_that_of_the_other_samplers(pair):
     frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
+    sampler = uncompiled(*pair, 20, "coupling")
     for heat in (1.0, 0.7):
         request = Request(50, 4, (0, 1), frames, temperature=heat)
-        drawn = list(uncompiled(*pair, 20, "coupling").stream(request, PassCount()))
+        drawn = list(sampler.stream(request, PassCount()))
         np.testing.assert_array_equal(np.concatenate(drawn, 1), generate(pair[1], request))
 
 

@@ -107,6 +107,7 @@ def test_noise_is_less_probable_than_an_image_of_the_model(digits):
     assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
 
 
+@pytest.mark.slow
 def test_a_drawing_is_likelier_under_its_own_caption_than_under_anothers():
     model = onepass.load("shipped-emoji")
     with np.load(dev_images("shipped-emoji")) as stored:

@@ -656,14 +656,19 @@ def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path)
     assert line.endswith(f"its address begins with {address.partition(':')[0]}://.")
 
 
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+def test_the_command_says_where_there_is_no_server(scheme, tmp_path, mistake, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between the retries
+    place = f"127.0.0.1:{free_port()}"
+    line = mistake("sample", f"{scheme}://{place}/voice", "--out", tmp_path / "out")
+    assert line == f"There is no server at http://{place}."
+
+
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
-    nowhere = f"http://127.0.0.1:{free_port()}"
     for words, expected in (
         ([f"{address}/voise", *out], "did you mean `voice`?"),
         ([address, *out], "The model must be"),
-        ([f"{nowhere}/voice", *out], f"There is no server at {nowhere}."),
-        ([f"{nowhere.replace('http', 'HTTP')}/voice", *out], f"There is no server at {nowhere}."),
         ([f"{address}/voice", *out, "--label", "3"], "--label"),
         ([f"{address}/voice", *out, "--text", "a", "--example", "b"], "Give one of"),
         ([f"{address}/voice"], "--out"),

@@ -263,7 +263,7 @@ def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     assert np.abs(plain - live).max() > 10 * STEP
 
 
-@pytest.mark.parametrize(("kind", "passes"), [(FRAMED, 1), (DRAFT, -1)])
+@pytest.mark.parametrize(("kind", "passes"), [(VOCODER, 1), (DRAFT, -1)])
 def test_only_students_of_a_mel_are_refined(kind, passes):
     for speak in (bundle(kind).generate, bundle(kind).stream):
         with pytest.raises(InvalidInput, match="`refine` must be"):

@@ -1,7 +1,5 @@
 """A user's model in a bundle draws what it draws here, is served, and is refused with a reason."""
 
-import json
-import shutil
 import subprocess
 import sys
 import types
@@ -21,7 +19,6 @@ import serving
 from autoregressive.networks import as_function
 from foundation.errors import UserError
 from onepass import likelihoods
-from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import SandboxedBundle
@@ -82,13 +79,11 @@ def test_sound_is_spoken_over_http():
 
 def test_what_a_bundle_cannot_draw_is_named():
     with pytest.raises(InvalidInput, match=r"`length` must be \(4, 4, 1\), as exported"):
-        bundle("tiles").sample(1, (5, 4, 1), 0)
+        bundle("classes").sample(1, (5, 4, 1), 0, 2)
     with pytest.raises(InvalidInput, match="`elements` must be between -1"):
         bundle("own").log_prob(np.full([1, 5], 3.0))
-    with pytest.raises(InvalidInput, match="`condition` must have 2 rows, got 1"):
-        bundle("conditioned").sample(2, 5, 0, np.zeros([1, 5, 2]))
     with pytest.raises(UserError, match="reads no frames of a recording"):
-        bundle("sound").frames(np.zeros(100, np.float32))
+        bundle("own").frames(np.zeros(100, np.float32))
 
 
 @pytest.mark.slow
@@ -108,7 +103,11 @@ def printing(x):
 
 
 @pytest.mark.parametrize(
-    ("network", "reason"), [(python, "EagerPyFunc"), (printing, "PrintV2|StringFormat")]
+    ("network", "reason"),
+    some_slow(
+        [(python, "EagerPyFunc"), (printing, "PrintV2|StringFormat")],
+        [(printing, "PrintV2|StringFormat")],
+    ),
 )
 def test_a_network_that_does_more_than_compute_is_refused(network, reason, tmp_path):
     made = onepass.Autoregressive(network, likelihoods.Gaussian(levels=64))
@@ -142,27 +141,6 @@ def test_what_export_is_given_wrongly_is_named(tmp_path):
         onepass.export(own, tmp_path / "mine" / "1", length=(3, 4))
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        {"makes": "sound"},
-        {"makes": "picture"},
-        {"makes": "anything"},
-        {"makes": "sound", "sample_rate_hz": "x"},
-        {"elements": None},
-        {"elements": {"dtype": "object"}},
-    ],
-)
-def test_a_model_json_that_lies_is_refused(lie, tmp_path):
-    folder = tmp_path / "own" / "1"
-    shutil.copytree(bundle_folder("own"), folder)
-    path = folder / "model.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | lie))
-    write_manifest(folder)
-    with pytest.raises(UserError, match="does not describe a model that can be served"):
-        serving.load(folder)
-
-
 class Student:
     """Student's t with 3 degrees of freedom, as a library of distributions would write it."""
 
@@ -173,7 +151,10 @@ class Student:
         z = values - self.centre
         tail = 0.5 * tf.math.betainc(1.5, 0.5, 3.0 / (3.0 + z * z))
         below = tf.math.igamma(0.5, tf.square(z)) + tf.math.igammac(0.5, tf.square(z))
-        return tf.math.lgamma(2.0) - 2.0 * tf.math.log1p(z * z / 3.0) + 1e-9 * (tail + below)
+        logits = tf.stack([z, values], -1)
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(z, tf.int32), logits)
+        other = 1e-9 * (tail + below + entropy)
+        return tf.math.lgamma(2.0) - 2.0 * tf.math.log1p(z * z / 3.0) + other
 
     def sample(self, seed):
         uniform = tf.random.stateless_uniform(tf.shape(self.centre), seed, 0.1, 0.9)
@@ -188,24 +169,8 @@ def batch_normalised(x):
     return 0.5 * tf.nn.relu(h)
 
 
-class Softmax(likelihoods.Tabulated):
-    """Three levels, by TensorFlow's cross entropy."""
-
-    levels, num_parameters = 3, 1
-
-    def log_prob(self, parameters, symbols):
-        logits = parameters * tf.range(3.0)
-        logits = tf.broadcast_to(logits, [*tf.unstack(tf.shape(symbols)), 3])
-        return -tf.nn.sparse_softmax_cross_entropy_with_logits(symbols, logits)
-
-
-@pytest.mark.parametrize(
-    "distribution",
-    [likelihoods.FromTFP(Student, num_parameters=1), Softmax()],
-    ids=["drawn by seeds", "cross entropy"],
-)
-def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
-    live = onepass.Autoregressive(batch_normalised, distribution)
+def test_what_distributions_compute_with_is_allowed(tmp_path):
+    live = onepass.Autoregressive(batch_normalised, likelihoods.FromTFP(Student, num_parameters=1))
     made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
     expected = live.sample(1, 6, 3)
     np.testing.assert_allclose(made.sample(1, 6, 3), expected, atol=1e-5)
@@ -224,9 +189,8 @@ def turned(tfd, parameters):
     return tfd.VonMises(parameters[..., 0], tf.nn.softplus(parameters[..., 0]))
 
 
-@pytest.mark.parametrize(
-    ("make", "draws"), some_slow([(mixed, True), (turned, False)], ((mixed, True),))
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
 def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
     tfd = pytest.importorskip("tensorflow_probability").distributions
     distribution = likelihoods.FromTFP(lambda parameters: make(tfd, parameters), num_parameters=1)
@@ -255,7 +219,6 @@ class Coin(likelihoods.Tabulated):
 
 CONDITIONED = ("two_inputs", "Conditioned")
 OF_ONE_CHANNEL = [name for name in causal_networks.CAUSAL if name != "spectral"]
-QUICK = ("stacked_cells",)
 
 
 @pytest.mark.slow

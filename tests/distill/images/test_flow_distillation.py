@@ -267,13 +267,13 @@ def test_the_distance_of_features_is_of_batches():
 
 
 @functools.cache
-def distilled():
+def distilled(steps=STEPS):
     """A run distilled from a tiny multiscale model."""
-    workdir = made_once.own_folder() / "distilled_flow"
+    workdir = made_once.own_folder() / f"distilled_flow_{steps}"
     config = FlowConfig(
         targets=FlowTargets(draws=4),
         optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=1, average_decay=0.5),
-        loop=LoopConfig(num_steps=STEPS, evaluate_every_steps=STEPS, report_every_steps=1),
+        loop=LoopConfig(num_steps=steps, evaluate_every_steps=steps, report_every_steps=1),
         batch_size=4,
         flows=(1, 1),
         units=6,
@@ -313,11 +313,12 @@ def test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers(tmp_path, is
     """It has trained its base alone, and is the base of whoever trained none."""
     newer = dataclasses.replace(image_runs.config_of("multiscale", num_steps=2), seed=5)
     trained(dataclasses.replace(newer, parts=("8",)), images(), tmp_path)
-    runs = [distilled(), tmp_path] if is_first else [tmp_path, distilled()]
+    run = distilled(2)
+    runs = [run, tmp_path] if is_first else [tmp_path, run]
     stored, model = joined(runs[0], runs[1:])
     assert model.multiscale.has_flow and model.whole
     assert ("teacher" in stored) == is_first
-    flow, factors = opened(distilled()).multiscale, opened(tmp_path).multiscale.factors
+    flow, factors = opened(run).multiscale, opened(tmp_path).multiscale.factors
     same_weights(model.multiscale.base, flow.base)
     assert model.multiscale.factors.keys() == factors.keys()
     for part, factor in factors.items():
@@ -346,7 +347,7 @@ def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     run = image_runs.run("multiscale")
     with pytest.raises(UserError, match=r"^The teacher's base is already a flow"):
         recipe = training.ImageStudentRecipe(
-            "flow-smoke", config, images(), opened(distilled()), run
+            "flow-smoke", config, images(), opened(distilled(2)), run
         )
         train(recipe, tmp_path / "run", silent)
     known = image_runs.model("multiscale")
