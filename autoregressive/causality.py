@@ -50,8 +50,8 @@ class Causality:
       has_step: whether the network has a cached step, user-defined or derived.
       message: the fault, with the name of the layer if the graph shows it, or the reason why no
         step can be derived; "" if the network is causal and has a step.
-      left_to_xla: a text about an operation that the step machine does not support, so that CPUs
-        sample with a step compiled by XLA; "" if there is no such operation, or no step.
+      left_to_xla: which operation the step machine does not support, so CPUs sample with a step
+        compiled by XLA; "" if it supports all, or if there is no step.
     """
 
     is_causal: bool
@@ -113,7 +113,7 @@ def check_causal(
 
 
 def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
-    """Return a text about an operation that the step machine does not support; "" if none is."""
+    """Return which operation the step machine does not support, as a sentence; "" if none."""
     from autoregressive.machine.machine import unknown_operation  # a heavy import
 
     return unknown_operation(stepped, _specs(network, inputs, condition))
@@ -187,7 +187,7 @@ def _derivation(
     """Try to derive a step.
 
     Return why there is no step ("" if there is one), whether there is a step, whether the graph
-    looks causal, and a text about an operation that the step machine does not support.
+    looks causal, and which operation the step machine does not support ("" if none).
     """
     try:
         stepped = derived(network, tables, inputs=inputs, condition=condition)

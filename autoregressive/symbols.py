@@ -135,8 +135,10 @@ class TimeOrder:
         """The network with `initial_state` and `step`, its own or derived on first use.
 
         Raises:
-          NotCausalError: no step can be derived because the network looks ahead.
-          UnsupportedNetworkError: no step can be derived because an operation has no rule.
+          NotCausalError: the network looks ahead, depends on the length or draws random numbers.
+          UnsupportedNetworkError: no step can be derived: an operation has no rule, or a table of
+            positions is too short.
+          ValueError: the network cannot be traced, or has a stateful layer.
         """
         if self._stepped is None:
             with tf.init_scope():

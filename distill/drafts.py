@@ -1,4 +1,4 @@
-"""Students as drafts of speculative sampling: a block of proposals in one pass of the flows."""
+"""Students as drafts for speculative sampling: one pass of the flows proposes a block."""
 
 from typing import Any, NamedTuple
 

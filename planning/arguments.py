@@ -24,8 +24,9 @@ def profiles_folder() -> Path:
 class PlanArguments:
     """Predict step time, memory and traffic of training on N devices from a profile of one.
 
-    The step is compiled, and its operations are profiled once on one device of this machine; then
-    its dataflow on 1, 2, 4 ... N devices is simulated. See docs/planning.md.
+    The step is compiled and measured on one device of this machine, for each share of the batch
+    that a device gets; then training on 1, 2, 4 ... N devices, or on `--mesh`, is simulated.
+    See docs/planning.md.
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|PRESET")]

@@ -265,7 +265,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
-    """Return an error text about an operation that the machine lacks; "" if there is none.
+    """Return an error message that names an operation that the machine lacks, or "".
 
     Args:
       stepped: a network with `initial_state` and `step`.

@@ -165,7 +165,7 @@ class Native:
         return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
     def fault(self, length: int, condition: Any = None) -> str:
-        """Return an error text about an operation that the machine lacks; "" if there is none.
+        """Return an error message that names an operation that the machine lacks, or "".
 
         Args:
           length: number of symbols of a row.

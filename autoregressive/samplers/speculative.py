@@ -110,10 +110,10 @@ def speculative(
     """Draw symbols int32 [batch, time]; return them and the number of passes, int32 [].
 
     Args:
-      network: a network of symbols whose step takes several symbols at once.
+      network: a network of symbols with `block_passes`, or with a `chunk` of several symbols.
       distribution: the distribution of a symbol.
       noise: the noise of all symbols, [batch, time, noise channels].
-      condition: [batch, time, channels], `NamedConditions` or None.
+      condition: the network's condition: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
         number for each row, or a `Choice`.
       draft: source of the proposed symbols.

@@ -46,7 +46,7 @@ LARGEST_NUMBER = 1e300
 
 
 def fastest(signatures: Container[str]) -> str:
-    """Return the name of the fastest signature for whole outputs: the compiled one if it exists."""
+    """Return the name of the signature for whole outputs: the compiled one if there is one."""
     return COMPILED if COMPILED in signatures else PLAIN
 
 
