@@ -128,7 +128,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return a message that says which steps are saved after a rejected update, and what to try."""
+        """Return a message on the saved steps after a rejected update, and what to try."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "

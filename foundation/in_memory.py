@@ -74,7 +74,7 @@ class ScoresInMemory(Checkpoints):
         return self._arrays
 
     def after_divergence(self) -> str:
-        """Return a message that says which weights remain after a rejected update, and what to try."""
+        """Return a message on the weights left after a rejected update, and what to try."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def kept(self, step: int) -> str:

@@ -229,8 +229,9 @@ def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
     The time of an operation is interpolated linearly between the sizes of profiled operations of
     its kind; below the smallest, it is proportional to the bytes. Beyond the largest, the excess
     takes at most the average time per byte of operations whose kinds differ only in their digests,
-    since the time of small operations is mostly overhead. A kind that was not profiled takes the profile's average
-    time per byte. All times are scaled so that the profiled program takes the measured step time.
+    since the time of small operations is mostly overhead. A kind that was not profiled takes the
+    profile's average time per byte. All times are scaled so that the profiled program takes the
+    measured step time.
     """
     times = _Times(profile)
     scale = times.scale
