@@ -167,7 +167,7 @@ REFUSED = {
     dilated_future: "blur pads on both sides: output t depends on input t [+] 2",
     shortened: "short drops the first 2 of its rows: the output must be as long as the input",
     strided: "stride changes the rate of time",
-    repeated: "up gives the output another rate",
+    repeated: "up gives the output a rate or order other than",
     pooled: "pool",
     bidirectional: "both|backward",
     attention: "attend: no step for",

@@ -169,7 +169,7 @@ def test_a_branch_on_the_length_has_no_step():
         return h if x.shape[1] is None or x.shape[1] <= 300 else tf.tanh(h) * 0.0 + h
 
     found = check_causal(network)
-    assert found.is_causal and not found.has_step and "1031 times" in found.message
+    assert found.is_causal and not found.has_step and "1031 time steps" in found.message
 
 
 def test_a_network_that_training_made_look_ahead_is_refused_after_it():
