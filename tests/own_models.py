@@ -171,6 +171,37 @@ def length(name):
     return LENGTHS.get(name, LONGEST)
 
 
+def tokens(*shape, levels=attention_networks.TOKENS, seed=1):
+    return np.random.default_rng(seed).integers(0, levels, shape)
+
+
+def rows_of(*counts, levels=attention_networks.TOKENS):
+    """Rows of tokens of these lengths."""
+    return [tokens(count, levels=levels, seed=count) for count in counts]
+
+
+def rows_of_condition(given, which):
+    """The conditions of some rows."""
+    if isinstance(given, dict):
+        return {name: value[which] for name, value in given.items()}
+    return given[which]
+
+
+def row_of(options, row):
+    """The options of one row."""
+    return {
+        key: value[row : row + 1]
+        if key in ("prefix", "temperature") and isinstance(value, list)
+        else value
+        for key, value in options.items()
+    }
+
+
+def ran(*words):
+    """The exit status of the command."""
+    return onepass.main([str(word) for word in words])
+
+
 def condition(name):
     if name != "conditioned":
         return ()

@@ -8,11 +8,20 @@ import functools
 import numpy as np
 import own_models
 import pytest
-from attention_networks import TOKENS
 from marks import some_slow
-from own_models import ENTRIES, LONGEST, SHAPE, bundle, model, served
+from own_models import (
+    ENTRIES,
+    LONGEST,
+    SHAPE,
+    bundle,
+    model,
+    ran,
+    rows_of,
+    rows_of_condition,
+    served,
+    tokens,
+)
 
-import onepass
 from foundation.errors import UserError
 from serving.errors import InvalidInput
 
@@ -35,14 +44,6 @@ ONCE = {
     "reading": GIVEN["reading"][1],
     "classes": [2],
 }
-
-
-def tokens(*shape, levels=TOKENS, seed=1):
-    return np.random.default_rng(seed).integers(0, levels, shape)
-
-
-def rows_of(*counts, levels=TOKENS):
-    return [tokens(count, levels=levels, seed=count) for count in counts]
 
 
 def as_sound(rows):
@@ -78,13 +79,6 @@ ASKED = {
     "classes": {"": {}},
 }
 CASES = [(name, case) for name, cases in ASKED.items() for case in cases]
-OF_ROWS = ("prefix", "temperature")
-
-
-def rows_of_condition(condition, which):
-    if isinstance(condition, dict):
-        return {name: value[which] for name, value in condition.items()}
-    return condition[which]
 
 
 def drawn(made, name, case, seed=SEED, **changed):
@@ -102,10 +96,7 @@ def live(name, case, seed=SEED):
 
 def row_of(name, case, row):
     """The options of one row, its condition among them."""
-    options = {
-        key: value[row : row + 1] if key in OF_ROWS and isinstance(value, list) else value
-        for key, value in ASKED[name][case].items()
-    }
+    options = own_models.row_of(ASKED[name][case], row)
     if name in GIVEN:
         options["condition"] = rows_of_condition(GIVEN[name], slice(row, row + 1))
     return options
@@ -202,10 +193,6 @@ def words_of(name, case, folder):
         np.save(file, array)
         words += ["--condition", f"{place}={file}" if place else file]
     return words
-
-
-def ran(*words):
-    return onepass.main([str(word) for word in words])
 
 
 @pytest.mark.integration

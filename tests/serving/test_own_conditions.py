@@ -9,7 +9,7 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
-from own_models import ENTRIES, LONGEST, SHAPE, bundle, model
+from own_models import ENTRIES, LONGEST, SHAPE, bundle, model, ran, rows_of_condition
 
 import onepass
 import serving
@@ -35,13 +35,6 @@ PREFIXES = {"voices": [np.zeros(4), np.zeros(19), np.zeros(0)], "reading": [[3, 
 
 def length(name):
     return SHAPE if name == "classes" else LENGTH
-
-
-def rows_of(condition, which):
-    """The conditions of some rows."""
-    if isinstance(condition, dict):
-        return {name: value[which] for name, value in condition.items()}
-    return condition[which]
 
 
 def same(found, expected):
@@ -73,7 +66,7 @@ def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
 
 def chunk(made, start, count, state, **changed):
     """The next elements of one row of `voices`, and the state after them."""
-    rows = rows_of(GIVEN["voices"], slice(1)) | changed
+    rows = rows_of_condition(GIVEN["voices"], slice(1)) | changed
     rows["mel"] = rows["mel"][:, :count]
     inputs = {f"condition_{name}": value for name, value in rows.items()} | state
     inputs |= {"seed": [SEED], "row": [0], "num_samples": [count], "start": [start]}
@@ -289,10 +282,6 @@ def test_a_row_for_all_takes_no_memory_for_each():
     inputs = {"num_samples": np.ones([1000], np.int32), "condition": GIVEN["reading"][:1]}
     checked = bundle("reading").check("compiled", inputs)["condition"]
     assert checked.shape[0] == 1000 and checked.strides[0] == 0
-
-
-def ran(*words):
-    return onepass.main([str(word) for word in words])
 
 
 LINES = {

@@ -11,34 +11,14 @@ import own_models
 import pytest
 from attention_networks import TOKENS
 from marks import some_slow
-from own_models import LONGEST, bundle, model
+from own_models import LONGEST, bundle, model, ran, row_of, rows_of, tokens
 
-import onepass
 import serving
 from foundation.errors import UserError
 from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 
 LENGTH, SEED, NUM = 40, 5, 3
-
-
-def tokens(*shape, levels=TOKENS, seed=1):
-    return np.random.default_rng(seed).integers(0, levels, shape)
-
-
-def rows_of(*counts, levels=TOKENS):
-    return [tokens(count, levels=levels, seed=count) for count in counts]
-
-
-OF_ROWS = ("prefix", "temperature")
-
-
-def row_of(options, row):
-    """The options of one row."""
-    return {
-        key: value[row : row + 1] if key in OF_ROWS and isinstance(value, list) else value
-        for key, value in options.items()
-    }
 
 
 STREAMED = {
@@ -205,10 +185,6 @@ def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
         with pytest.raises(InvalidInput, match=lacks) as refused:
             call(NUM, LENGTH, SEED, prefix=[1], top_k=2)
         assert "Export the model again" in str(refused.value)
-
-
-def ran(*words):
-    return onepass.main([str(word) for word in words])
 
 
 WORDS = {
