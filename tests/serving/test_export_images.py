@@ -124,7 +124,7 @@ def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
     np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_every_scale_is_that_of_the_live_model_each_in_the_next():
     heats = (1.0, 0.5)
     (drawn,) = bundle("multiscale").progressions(2, seed=3, temperature=heats)
@@ -137,7 +137,7 @@ def test_every_scale_is_that_of_the_live_model_each_in_the_next():
     assert not np.array_equal(warm[0], drawn[1])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_small_image_is_enlarged_as_live():
     start = toys(1, 4, 4)["images"][0][..., None]
     scales = list(bundle("multiscale").progressions(1, seed=9, num=2, start=start))
@@ -157,7 +157,7 @@ def grown(made, inputs, scales):
         start = {"start": drawn}
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_an_image_grows_scale_by_scale_to_the_same_pixels():
     request = {"seed": SEED, "temperature": (1.0, 0.5)}
     for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **request)):
@@ -249,7 +249,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
     assert str(refused.value).startswith(complaint)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -301,7 +301,7 @@ def test_only_serving_default_is_free_of_xla(kind):
     assert compiled == set(bundle(kind).signatures) - {"serving_default"}
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_model_json_says_how_to_serve_it():
     said = json.loads((bundle_folder("multiscale") / "model.json").read_text())["serving"]
     assert said["format"] == 1 and set(said["signatures"]) == {

@@ -30,13 +30,20 @@ def store(root):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """`voice`, and one without end."""
+    """`voice`, one whose chunks take time and one without end."""
     models = store(tmp_path_factory.mktemp("faults"))
     models.add("voice", seconds=0.02)
+    models.add("slow", chunk_seconds=0.02)
     models.add("endless", endless=True)
     limits = ("--timeout-seconds", TIMEOUT_SECONDS, "--max-streams", 1, "--queue-rows", 16)
     with Command(models, *limits) as command:
         yield command
+
+
+@pytest.fixture(scope="module")
+def channel(server):
+    with server.channel() as channel:
+        yield channel
 
 
 @pytest.fixture
@@ -58,6 +65,20 @@ def read_to_end(connection):
     while piece := connection.recv(65536):
         data += piece
     return data
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_listener_that_leaves_stops_the_work_and_frees_its_place(server, channel, protocol):
+    if protocol == "http":
+        with listen(server, "slow", 12_000) as connection:  # a minute of work
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    else:
+        call = speak(channel, 12_000, name="slow")
+        next(call)
+        call.cancel()
+    server.wait_for(STREAMS.format("slow"), 0.0)
+    chunks = list(speak(channel, 8, name="slow"))  # the only place there is
+    assert sum(len(chunk.samples) for chunk in chunks) == 4 * 8 * HOP
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -103,6 +124,17 @@ def test_messages_that_stand_still_leave_their_memory_to_the_next(fresh):
         for _ in range(6):
             stall(server)
         assert server.memory_mib("VmHWM") - most < 4 * GROWTH_MIB
+
+
+def test_silent_connections_keep_nobody_out(server):
+    files = server.count("fd")
+    with contextlib.ExitStack() as stack:
+        for number in range(200):
+            connection = stack.enter_context(server.socket())
+            if number % 2:
+                connection.sendall(b"POST /v1/models/voice:predict HTTP/1.1\r\nHo")
+        assert server.asked("POST", INFER_PATH, INFER)[0] == 200
+    until(lambda: server.count("fd") <= files + 5)
 
 
 def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):

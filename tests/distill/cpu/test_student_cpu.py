@@ -11,7 +11,6 @@ import numba
 import numpy as np
 import pytest
 import tensorflow as tf
-from marks import some_slow
 
 from distill import generation
 from distill.config import StudentConfig
@@ -89,11 +88,7 @@ SAMPLES = 3 * TILE_ROWS + 12
 needs_bfloat16 = pytest.mark.skipif(not bfloat16.IS_AVAILABLE, reason="needs AVX512-BF16")
 
 
-# Kinds whose parts the others have.
-SELDOM = ("two taps, speakers", "bunches of 4, speakers")
-
-
-@pytest.fixture(scope="module", params=some_slow(STUDENTS, SELDOM))
+@pytest.fixture(scope="module", params=STUDENTS)
 def student(request):
     """A student whose every variable is drawn, so that no bias is left at zero."""
     model = network_of(STUDENTS[request.param])
