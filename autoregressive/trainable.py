@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
     Attributes:
       trained: the variables that training changes.
-      frozen: all other variables of floating type, including statistics of normalisation.
+      frozen: all other floating-point variables, including normalisation statistics.
     """
 
     trained: list[tf.Variable]

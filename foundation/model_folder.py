@@ -146,7 +146,7 @@ def stored_weights(path: Path) -> Arrays:
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
     """Assign weights to a network's trainable variables by name.
 
-    Raise UserError, with a message that names `path`, if a weight is missing or has a wrong shape.
+    Raise UserError, naming `path`, if a weight is missing or has the wrong shape.
     """
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):

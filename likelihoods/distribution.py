@@ -21,7 +21,7 @@ class Distribution(Protocol):
     batch size, chunking or order, and they compile under XLA.
     `tests/likelihoods/test_distributions.py` checks these laws: probabilities sum to 1, frequencies
     of samples match `log_prob`, `sample` never decreases when its last noise channel increases, and
-    no symbol is more probable than `mode`.
+    no symbol is more probable than `mode` (of mixtures: by more than 0.3 nats).
     """
 
     @property
@@ -51,13 +51,13 @@ class Distribution(Protocol):
 
         Args:
           parameters: [..., num_parameters].
-          noise: float32 [..., noise_channels], from `noise`.
-          temperature: at least 0, a scalar or [...]; 1 samples the distribution, smaller values are
-            closer to its mode.
+          noise: [..., noise_channels], from `noise`.
+          temperature: at least 0, a scalar or [...]; 1 samples the distribution, smaller values
+            give symbols closer to its mode. A distribution may allow only 1.
         """
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable symbol [...]."""
+        """Return the most probable symbol [...], or one close to it if that has no closed form."""
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int

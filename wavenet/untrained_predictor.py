@@ -1,9 +1,9 @@
 """Mel-LPC: a baseline for bits per sample that uses the mel spectrogram without training.
 
 A model conditioned on mel frames cannot be compared fairly with a lossless codec, which does not
-read them. This predictor reads the same frames: they determine coefficients and gain of a linear
-prediction (wavenet/linear_prediction.py), and one distribution of the residual relative to the gain
-is fitted to all samples.
+read them. This predictor reads the same frames: they determine the coefficients and the gain of a
+linear prediction (wavenet/linear_prediction.py). One distribution of the residual relative to the
+gain is fitted to samples of all recordings.
 """
 
 from collections.abc import Sequence

@@ -107,8 +107,15 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
 
 
 def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
-    """Return the query and key axes of an output that has them in the same order as its input."""
-    first, second = node.moving(output)
+    """Return the query and key axes of an output that has them in the same order as its input.
+
+    Raises:
+      UnsupportedNetworkError: not exactly two axes of the output grow.
+    """
+    axes = node.moving(output)
+    if len(axes) != 2:
+        raise node.unsupported("it does not keep both time axes")
+    first, second = axes
     return (first, second) if like.query < like.key else (second, first)
 
 

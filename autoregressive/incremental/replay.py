@@ -117,7 +117,10 @@ def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
 def inlined(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function as one graph with calls inlined and all shapes inferred from `specs`."""
+    """Return the function as one graph with calls inlined and all shapes inferred from `specs`.
+
+    Only its first output is kept.
+    """
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 

@@ -138,7 +138,14 @@ class Lowering:
         return self.copied(out, value)
 
     def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
-        """Add an instruction that copies a value's entries to `out`, and return the result."""
+        """Copy a value's entries to `out`, and return the result.
+
+        Unless `stays` or `fills` is set (see `Assembly.add`), the result of an equal earlier copy
+        may be returned instead.
+
+        Raises:
+          Unlowerable: the copy needs more than three axes.
+        """
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:

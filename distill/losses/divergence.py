@@ -91,7 +91,15 @@ def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
 
 
 def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
-    """Return the KL from the teacher's conditionals: closed form for normals, else from draws."""
+    """Return the student's divergence from the teacher, its cross-entropy and its entropy.
+
+    They are in closed form if both are normal; otherwise the cross-entropy is estimated.
+
+    Args:
+      draw: what the student drew.
+      given: the teacher's conditionals for it.
+      count: number of draws per element for the estimate.
+    """
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)

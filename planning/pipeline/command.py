@@ -21,7 +21,7 @@ network for one microbatch.
 
 @dataclasses.dataclass(frozen=True)
 class PipelineArguments:
-    """The size of the pipeline and the durations of its passes."""
+    """The size of the pipeline, the durations of passes and transfers, and files to write."""
 
     devices: int
     """Number of devices that hold the network."""

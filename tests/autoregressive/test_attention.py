@@ -9,6 +9,7 @@ import tensorflow as tf
 from attention_networks import SPEC, TOKENS, tokens
 from runs import eagerly
 
+import onepass
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function
 
@@ -92,6 +93,25 @@ def unmasked_layer():
 def test_attention_that_is_not_causal_is_refused(make, text):
     with pytest.raises((NotCausalError, UnsupportedNetworkError), match=text):
         incremental(make(), inputs=SPEC)
+
+
+class Flattened(attention_networks.Attention):
+    """Its scores have, for a moment, one axis for all pairs of time steps."""
+
+    def masked(self, scores):
+        shape = tf.shape(scores)
+        flat = tf.reshape(super().masked(scores), [shape[0], shape[1], -1])
+        return tf.reshape(tf.identity(flat), shape)
+
+
+def test_pairs_of_time_steps_on_one_axis_have_no_step_and_are_drawn_by_whole_passes():
+    with pytest.raises(UnsupportedNetworkError, match="does not keep both time axes"):
+        incremental(Flattened(), inputs=SPEC)
+    model = onepass.Autoregressive(
+        Flattened(), onepass.likelihoods.Categorical(TOKENS), inputs=SPEC
+    )
+    assert not model.symbol_network.has_step
+    assert model.sample(1, 4, 3).shape == (1, 4)
 
 
 def test_cross_attention_reads_a_memory_that_is_given_once():

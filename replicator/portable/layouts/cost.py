@@ -86,7 +86,7 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 
 
 def compiled_bytes(compiled: Any) -> int:
-    """Return the memory of a device in bytes: arguments, new results and temporaries."""
+    """Return the memory that a step needs per device, in bytes: arguments, results, temporaries."""
     found = compiled.memory_analysis()
     made = found.output_size_in_bytes - found.alias_size_in_bytes
     return found.argument_size_in_bytes + made + found.temp_size_in_bytes

@@ -98,9 +98,10 @@ class Partitioner:
             return _uses(argument, depth, self._seen)
 
     def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
-        """Return the partitioned module, which must outlive what is read from it.
+        """Return a copy of the module with these cuts, after `passes`.
 
-        `closed` prevents the passes from cutting further dimensions.
+        It must outlive what is read from it. With `closed`, the passes cut no further dimensions of
+        arguments and results.
         """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
@@ -165,7 +166,7 @@ class _Reader:
         self._made.update(dict.fromkeys(operation.results, len(self._program) - 1))
 
     def _axes(self, operation: Any) -> str:
-        """Return the axes along which a collective joins devices."""
+        """Return the axes along which a collective joins devices, as text; "" if it names none."""
         given = operation.attributes
         return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
