@@ -160,8 +160,8 @@ def fit(
         If replicas or microbatches share a batch, it must be a mean over rows, or have a method
         `global_inputs(model, batch, replicator)`, which returns values of the global batch by name,
         to be added to the batch.
-      optimizer: a Keras optimiser or an `OptimizerConfig`; after the latter, the model has averaged
-        weights.
+      optimizer: a Keras optimiser or an `OptimizerConfig`; with the latter, the model has
+        the averaged weights after training.
       validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
         contains batches). Its mean loss is the score; lower is better.
       workdir: folder for checkpoints, metrics, events and `loss.png`, a plot of the losses that is
@@ -175,8 +175,8 @@ def fit(
       An `Outcome` with `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
 
     Raises:
-      ValueError, UserError: an argument or a batch is invalid, training diverged, or `workdir`
-        contains a different run.
+      ValueError, UserError: an argument or a batch is invalid, training diverged, `workdir`
+        contains a different run, or the trained network turns out not to be causal.
     """
     asked = FitOptions(**options)
     read = _reader(model, int(asked.batch_size), int(asked.seed))

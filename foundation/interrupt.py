@@ -16,7 +16,7 @@ ENDING = (
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised for a signal that ends the work like Ctrl-C.
+    """Raised when a signal such as SIGTERM asks the process to stop, as Ctrl-C does.
 
     Attributes:
       number: number of the signal.

@@ -59,7 +59,9 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
       The elements, [num, time] or [num, height, width, channels].
 
     Raises:
-      UserError: the file is damaged, truncated, or was made by a different model.
+      UserError: the file is damaged or truncated, was made with a different model, or cannot be
+        decoded on this processor, whose network outputs differ by more than the file's tolerance.
+      ValueError: `condition` is missing or does not fit the model.
     """
     return files.decompress(kind_of(model), data, condition)
 

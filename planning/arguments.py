@@ -74,8 +74,8 @@ class PlanArguments:
     def meshes(self) -> list[tuple[int, int]]:
         """Sizes (rows, model) of the meshes to simulate.
 
-        If `mesh` is given, one device and this mesh; otherwise 1, 2, 4, ... and `devices` devices
-        that divide the rows.
+        If `mesh` is given, one device and this mesh; otherwise 1, 2, 4, ... up to `devices`
+        devices, among which the rows of a batch are split.
         """
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))

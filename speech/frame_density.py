@@ -119,7 +119,7 @@ def drawn(
     """Return random differences from the expected frames, float32 [frames, bands].
 
     `noise` is standard normal noise times the temperature, float32 [frames, bands]. `pause` is
-    called every PIECE_FRAMES frames; an exception that it raises ends the work.
+    called every PIECE_FRAMES frames; an exception that it raises stops it.
     """
     backend = NumpyBackend()
     known = context(backend, weights, expected, pitch, positions)

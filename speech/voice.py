@@ -112,7 +112,7 @@ class Voice:
     def spoken(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
         """Return the mel frames of a reading, float32 [frames, bands].
 
-        `pause` is called between pieces of the work; an exception that it raises ends the work.
+        `pause` is called between pieces of the work; an exception that it raises stops it.
         """
         pitch = self.pitch(reading.hidden, reading.lengths)
         if not self.speaks_questions:
@@ -239,12 +239,12 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """Interpolate a table of harmonics at log2(F0 / 200 Hz), in standard deviations.
+    """Return harmonics interpolated from a table, in standard deviations of the mel frames.
 
     Args:
       weights: the arrays `harmonics` and `mel_std` by name.
       table: the `table` of a `Scale`.
-      octaves: log2(F0 / 200 Hz), [frames].
+      octaves: log2(F0 / 200 Hz), [frames]; clipped to the range of the table.
 
     Returns:
       float32 [frames, bands].

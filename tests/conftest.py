@@ -52,13 +52,22 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 
 
+def place_of(item):
+    """Return the path of a test's file below tests/; of a file elsewhere, its name."""
+    inside = item.path.is_relative_to(TESTS)
+    return item.path.relative_to(TESTS).as_posix() if inside else item.path.name
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config, items):
     entries = {item: slow_cases.listed(item) for item in items}
     for item in filter(entries.get, items):
         item.add_marker("slow")
+    for item in items:
+        if tiers.is_whole(place_of(item)):
+            item.add_marker(tiers.INTEGRATION)
     if not any("::" in word for word in config.args):
-        files = {item.path.relative_to(TESTS).as_posix() for item in items}
+        files = {place_of(item) for item in items}
         if names := slow_cases.unknown({*entries.values()} - {None}, files):
             raise pytest.UsageError(f"tests/slow_cases.py has names of no test: {names}")
     rank = {name: number for number, name in enumerate(LONGEST)}

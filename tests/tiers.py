@@ -1,9 +1,10 @@
 """The tiers of the tests: a quick test starts no process of Python, and says so if it does.
 
-A test is quick unless it, its class or its file (`pytestmark`) is marked `integration` or `slow`;
-one that has both marks is slow.
+A test is quick unless it, its class or its file (`pytestmark`) is marked `integration` or `slow`,
+or its file is in `WHOLE`; one that has both marks is slow.
 """
 
+import fnmatch
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 INTEGRATION = "integration"
 SELECTED = {INTEGRATION: "integration and not slow"}  # by `-m`
+# Files whose tests are integration tests: they run shipped models, benchmarks and examples as a
+# whole, while quick tests state laws of small networks.
+WHOLE = ("benchmarks/*", "examples/*", "golden/*", "*/test_shipped*.py", "*/test_golden_*.py")
 # Reported to `sys.audit` where a process comes from one that was started for an earlier test.
 FORKED = "tests.forked"
 
@@ -19,6 +23,11 @@ FORKED = "tests.forked"
 def refined_selection(expression):
     """Return what `-m EXPRESSION` selects: the tests of a tier are in no other one."""
     return SELECTED.get(expression, expression)
+
+
+def is_whole(file):
+    """Return whether a file's tests are integration tests by its place, a path below tests/."""
+    return any(fnmatch.fnmatchcase(file, pattern) for pattern in WHOLE)
 
 
 def compiles_quickly(expression):

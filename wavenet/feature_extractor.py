@@ -87,10 +87,10 @@ class FeatureExtraction:
         return gain_of_levels_db(*levels, self.gain_db, self.level_db)
 
     def speaker_number(self: Any, name: str | None) -> int | None:
-        """Return a speaker's number (None: the first speaker), or None for a model without any.
+        """Return the number of the speaker `name`, by default 0; None if the model has no speakers.
 
         Raises:
-          UserError: If the model does not know the name.
+          UserError: the model has no speaker of this name.
         """
         known = self.known_speakers
         if not known:

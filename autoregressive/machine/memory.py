@@ -80,7 +80,11 @@ def add_scaled(
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
-    """Return a function that reduces the vectors at a and b to one float with `combine`."""
+    """Return a function that reduces the vectors at a and b to one float.
+
+    Each lane is accumulated from `start` by `combine`. The lanes are then added if `start` is 0;
+    otherwise their maximum is taken.
+    """
 
     @emitted(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:

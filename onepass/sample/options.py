@@ -241,8 +241,9 @@ class Arrays(Options):
 class ArrayOptions(Arrays):
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
-    For a sound model, write WAV files, and for a model of grey or colour images, PNG files (16-bit
-    above 256 levels), named sample_SEED_ROW; for any other model, one npy file, sample_SEED.
+    For a sound model, write WAV files, and for a model of grey images of up to 65,536 levels or of
+    colour images of up to 256, PNG files (16-bit above 256 levels), named sample_SEED_ROW; for any
+    other model, one npy file, sample_SEED.
     """
 
     method: Annotated[Literal["auto", "cached", "fixed-point", "naive"], AS_IT_IS] = "auto"

@@ -105,7 +105,7 @@ class GrpcTransport:
         version: int | None,
         deadline: Deadline,
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature, by a call of Predict."""
+        """Call Predict and return the outputs of a signature."""
         request = message("tensorflow.serving.PredictRequest")()
         _specify(request.model_spec, name, version)
         request.model_spec.signature_name = signature
@@ -134,7 +134,7 @@ class GrpcTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Return images, each drawn by a call of Predict when it is requested."""
+        """Return images; each is drawn by calling Predict when it is requested."""
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)

@@ -155,7 +155,7 @@ def text_frames(
       served: the model that will turn the frames into audio.
       words: the text.
       speed: factor by which the speech is faster than in the recordings.
-      pause: function called between pieces of the work; an exception that it raises ends the work.
+      pause: function called between pieces of the work; an exception that it raises stops it.
 
     Raises:
       InvalidInput: the text cannot be spoken, or the model reads frames of a different kind.

@@ -130,20 +130,16 @@ def test_what_is_decompressed_is_what_was_compressed(name):
     assert bits < 8 * len(data) < 1.2 * bits + 8 * HEADER
 
 
-def test_the_command_and_the_live_model_read_what_the_other_compressed(
-    tmp_path, capsys, monkeypatch
-):
-    loaded = onepass.load(own_models.saved_folder("own"))
-    monkeypatch.setattr("onepass.models.load", lambda place, trust=False: loaded)
-    elements = own_models.drawn("own")
+def test_the_command_and_the_live_model_read_what_the_other_compressed(tmp_path, capsys):
+    saved, elements = own_models.saved_folder("own"), own_models.drawn("own")
     np.save(tmp_path / "x.npy", elements)
-    words = ["compress", "own", tmp_path / "x.npy", "--out", tmp_path / "x.onepass"]
+    words = ["compress", saved, tmp_path / "x.npy", "--out", tmp_path / "x.onepass"]
     assert main([str(word) for word in words]) == 0
     assert "bits per element" in capsys.readouterr().out
     data = (tmp_path / "x.onepass").read_bytes()
     np.testing.assert_array_equal(onepass.decompress(model("own"), data), elements)
     (tmp_path / "live.onepass").write_bytes(compressed())
-    words = ["decompress", "own", tmp_path / "live.onepass", "--out", tmp_path / "back"]
+    words = ["decompress", saved, tmp_path / "live.onepass", "--out", tmp_path / "back"]
     assert main([str(word) for word in words]) == 0
     np.testing.assert_array_equal(np.load(tmp_path / "back" / "live.npy"), elements)
     with pytest.raises(UserError, match="requires the model"):

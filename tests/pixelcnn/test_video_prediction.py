@@ -122,7 +122,7 @@ def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_pat
     (tmp_path / "video_3_0.gif").write_bytes(b"mine")
     words = ["--out", str(tmp_path), "--num", "1", "--seed", "3", "--overwrite"]
     assert onepass.main([*sample, *words]) == 0
-    assert f"{tmp_path}: 1 video; left" in capsys.readouterr().out
+    assert f"{tmp_path}: 1 video; real frames left" in capsys.readouterr().out
     names = ["video_3_0.gif", "video_3_0.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     real = image_runs.episodes(2, 2)["frames"][0, 0]
