@@ -13,9 +13,13 @@ import pytest
 
 INTEGRATION = "integration"
 SELECTED = {INTEGRATION: "integration and not slow"}  # by `-m`
-# Files whose tests are integration tests: they run shipped models, benchmarks and examples as a
-# whole, while quick tests state laws of small networks.
-WHOLE = ("benchmarks/*", "examples/*", "golden/*", "*/test_shipped*.py", "*/test_golden_*.py")
+# Files whose tests are integration tests: they run shipped models, benchmarks, examples, exported
+# programs and commands as a whole, while quick tests state laws of small networks.
+WHOLE = (
+    *("benchmarks/*", "examples/*", "golden/*", "*/test_shipped*.py", "*/test_golden_*.py"),
+    *("*/test_image_command.py", "*/test_enlarge_command.py", "*/test_sample_command.py"),
+    *("*/test_array_command.py", "*portable.py", "*/test_card.py", "*/test_copy_synthesis.py"),
+)
 # Reported to `sys.audit` where a process comes from one that was started for an earlier test.
 FORKED = "tests.forked"
 

@@ -239,6 +239,7 @@ def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
     assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("backend", some_slow(["numba", "tensorflow"], ("tensorflow",)))
 def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     folder, path = tmp_path / "model", tmp_path / "bundle/1"

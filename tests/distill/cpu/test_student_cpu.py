@@ -180,6 +180,7 @@ def test_threads_change_no_sample(student, batch, threads):
 
 
 @needs_bfloat16
+@pytest.mark.integration
 def test_narrow_products_are_the_flows_within_rounding_in_any_batch_chunk_and_thread(student):
     wide, narrow = flowed(student, 3), flowed(student, 3, narrow=True)
     rounding = np.sqrt(np.mean(np.square(wide - narrow), (1, 2)) / np.mean(np.square(wide), (1, 2)))
