@@ -137,7 +137,7 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
 
 
 # Models and cases that others have the parts of.
-SELDOM = {"deep": ("",), "conditioned": ("prefix",)}
+SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
 SELDOM |= {"tokens": ("lengths", "whole and none", "temperatures")}
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
