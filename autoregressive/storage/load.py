@@ -124,7 +124,7 @@ class StoredDistribution:
         mode = getattr(self._program, "mode", None)
         if mode is None:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
-        return mode(parameters)
+        return mode(tf.cast(parameters, mode.concrete_functions[0].inputs[0].dtype))
 
     def noise(
         self,

@@ -97,6 +97,16 @@ def test_what_is_loaded_is_the_model_with_its_sample_rate_also_if_it_is_stored_a
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
 
+def test_a_stored_model_in_float64_can_be_stored_again(tmp_path):
+    inputs = causal_networks.FLOAT64
+    model = Autoregressive(causal_networks.Dilated(2), Gaussian(levels=16), inputs=inputs)
+    again = load(save(load(save(model, tmp_path / "one")), tmp_path / "two"))
+    for options in ({}, {"temperature": 0.0}):  # the second takes modes
+        np.testing.assert_array_equal(
+            again.sample(2, 9, seed=1, **options), model.sample(2, 9, seed=1, **options)
+        )
+
+
 def test_a_stored_network_steps_through_several_times_at_once(tmp_path):
     model = Autoregressive(causal_networks.two_inputs(), Gaussian(levels=64))
     stepped = load(save(model, tmp_path)).network
