@@ -102,11 +102,16 @@ def test_the_work_ends_when_the_client_leaves(models, front_end, path):
     with Running(models, timeout_seconds=60.0) as running:
         most = preparation.MAX_RUNNING_OF_CLIENT
         connections = [running.connection() for _ in range(most + 2)]
-        for connection in connections:
+        for connection in connections[:most]:
             connection.sendall(head.encode() + body)
         until(lambda: len(front_end.begun) == most)
+        for connection in connections[most:]:
+            connection.sendall(head.encode() + body)
         until(lambda: len(preparation.THREADS._waiting) == 2)
-        for connection in connections:
+        for connection in connections[most:]:  # before the others, whose ends would let them begin
+            connection.close()
+        until(lambda: not preparation.THREADS._waiting)
+        for connection in connections[:most]:
             connection.close()
         until(lambda: len(front_end.ended) == most)
         until(lambda: not preparation.THREADS._running)
