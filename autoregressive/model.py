@@ -276,8 +276,8 @@ class Autoregressive:
     ) -> Any:
         """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
-        With given options, each row depends only on the seed and on its index, condition and
-        prefix; the method and `num` affect it only through rounding in the network.
+        With given options, a row depends only on the seed, its index, condition and prefix, and by
+        rounding on the method and `num`.
 
         Args:
           num: number of rows.
@@ -285,13 +285,11 @@ class Autoregressive:
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
           method: "cached", one cached step per element; "fixed-point", full passes until nothing
-            changes; "naive", one full pass per element; "speculative", passes over blocks that
-            `draft` proposes; "auto", the sampler registered for the network and the distribution,
-            otherwise "cached", or "fixed-point" if the network has no step.
+            changes; "naive", one full pass per element; "speculative", passes over blocks from
+            `draft`; "auto", the registered sampler, "cached", or without a step "fixed-point".
           return_log_prob: whether to return the log-probability of every element, too.
-          draft: for "speculative", the model that proposes symbols: a smaller model with equal
-            symbols and noise, a student, or an object with `as_draft(model)`; it affects only the
-            speed.
+          draft: for "speculative", what proposes symbols: a smaller model with equal symbols and
+            noise, a student, or an object with `as_draft(model)`; it affects only the speed.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
 
         Returns:

@@ -109,16 +109,14 @@ def by_windows(
     """Draw the same images as `naive`, by passes over windows of rows.
 
     Args:
-      network: a network of images, as in `Sampling`.
-      distribution: the distribution of a symbol.
-      noise: the noise of all positions, [batch, height, width, ..., noise channels], with static
-        height and width.
+      network, distribution: a network of images and the distribution of a symbol.
+      noise: noise [batch, height, width, ..., noise channels] with static height and width.
       condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: the known first pixels of each image; None: there are none.
+      prompt: the known first pixels of each image, or None.
       guess: symbols to start from; None: the middle level.
-      active_rows: number of rows, starting at the frontier, that a pass draws; None: all.
-      slots: number of images per pass; the next image takes the slot of a finished one. None: all.
+      active_rows: number of rows from the frontier that a pass draws; None: all.
+      slots: number of images per pass; finished ones make way for the next. None: all.
       few: number of passes over whole images before passes over windows.
 
     Raises:
