@@ -109,7 +109,8 @@ def by_windows(
     """Draw the same images as `naive`, by passes over windows of rows.
 
     Args:
-      network, distribution: a network of images and the distribution of a symbol.
+      network: a network of images, as in `Sampling`.
+      distribution: the distribution of a symbol.
       noise: noise [batch, height, width, ..., noise channels] with static height and width.
       condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
