@@ -44,8 +44,11 @@ def pytest_configure(config):
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
     if made_once.VARIABLE not in os.environ:
         made_once.open_folder()
+    if tiers.is_quick(config.option.markexpr):
+        # Its kernels are compiled for every shape. The other tiers have them.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     if hasattr(config, "workerinput"):  # one of several processes: threads would be in their way
-        for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+        for threads in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
     config.pluginmanager.register(tiers.ProcessWatch())
     config.pluginmanager.register(costs.Costs())

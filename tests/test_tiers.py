@@ -81,3 +81,8 @@ def test_only_a_selection_without_slow_tests_is_compiled_quickly():
     quick = ("not slow and not integration", "integration and not slow", "not slow")
     assert all(map(tiers.compiles_quickly, quick))
     assert not any(map(tiers.compiles_quickly, ("", "slow", "slow or not slow")))
+
+
+def test_integration_tests_run_the_kernels_that_users_run():
+    assert tiers.is_quick("not slow and not integration")
+    assert not any(map(tiers.is_quick, ("", "not slow", "slow", "integration and not slow")))

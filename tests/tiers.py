@@ -39,6 +39,11 @@ def compiles_quickly(expression):
     return "not slow" in expression and " or " not in expression
 
 
+def is_quick(expression):
+    """Return whether `-m EXPRESSION` leaves out the integration tests too."""
+    return compiles_quickly(expression) and "not integration" in expression
+
+
 class ProcessWatch:
     """A plugin of pytest that fails a quick test in which a process of Python starts."""
 

@@ -40,7 +40,9 @@ def test_step_equals_the_call_on_both_sides_of_a_horizon(name, num):
     first, state = stepped(derived, derived.first_state(num, 64), inputs, (1, 1, 31, 31))
     state = derived.lengthened(state, 100)
     rest, _ = stepped(derived, state, inputs[:, 64:], (1, 31, 1, 1, 1, 1))
-    atol = 1e-5 * (1.0 + float(tf.reduce_max(tf.abs(whole))))
+    # Sums in another order may round to the next bfloat16.
+    unit = 2**-8 if name == "CrossShaped" else 1e-5
+    atol = unit * (1.0 + float(tf.reduce_max(tf.abs(whole))))
     np.testing.assert_allclose(tf.concat([first, rest], 1), whole, rtol=1e-5, atol=atol)
 
 
