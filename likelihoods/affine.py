@@ -17,7 +17,7 @@ def compose(steps: list[FlowOutput]) -> FlowOutput:
     """Compose consecutive flows, with locations mu_i and scales s_i, into one flow.
 
     mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i: van den Oord et al. 2017,
-    "Parallel WaveNet" (arXiv 1711.10433), section 3.2.
+    "Parallel WaveNet" (arXiv 1711.10433).
     """
     location, log_scale = steps[0].location, steps[0].log_scale
     for step in steps[1:]:
