@@ -1,6 +1,7 @@
 """Rules for configuration fields; errors contain the field, the rule and the value."""
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from foundation.errors import UserError
 
@@ -16,6 +17,24 @@ def require(holds: bool, field: str, rule: str, value: Any) -> None:
     """
     if not holds:
         raise UserError(f"`{field}` must be {rule}, got {value}.")
+
+
+def choices(names: Callable[[], Iterable[str]]) -> Any:
+    """Return what `Annotated[str, ...]` needs to be one of several names on a command line.
+
+    Args:
+      names: returns them. It is called whenever a command line is read, so that names that were
+        registered in the meantime are among the choices.
+    """
+    import tyro  # not for every command
+
+    def kind() -> Any:
+        return Literal[tuple(names())]
+
+    return tyro.conf.arg(
+        constructor_factory=kind,
+        help_behavior_hint=lambda default: "(default: " + default.strip("[']") + ")",
+    )
 
 
 def at_least(config: Any, least: float, *fields: str) -> None:

@@ -4,9 +4,10 @@ Importing this module does not import TensorFlow; its factory functions do when 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import likelihoods
+from foundation.field_rules import choices
 from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_components, check_levels
 
 if TYPE_CHECKING:
@@ -55,10 +56,7 @@ def mixtures() -> tuple[str, ...]:
     return tuple(name for name, entry in LIKELIHOODS.items() if entry.is_mixture)
 
 
-if TYPE_CHECKING:
-    LikelihoodName = str
-else:  # the choices of a command line
-    LikelihoodName = Literal[tuple(LIKELIHOODS)]
+LikelihoodName = Annotated[str, choices(lambda: LIKELIHOODS)]
 
 
 def check(name: str, levels: int, components: int) -> None:

@@ -5,19 +5,16 @@ This module does not import TensorFlow, so that `--help` is fast.
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from foundation.errors import UserError
-from foundation.field_rules import at_least, require
+from foundation.field_rules import at_least, choices, require
 from likelihoods.limits import check_levels
 from likelihoods.registry import mixtures
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
 SOFTMAX = "softmax"  # the likelihood with its own layers
-if TYPE_CHECKING:
-    LikelihoodKind = str
-else:  # the choices of a command line
-    LikelihoodKind = Literal[(*mixtures(), SOFTMAX)]
+LikelihoodKind = Annotated[str, choices(lambda: (*mixtures(), SOFTMAX))]
 FactorKind = Literal["A", "B"]
 TextUnit = Literal["character", "word"]
 GROUPS = (2, 3, 4)  # pixels of a 2 x 2 tile that are drawn; the first pixel is known

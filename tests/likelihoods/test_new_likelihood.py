@@ -5,6 +5,7 @@ It holds the mixture and its entry in the registry; every test is a place that m
 
 import dataclasses
 import math
+import re
 
 import image_runs
 import numpy as np
@@ -14,6 +15,7 @@ from image_densities import conditions_for, images_for
 from image_networks import QuickInitial, perturbed
 from marks import some_slow
 from networks import SMALL, levels_of, moved
+from runs import eagerly, looped, options, recordings, unevaluated
 
 import onepass
 from foundation.errors import UserError
@@ -264,3 +266,47 @@ def test_a_training_step_of_it_is_portable(network, tmp_path):
     specs = {"levels": tf.TensorSpec(levels.shape, tf.int32)}
     export_function(nats, specs, tmp_path, "nats", variables=named_weights(network))
     assert (tmp_path / "nats.stablehlo").stat().st_size
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory):
+    return recordings(tmp_path_factory.mktemp("sounds") / "speech", train=1)
+
+
+def words(sounds, run):
+    given = [*options(looped(num_steps=2)), "--network.likelihood", "laplace"]
+    return ["train", "wavenet-smoke", *given, "--data", str(sounds), "--workdir", str(run)]
+
+
+@pytest.mark.slow  # half a minute
+def test_the_commands_train_evaluate_sample_and_export_it(sounds, tmp_path, capsys):
+    run, bundle = tmp_path / "run", tmp_path / "models" / "laplace" / "1"
+    with unevaluated(), eagerly():
+        assert onepass.main(words(sounds, run)) == 0
+    assert onepass.main(["evaluate", str(run), "--data", str(sounds), "--json"]) == 0
+    assert "bits_per_sample" in capsys.readouterr().out
+    given = ["--out", str(bundle), "--data-licence", "CC0", "--buckets", "4", "--batches", "1"]
+    assert onepass.main(["export", str(run), *given]) == 0
+    assert "bits per sample" in (bundle / "card.md").read_text()
+    request = ["--num", "1", "--seconds", "0.05", "--seed", "7", "--out"]
+    for model, out in ((run, "live"), (bundle, "exported")):
+        assert onepass.main(["sample", str(model), *request, str(tmp_path / out)]) == 0
+    live, exported = (next((tmp_path / out).glob("*.wav")) for out in ("live", "exported"))
+    assert live.read_bytes() == exported.read_bytes()
+
+
+@pytest.mark.integration
+def test_the_command_writes_a_training_step_of_it(sounds, tmp_path):
+    out = tmp_path / "out"
+    given = words(sounds, tmp_path / "run")
+    assert onepass.main([*given, "--portable", str(out)]) == 0
+    assert list(out.glob("*.stablehlo"))
+
+
+@pytest.mark.parametrize("preset", ["wavenet-smoke", "pixelcnn-smoke"])
+def test_the_help_names_it_among_the_choices(preset, capsys):
+    assert onepass.main(["train", preset, "--help"]) == 0
+    assert re.search(r"likelihood \{logistic,[^}]*laplace[^}]*\}", capsys.readouterr().out)
