@@ -22,7 +22,6 @@ SHORT = {
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
-    "foundation/field_rules.py": "configurations of every folder import it",
     "foundation/model_spec.py": "the command imports it without NumPy",
     "foundation/tensorflow_paths.py": "bundles import it without the packages of training",
     "onepass/shipped.py": "the command imports its names without TensorFlow",
