@@ -91,9 +91,9 @@ def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
 
 def normalised():
     """A network with statistics and a frozen layer."""
-    layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(8)]
-    network = keras.Sequential([keras.Input([None, 1]), *layers, keras.layers.Dense(16)])
-    network.layers[2].trainable = False
+    layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(16)]
+    network = keras.Sequential([keras.Input([None, 1]), *layers])
+    network.layers[0].trainable = False
     return network
 
 
