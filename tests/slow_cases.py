@@ -13,30 +13,31 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_every_method_draws_what_whole_passes_draw": (
             *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
             *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
-            "codes, rows",
+            *("codes, rows", "own distribution", "scale", "recurrent", "conditions", "linear"),
         ),
         "test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole": (
             *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
             *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
-            "codes, rows",
+            *("codes, rows", "own distribution", "scale", "recurrent", "conditions", "linear"),
         ),
         "test_a_sample_continues_a_prefix_of_itself": (
             *("rotary", "rotary, [!r]*", "mini gpt", "speaker", "embedding", "memory", "reals"),
             *("attention of*", "integers*", "mixture", "mu-law", "codes, rows"),
+            *("own distribution", "scale", "recurrent", "conditions", "linear"),
         ),
         "test_a_stored_model_draws_and_judges_the_same": (
             *("rotary", "rotary, *", "mini gpt", "windowed", "linear", "embedding", "speaker"),
-            *("memory", "scale", "integers*", "codes*", "attention of*", "reals", "images o*"),
+            *("memory", "scale", "integers*", "codes*", "attention of*", "reals", "images*"),
             *("stereo*", "recurrent", "conditions", "mixture", "mu-law", "own distribution"),
         ),
-        "test_a_bundle_draws_the_same": ("integers of*", "start"),
+        "test_a_bundle_draws_the_same": ("*",),
     },
     "autoregressive/test_any_length.py": {
         "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
             *("masked", "conditioned", "gpt", "subclassed", "unbuilt"),
         ),
         "test_a_rebuilt_network_is_the_network_and_has_a_step": (
-            *("gpt", "masked", "reshaped", "sequential"),
+            *("gpt", "masked", "reshaped", "sequential", "wavenet"),
         ),
     },
     "autoregressive/test_attention.py": {
@@ -45,7 +46,8 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("1-recurrent_and_attention", "1-Biased", "1-KeyBiased", "1-Sinusoidal", "1-Rotary"),
             *("1-WhereMasked", "1-OwnSoftmax", "1-TalkingHeads", "1-Turned", "1-MergedHeads"),
             *("1-BandWindow", "1-Retention", "1-Decayed", "1-Exclusive", "1-Attention"),
-            *("1-Windowed", "1-Linear", "1-Padded"),
+            *("1-Windowed", "1-Padded", "1-Relative", "1-Learned"),
+            *("1-grouped_queries", "1-CrossShaped"),
         )
     },
     "autoregressive/test_causality.py": {
@@ -57,12 +59,15 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "autoregressive/test_channels.py": {
         "test_rows_of_different_lengths_are_trained_on": ("attention", "codes")
     },
+    "autoregressive/test_fit.py": {
+        "test_weights_in_float64_are_trained_and_in_float16_refused_in_one_line": ("Adam",),
+    },
     "autoregressive/test_incremental.py": {
         "test_step_equals_the_call": (
             *("2-[!P]*", "1-dilated_functional", "1-sequential", "1-gru", "1-two_inputs"),
-            *("1-lstm_after_convolution", "1-embedding"),
+            *("1-lstm_after_convolution", "1-embedding", "1-Padded", "1-stacked_cells"),
         ),
-        "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones",),
+        "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones", "second"),
     },
     "autoregressive/test_machine.py": {
         "test_a_function_is_accurate": (
@@ -74,9 +79,16 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("gaussian", "gaussians"),
         ),
     },
-    "autoregressive/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("2",)},
+    "autoregressive/test_reading.py": {
+        "test_the_network_reads_the_start_before_the_first_symbol": ("0",),
+        "test_the_network_reads_numbers_on_its_scale": ("integers",),
+    },
+    "autoregressive/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("1", "2")},
     "autoregressive/test_tables.py": {
         "test_every_method_names_the_table_and_takes_its_length": ("*-30",)
+    },
+    "autoregressive/test_trainable.py": {
+        "test_a_frozen_layer_is_found_wherever_it_is_held": ("constructor-[!m]*",),
     },
     "autoregressive/test_windows.py": {
         "test_a_window_of_too_few_rows_changes_no_pixel": ("1",),
@@ -95,7 +107,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "compression/test_margins.py": {
         "test_no_corner_of_the_outputs_moves_odds_by_more_than_their_margin": (
-            *("*-256", "GaussianMixture-100", "one logistic-100"),
+            *("*-256", "GaussianMixture-*", "one logistic-100"),
         ),
         "test_streams_decode_at_every_tolerance": ("*-0.0001",),
         "test_no_corner_of_logits_moves_odds_by_more_than_their_margin": ("0.0001", "0.5"),
@@ -138,6 +150,15 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_the_teacher_is_read_and_never_written": ("*",),
         "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
     },
+    "likelihoods/test_distributions.py": {
+        "test_a_compiler_changes_nothing": ("gaussian", "* mixture, real"),
+    },
+    "likelihoods/test_likelihoods.py": {
+        "test_probabilities_sum_to_one_at_every_scale_and_mean": ("GaussianMixture-65536",),
+        "test_log_prob_agrees_with_float64": ("GaussianMixture-65536",),
+        "test_values_and_gradients_are_finite_everywhere": ("GaussianMixture-65536",),
+        "test_log_prob_and_sample_compile_to_portable_operations": ("GaussianMixture",),
+    },
     "likelihoods/test_noise.py": {
         "test_rows_with_seeds_and_starts_of_their_own_are_the_same_one_by_one": (
             *("uniform-*", "logistic-*", "normal-False"),
@@ -145,12 +166,15 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_compiler_does_not_change_a_bit": ("uniform",),
     },
     "onepass/test_array_compression.py": {
-        "test_any_levels_are_kept_however_improbable": ("normal", "normals"),
+        "test_any_levels_are_kept_however_improbable": ("normal*", "cumulative"),
     },
     "onepass/test_array_files.py": {
         "test_verified_files_are_returned_at_every_tolerance": ("0.0001",),
     },
     "onepass/test_command.py": {"test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)},
+    "planning/test_pipeline_execution.py": {
+        "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
+    },
     "pixelcnn/networks/test_multiscale.py": {
         "test_probabilities_of_all_images_sum_to_one": ("A-logistic", "B-softmax"),
         "test_scales_no_larger_than_the_crop_are_judged_whole": ("16",),

@@ -88,7 +88,9 @@ MODELS = {
     "conditions": lambda: with_conditions("speaker", "mel", "memory"),
     "integers": lambda: with_integers(2),
     "integers of channels": lambda: with_integers(3),
-    "stereo": lambda: Autoregressive(causal_networks.convolved(2, 4), Gaussian(256), start=0.1),
+    "stereo": lambda: Autoregressive(
+        causal_networks.convolved(2, 4), Gaussian(256), input_scale=(0, 1), start=0.1
+    ),
     "attention of channels": lambda: Autoregressive(
         causal_networks.convolved(2, 12, True), LogisticMixture(64, 2)
     ),

@@ -128,14 +128,13 @@ def test_a_model_of_one_length_is_sampled_trained_stored_and_exported(name, tmp_
     def rest(length):
         return (given[:, :length],) if name == "conditioned" else ()
 
-    drawn = {n: model.sample(2, n, 1, *rest(n)) for n in (6, LENGTH)}
-    for length, rows in drawn.items():
-        naive = model.sample(2, length, 1, *rest(length), method="naive")
-        np.testing.assert_array_equal(rows, naive)
+    drawn = model.sample(2, 6, 1, *rest(6))
+    np.testing.assert_array_equal(drawn, model.sample(2, 6, 1, *rest(6), method="naive"))
+    assert model.sample(2, LENGTH, 1, *rest(LENGTH)).shape == (2, LENGTH)
     before = [x.numpy() for x in network.trainable_variables]
-    data = (drawn[6], *rest(6)) if rest(6) else drawn[6]
     with eagerly():
-        onepass.fit(model, data, steps=2, log=lambda line: None)
+        data = (drawn, *rest(6)) if rest(6) else drawn
+        onepass.fit(model, data, steps=1, log=lambda line: None)
     for variable, value in zip(network.trainable_variables, before, strict=True):
         assert np.any(variable.numpy() != value), variable.path
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))
@@ -214,9 +213,8 @@ def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it(tmp_pa
     images = np.random.default_rng(0).integers(0, LEVELS, [2, 5, 5, 1])
     own = network(tf.cast(model.symbol_network.read(tf.constant(images)), tf.float32))
     np.testing.assert_array_equal(model.conditionals(images)[..., 0, :], own)
-    for shape in ((5, 5, 1), (3, 4, 1)):
-        naive = model.sample(1, shape, 1, method="naive")
-        np.testing.assert_array_equal(model.sample(1, shape, 1), naive)
+    naive = model.sample(1, (3, 4, 1), 1, method="naive")
+    np.testing.assert_array_equal(model.sample(1, (3, 4, 1), 1), naive)
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))  # without its assignments
     np.testing.assert_array_equal(stored.sample(1, (3, 4, 1), 1), naive)
     assert len(stored.weights_read(tf.constant(images, tf.int32)).trained) == 6

@@ -4,6 +4,7 @@ import math
 
 import keras
 import numpy as np
+import own_models
 import pytest
 import tensorflow as tf
 
@@ -11,7 +12,6 @@ import onepass
 import serving
 from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
-from distill.any_teacher import flow_student
 from likelihoods import FromTFP, Gaussian
 from serving.errors import ServingError
 
@@ -63,14 +63,12 @@ def test_a_student_and_a_bundle_name_the_same(model, student, made, name):
 
 @pytest.fixture(scope="module")
 def student(model):
-    return flow_student(model, num_flows=1, channels=4)
+    return onepass.FlowStudent([model.network], model.codec)
 
 
 @pytest.fixture(scope="module")
-def made(model, tmp_path_factory):
-    return serving.load(
-        onepass.export(model, tmp_path_factory.mktemp("made") / "own" / "1", length=8)
-    )
+def made():
+    return own_models.bundle("own")
 
 
 def test_numbers_of_every_library_are_taken(model):

@@ -119,7 +119,6 @@ def test_pairs_of_time_steps_on_one_axis_have_no_step_and_are_drawn_by_whole_pas
 def test_cross_attention_reads_a_memory_that_is_given_once():
     tokens, memory = keras.Input([None], dtype="int32"), keras.Input([7, 6])
     h = keras.layers.Embedding(TOKENS, 12)(tokens)
-    h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
     h = h + keras.layers.MultiHeadAttention(2, 4)(h, memory)
     network = keras.Model([tokens, memory], keras.layers.Dense(TOKENS)(h))
     given = tf.random.stateless_normal([2, 7, 6], [0, 1])
@@ -138,7 +137,6 @@ def test_a_sequence_beyond_a_table_of_positions_names_its_layer():
     """The table of an embedding layer, and one that is sliced."""
     inputs = keras.Input([None], dtype="int32")
     h = keras_attention.Positions(16)(inputs)
-    h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
     few = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
     for network, most, layer in ((few, 16, "embedding"), (attention_networks.Learned(), 300, "")):
         derived = derived_step(network)

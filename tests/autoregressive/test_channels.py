@@ -107,7 +107,7 @@ def test_training_lowers_the_loss():
     model = MODELS["codes"]()
     x = np.tile(np.arange(12)[:, None] % CODES, [1, 3])[None]
     before = float(tf.reduce_mean(model.log_prob(x)))
-    fit(model, x, steps=20, optimizer=OptimizerConfig(learning_rate=0.02, warmup_steps=2))
+    fit(model, x, steps=8, optimizer=OptimizerConfig(learning_rate=0.1, warmup_steps=2))
     assert float(tf.reduce_mean(model.log_prob(x))) > before + 0.1
 
 

@@ -47,12 +47,13 @@ def test_the_kinds_of_conditions_of_a_keras_model_follow_from_its_shapes():
 
 
 def test_inputs_in_a_dict_are_found_by_name():
+    kinds = ("mel", "speaker")
     model = Autoregressive(
-        conditioned(*GIVEN, as_dict=True), Categorical(LEVELS), codec=Integers(LEVELS)
+        conditioned(*kinds, as_dict=True), Categorical(LEVELS), codec=Integers(LEVELS)
     )
-    tokens = RANDOM.integers(0, LEVELS, [NUM, LENGTH])
-    expected = model_of(*GIVEN).conditionals(tokens, GIVEN)
-    np.testing.assert_array_equal(model.conditionals(tokens, GIVEN), expected)
+    tokens, given = RANDOM.integers(0, LEVELS, [NUM, LENGTH]), given_to(kinds)
+    expected = model_of(*kinds).conditionals(tokens, given)
+    np.testing.assert_array_equal(model.conditionals(tokens, given), expected)
 
 
 def test_a_dict_with_two_inputs_that_may_be_the_elements_is_refused():
@@ -86,11 +87,9 @@ def test_one_row_is_for_all():
 
 def test_memories_of_any_size():
     model = model_of("memory")
-    for entries in (1, 9):
+    for entries, method in ((1, "cached"), (9, "fixed-point")):
         memory = RANDOM.normal(size=[NUM, entries, 3]).astype(np.float32)
-        np.testing.assert_array_equal(
-            drawn(model, memory), drawn(model, memory, method="fixed-point")
-        )
+        np.testing.assert_array_equal(drawn(model, memory), drawn(model, memory, method=method))
 
 
 def test_what_does_not_change_with_time_is_no_part_of_a_step():
@@ -227,7 +226,7 @@ def test_stored_models_keep_their_conditions(tmp_path):
         drawn(loaded, GIVEN | {"speaker": [0, 1, 7]})
 
 
-@pytest.mark.slow  # `test_images_of_a_class` compresses given a class
+@pytest.mark.slow  # `compression/test_files.py` has images of a class
 def test_elements_compress_given_all_kinds_of_conditions():
     model = model_of(*GIVEN)
     tokens = drawn(model, GIVEN)
@@ -312,8 +311,6 @@ def test_images_of_a_class(tmp_path):
     assert (drawn_of([0, 1]) != expected).any((1, 2, 3)).tolist() == [False, True]
     loaded = onepass.load(onepass.save(model, tmp_path / "stored"))
     np.testing.assert_array_equal(loaded.sample(2, (5, 4, 1), 1, [0, 2]), expected)
-    data = onepass.compress(model, expected, [0, 2])
-    np.testing.assert_array_equal(onepass.decompress(loaded, data, [0, 2]), expected)
     with eagerly():
         batch = expected, np.array([0, 2])
         onepass.fit(model, batch, steps=1, batch_size=2, log=lambda line: None)

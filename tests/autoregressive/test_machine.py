@@ -85,7 +85,7 @@ def noise_of(model, seed, num, shape):
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(name):
     model = model_of(name)
-    noise, temperatures = noise_of(model, 5, 3, (30,)), np.array([1.0, 0.5, 0.0], np.float32)
+    noise, temperatures = noise_of(model, 5, 3, (15,)), np.array([1.0, 0.5, 0.0], np.float32)
     drawn = native_of(model)(noise, None, temperatures)
     given = model.symbol_network, model.distribution, noise, None, temperatures[:, None]
     expected = SAMPLERS["cached"](*given)
@@ -141,10 +141,10 @@ def test_nothing_is_compiled_for_a_second_network():
 def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
     model = new_model("mixture")
     monkeypatch.setattr(model.samplers, "_chunk", None)  # would be compiled by XLA
-    drawn = model.sample(num=2, length=30, seed=4)
-    streamed = np.concatenate(list(model.stream(30, 4, num=2, chunk=7)), 1)
+    drawn = model.sample(num=2, length=15, seed=4)
+    streamed = np.concatenate(list(model.stream(15, 4, num=2, chunk=7)), 1)
     np.testing.assert_array_equal(streamed, drawn)
-    noise = noise_of(model, 4, 2, (30,))
+    noise = noise_of(model, 4, 2, (15,))
     expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise)
     expected = model.codec.decode(expected)
     np.testing.assert_allclose(drawn, expected, atol=2e-4)

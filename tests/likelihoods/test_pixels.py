@@ -79,7 +79,8 @@ def test_a_channel_owes_nothing_to_the_parameters_of_those_after_it():
     parameters = tf.Variable(example())
     with tf.GradientTape(persistent=True) as tape:
         joint = tf.reshape(log_probs(parameters), [4, 4, 4])
-        marginals = [tf.reduce_logsumexp(joint, [1, 2]), tf.reduce_logsumexp(joint, 2), joint]
+        marginals = [tf.reduce_logsumexp(joint, [1, 2]), tf.reduce_logsumexp(joint, 2)]
+        marginals.append(joint[1:3, 1:3, 1:3])  # some, since all parameters are read
     gradients = []
     for marginal in marginals:
         jacobian = tape.jacobian(marginal, parameters, experimental_use_pfor=False).numpy()
