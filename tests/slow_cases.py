@@ -218,7 +218,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "serving/test_own_agreement.py": {
         "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
-            *("deep-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
+            *("deep-", "own-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
             *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-", "tiles-*"),
             *("tokens-lengths", "conditioned-prefix", "picture-", "real-prefix", "voices-prefix"),
         ),
