@@ -139,7 +139,8 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
 
 # Models and cases that others have the parts of.
 SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
-SELDOM |= {"own": ("",), "attention": ("all",), "picture": ("",)}
+SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
+SELDOM |= {"voices": ("prefix",)}
 SELDOM |= {"tokens": ("one prefix", "lengths", "whole and none", "tokens", "stop", "temperatures")}
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
