@@ -69,6 +69,17 @@ class Voices(tf.Module):
         return tf.tensordot(h, self.head, 1)
 
 
+class Framed(tf.Module):
+    """A network of sound with a condition at the rate of the elements alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.pairs, self.frames = Pairs(2), causal_networks.variable([2, 2], 5)
+
+    def __call__(self, x, frames):
+        return self.pairs(x) + tf.tensordot(frames, self.frames, 1)
+
+
 class Reading(tf.Module):
     """A network of tokens that attends to a memory."""
 
@@ -121,9 +132,13 @@ def images(levels):
 
 MAKERS = {
     "own": lambda: onepass.Autoregressive(gru(2), Laplace()),
+    "pairs": lambda: onepass.Autoregressive(Pairs(2), Laplace()),
     "sound": lambda: onepass.Autoregressive(Pairs(6), mixture(65536)),
     "conditioned": lambda: onepass.Autoregressive(
         causal_networks.two_inputs(), likelihoods.Gaussian(levels=LEVELS)
+    ),
+    "framed": lambda: onepass.Autoregressive(
+        Framed(), likelihoods.Gaussian(levels=LEVELS), conditions=tf.TensorSpec([None, None, 2])
     ),
     "real": lambda: onepass.Autoregressive(
         Pairs(2), likelihoods.Gaussian(levels=None), codec=likelihoods.Reals(20.0, 3.0)
@@ -203,7 +218,7 @@ def ran(*words):
 
 
 def condition(name):
-    if name != "conditioned":
+    if name not in ("conditioned", "framed"):
         return ()
     return (np.random.default_rng(3).normal(size=[NUM, LONGEST, 2]).astype(np.float32),)
 

@@ -9,6 +9,7 @@ import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
+from runs import eagerly
 
 import onepass
 from autoregressive.model import Autoregressive
@@ -97,7 +98,8 @@ def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noi
     for teacher in (live, stored, bundle):
         flows.append(Affine())
         student = FlowStudent([flows[-1]], live.codec, noise=noise)
-        distill(teacher, SILENCE, student=student, steps=10, optimizer=FAST)
+        with eagerly():
+            distill(teacher, SILENCE, student=student, steps=10, optimizer=FAST)
     first, *others = [(float(flow.gain), float(flow.log_scale)) for flow in flows]
     assert first[0] != 0.0
     for other in others:
@@ -168,6 +170,7 @@ def test_a_mixture_is_a_teacher_by_draws():
     assert float(flow.log_scale) == pytest.approx(-3.0, abs=0.3)
 
 
+@pytest.mark.usefixtures("eager")
 def test_terms_are_functions_in_a_list():
     seen = []
 
@@ -184,6 +187,7 @@ def test_terms_are_functions_in_a_list():
     assert seen[0] == [16, 24]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_condition_reaches_teacher_and_student():
     teacher = Autoregressive(Echo(), Gaussian(levels=256), condition_channels=1)
     condition = np.ones([4, 24, 1], np.float32)

@@ -46,6 +46,11 @@ def of_sound(kind):
     return models.StudentModel(network, config, data, 0.0, names, {"kind": "parallel-wavenet"})
 
 
+# What is this small is drawn sooner than a program that draws it is traced.
+untraced = pytest.mark.usefixtures("eager")
+
+
+@untraced
 @pytest.mark.parametrize("channels", [0, 2])
 def test_parts_of_a_stream_are_the_sample(channels):
     student = of_any_teacher(Gaussian(levels=256), channels)
@@ -85,21 +90,17 @@ def test_the_density_is_that_of_the_noise_over_the_volume(distribution):
 def test_the_density_of_sound_is_that_of_the_noise_over_the_volume(kind):
     student = of_sound(kind)
     frames = np.full([1, 7], 0.5, np.float32)
-    given, _ = student.network.condition(tf.constant(frames[np.newaxis]), None, 20)
-    drawn = student.network.noise(3, [0], 0, 20)
+    given, _ = student.network.condition(tf.constant(frames[np.newaxis]), None, 12)
+    drawn = student.network.noise(3, [0], 0, 12)
     kind = student.network.noise_kind
     expected = standard(drawn[0], kind) + volume(lambda z: student.network.draw(z, given), drawn)
-    found = student.log_density(1, 20, 3, frames)
+    found = student.log_density(1, 12, 3, frames)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3, atol=1e-3)
-    made = student.sample(1, 20, 3, frames, backend="tensorflow")
+    made = student.sample(1, 12, 3, frames, backend="tensorflow")
     drawn = student.network.draw(drawn, given).output
     np.testing.assert_allclose(made, np.clip(drawn, -1, 1), atol=1e-5)
-    parts = student.stream(frames, seed=3, num_samples=20, backend="tensorflow")
+    parts = student.stream(frames, seed=3, num_samples=12, backend="tensorflow")
     np.testing.assert_allclose(np.concatenate(list(parts), 1), made, atol=1e-5)
-
-
-# Images of a few pixels are drawn sooner than a program that draws them is traced.
-untraced = pytest.mark.usefixtures("eager")
 
 
 @functools.cache

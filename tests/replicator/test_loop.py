@@ -28,6 +28,9 @@ from replicator.training.loop import (
 )
 from replicator.training.state import TrainState
 
+# Few steps of a line are made sooner than a program of them.
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 def batches(start, poisoned=None):
     number = start

@@ -53,6 +53,7 @@ def as_sound(rows):
 # By model: what is asked of it.
 ASKED = {
     "own": {"": {}},
+    "pairs": {"": {}},
     "real": {"": {}, "prefix": {"prefix": as_sound(rows_of(5, 0, 20)), "temperature": 0.5}},
     "picture": {"": {}},
     "deep": {"": {}},
@@ -138,7 +139,9 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
 
 # Models and cases that others have the parts of.
 SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
-SELDOM |= {"tokens": ("lengths", "whole and none", "temperatures")}
+SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
+SELDOM |= {"voices": ("prefix",)}
+SELDOM |= {"tokens": ("one prefix", "lengths", "whole and none", "tokens", "stop", "temperatures")}
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
 
@@ -199,7 +202,7 @@ def words_of(name, case, folder):
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        *(("own", ""), ("tokens", "all"), ("tokens", "tokens")),
+        *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )
@@ -259,6 +262,6 @@ def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
             made.sample(NUM, LONGEST, SEED, condition)
         assert "\n" not in str(refused.value)
     with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
-        bundle("own").sample(1, 5, SEED, np.ones([1, 5, 2]))
+        bundle("pairs").sample(1, 5, SEED, np.ones([1, 5, 2]))
     with pytest.raises(InvalidInput, match="has conditions by name: call `sample`"):
         bundle("classes").generate(seed=SEED)

@@ -158,10 +158,10 @@ def changed_bundle(tmp_path, name, change):
 
 
 def test_a_bundle_that_does_not_name_its_frames_is_as_before(tmp_path):
-    folder = changed_bundle(tmp_path, "conditioned", lambda spec: spec.pop("conditions"))
-    given = own_models.condition("conditioned")
+    folder = changed_bundle(tmp_path, "framed", lambda spec: spec.pop("conditions"))
+    given = own_models.condition("framed")
     found = serving.load(folder).sample(2, LONGEST, SEED, *given)
-    np.testing.assert_allclose(found, model("conditioned").sample(2, LONGEST, SEED, *given))
+    np.testing.assert_allclose(found, model("framed").sample(2, LONGEST, SEED, *given))
 
 
 BROKEN = {

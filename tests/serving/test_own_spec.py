@@ -18,7 +18,7 @@ from serving.bundles.signature import Signature
 from serving.engine.registry import ModelRegistry
 from serving.settings import Settings
 
-QUICK = ("own", "sound", "conditioned", "classes")  # which other tests here make, too
+QUICK = ("pairs", "sound", "framed", "classes")  # which other tests here make, too
 NOTHING_ELSE = "does not describe a model that can be served: "
 WRONG = ("x", -1, 1e9, 0.5, True, float("nan"), [], [[]], ["x"], [10**9], {}, {"x": 1})
 
@@ -50,7 +50,7 @@ def test_what_export_writes_obeys_the_rules(name):
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    [("own", field) for field in (*FIELDS, *OF_SEQUENCES)]
+    [("pairs", field) for field in (*FIELDS, *OF_SEQUENCES)]
     + [("sound", field) for field in OF_SOUND]
     + [("classes", field) for field in OF_IMAGES],
 )
@@ -80,7 +80,7 @@ def paths(value, above=()):
             yield from paths(each, (*above, key))
 
 
-@pytest.mark.parametrize("name", ["conditioned", "classes"])
+@pytest.mark.parametrize("name", ["framed", "classes"])
 def test_no_value_anywhere_ends_in_anything_but_a_refusal(name):
     """Whatever the path, the file is accepted or refused, and what is accepted can be warmed."""
     places = [path for path in paths(spec_of(name)) if path]
@@ -98,7 +98,7 @@ def test_no_value_anywhere_ends_in_anything_but_a_refusal(name):
                 assert path[0] == "serving" and path[1:2] in ((), ("signatures",))
 
 
-def rewritten(tmp_path, field, value, name="own"):
+def rewritten(tmp_path, field, value, name="pairs"):
     folder = shutil.copytree(own_models.bundle_folder(name), tmp_path / "models" / name / "1")
     spec = copy.deepcopy(spec_of(name))
     holder, key = holder_of(spec, field)
@@ -135,7 +135,7 @@ def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp
         registry = ModelRegistry(tmp_path / "models", Settings(poll_seconds=0.01), load)
         await registry.start()
         await registry.initial_load_done()
-        broken = registry._version_sets["own"].broken[1]
+        broken = registry._version_sets["pairs"].broken[1]
         await registry.stop(1.0)
         return broken
 
@@ -146,7 +146,7 @@ def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp
 def test_a_bundle_of_another_kind_that_is_damaged_is_refused_as_well(damaged, tmp_path):
     from serving.bundles import loading
 
-    serving = {**spec_of("own")["serving"], "streaming": damaged}
+    serving = {**spec_of("pairs")["serving"], "streaming": damaged}
     spec = {"kind": "wavenet", "serving": serving}
     with pytest.raises(UserError, match=r"model\.json does not describe its model: "):
         loading.made(tmp_path / "mine" / "1", spec, None, "auto")

@@ -51,7 +51,7 @@ def place():
 @functools.cache
 def saved_once(what):
     """The folder of a model of `hostile_programs`, or of one of `own_models`."""
-    if what in ("own", "student"):
+    if what in ("pairs", "student"):
         return own_models.saved_folder(what)
     folder = Path(tempfile.mkdtemp(dir=made_once.own_folder())) / "mine"
     return hostile_programs.saved(folder, written(), what)
@@ -61,7 +61,7 @@ def saved(folder, what="writing"):
     return Path(shutil.copytree(saved_once(what), folder))
 
 
-def copied(tmp_path, name="own"):
+def copied(tmp_path, name="pairs"):
     """A copy of a bundle."""
     return shutil.copytree(own_models.bundle_folder(name), tmp_path / "models" / name / "1")
 
@@ -133,7 +133,7 @@ def test_assets_are_refused(tmp_path):
     assert "holds a disallowed object: asset" in refusal(onepass.load, folder)
 
 
-@pytest.mark.parametrize("name", ["own", "student"])
+@pytest.mark.parametrize("name", ["pairs", "student"])
 def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, place, monkeypatch):
     folder, hostile = saved(tmp_path / "mine", name), saved_once("writing")
     scan = stored_models.scanned_program
@@ -150,7 +150,7 @@ def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, p
 
 def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
     path, scan = copied(tmp_path), loading.check_program
-    expected = own_models.bundle("own").sample(1, 6, 3)
+    expected = own_models.bundle("pairs").sample(1, 6, 3)
     hostile = saved_once("writing")
 
     def scan_then_swap(folder, signatures):
@@ -191,7 +191,7 @@ def test_a_gradient_of_its_own_is_scanned_and_kept(tmp_path):
     ],
 )
 def test_a_description_that_is_damaged_is_one_line(damage, says, tmp_path):
-    folder = saved(tmp_path / "mine", "own")
+    folder = saved(tmp_path / "mine", "pairs")
     file = folder / "autoregressive.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | damage))
     line = refusal(onepass.load, folder)
@@ -199,7 +199,7 @@ def test_a_description_that_is_damaged_is_one_line(damage, says, tmp_path):
 
 
 def test_variables_that_are_links_or_cut_are_one_line(tmp_path):
-    folder = saved(tmp_path / "mine", "own")
+    folder = saved(tmp_path / "mine", "pairs")
     (index,) = (folder / "program" / "variables").glob("*.index")
     content = index.read_bytes()
     index.write_bytes(content[: len(content) // 2])

@@ -1,5 +1,6 @@
 """Guidance distilled: the loss is the divergence from guided tables, the run an ordinary model."""
 
+import functools
 import itertools
 import json
 
@@ -33,6 +34,7 @@ KINDS = ["pixelcnn", "A", "B"]
 STEPS = 12
 
 
+@functools.cache
 def density_of(kind, likelihood="logistic", seed=0):
     """A density of three classes, its weights far enough from the start for these to matter."""
     config = dict(
