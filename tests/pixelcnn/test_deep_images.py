@@ -20,6 +20,7 @@ from pixelcnn.sampling.generation import ImageSampler, Request
 OPTIONS = """--conditioning.kind none --data.size 8 --output.components 2 --network.layers 1
     --network.units 8 --network.output-units 8 --data.batch-size 4 --loop.num-steps 3
     --loop.evaluate-every-steps 3 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.01"""
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 @pytest.fixture(scope="module")
