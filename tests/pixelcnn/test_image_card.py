@@ -26,12 +26,12 @@ from pixelcnn.evaluation import evaluate
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "model"
     words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
-    words += ["--out", str(folder), "--machine", "an abacus", "--bare"]
+    words = ["export", str(run("pixelcnn")), *words, "--out", str(folder)]
     with eagerly(), pytest.MonkeyPatch.context() as patch:
         # The time that an image takes is of no matter here.
         patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
         patch.setattr(card, "load", image_runs.opened)
-        assert onepass.main(["export", str(run("pixelcnn")), *words]) == 0
+        assert onepass.main([*words, "--machine", "an abacus", "--bare"]) == 0
     return folder
 
 

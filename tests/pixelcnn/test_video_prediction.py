@@ -12,7 +12,6 @@ from onepass.sample import videos
 from pixelcnn.video_prediction import predict
 
 STEPS, CONTEXT = 4, 2
-pytestmark = pytest.mark.usefixtures("eager")
 
 
 @pytest.fixture
