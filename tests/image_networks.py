@@ -53,9 +53,9 @@ def pixelcnn_of(output=None, vector=0, map_=0, amount=0.4, **config):
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
     "colour mixture": dict(output=("logistic", 3, 256), layers=1),
-    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
+    "grey mixture, dilated": dict(output=("logistic", 1, 256), dilations=(2, 1)),
     "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
-    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
+    "colour softmax, conditioned": dict(output=("softmax", 3, 16), layers=1, vector=2, map_=1),
 }
 
 

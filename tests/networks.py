@@ -10,7 +10,7 @@ from wavenet.network import WaveNet
 from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 
-SMALL = dict(layers=6, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
+SMALL = dict(layers=4, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
 KINDS = {
     "mixture": dict(filter_width=3, components=4),
     "mixture, predicting, amplified": dict(

@@ -176,25 +176,24 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
     },
     "pixelcnn/networks/test_multiscale.py": {
-        "test_probabilities_of_all_images_sum_to_one": ("A-logistic", "B-softmax"),
-        "test_scales_no_larger_than_the_crop_are_judged_whole": ("16",),
+        "test_probabilities_of_all_images_sum_to_one": ("A-*", "B-softmax"),
+        "test_scales_no_larger_than_the_crop_are_judged_whole": ("0", "16"),
+        "test_the_parts_add_up_to_the_density": ("A",),
         "test_a_vector_and_a_map_move_every_part": ("A",),
         "test_half_the_digits_change_the_density_by_little": ("A",),
         "test_dropout_is_a_function_of_its_seed_and_absent_without": ("A",),
         "test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole": ("A",),
     },
     "pixelcnn/networks/test_pixelcnn.py": {
-        "test_probabilities_of_all_images_sum_to_one": ("big-softmax",),
-    },
-    "pixelcnn/sampling/test_enlargement.py": {
-        "test_tiles_of_any_side_lead_to_the_same_image": ("A-shape0-32",),
+        "test_probabilities_of_all_images_sum_to_one": ("big-*",),
+        "test_half_the_digits_change_the_density_by_little": ("logistic",),
     },
     "pixelcnn/sampling/test_fixed_point_sampler.py": {
         "test_the_fixed_point_is_what_the_cached_sampler_draws": (
             *("grey mixture, conditioned-*", "grey mixture, dilated-*", "colour mixture-*"),
         ),
         "test_a_window_of_rows_changes_the_passes_and_not_the_images": ("*-1", "*-9"),
-        "test_it_is_so_at_every_temperature": ("colour mixture-*", "grey mixture, dilated-*"),
+        "test_it_is_so_at_every_temperature": ("colour mixture-*", "grey mixture, *"),
     },
     "pixelcnn/sampling/test_multiscale_sampler.py": {
         "test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it": ("B",),
@@ -212,13 +211,14 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             "grey softmax, *",
         ),
         "test_the_density_is_the_sum_of_the_conditionals_drawn_from": (
-            *("* dilated-sample_naively", "colour *-sample_naively", "grey softmax, *-sample"),
+            *("* dilated-*", "colour *-sample_naively", "grey softmax, *-sample"),
+            *("colour mixture-*", "* conditioned-sample_naively"),
         ),
         "test_what_is_given_moves_what_is_drawn": ("grey softmax, *",),
         "test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it": (
             "grey softmax, *",
         ),
-        "test_an_image_is_the_same_alone": ("grey softmax, *",),
+        "test_an_image_is_the_same_alone": ("grey softmax, *", "* dilated", "colour mixture"),
     },
     "pixelcnn/test_image_model.py": {
         "test_an_image_of_a_seed_is_the_same_however_many_are_drawn": ("multiscale",),

@@ -1,6 +1,7 @@
 """A package exports what others use through it, and no more."""
 
 import ast
+import re
 
 import pytest
 from doc_pages import PAGES, blocks
@@ -23,15 +24,13 @@ def sources():
 @pytest.fixture(scope="module")
 def unused():
     """Return the exports that no other file uses, as `package.name`."""
-    trees = [(path, ast.parse(text)) for path, text in sources()]
-    own = dict(trees)
-    names = {package: offered(own[path]) for package, path in packages().items()}
-    seen = set()
-    for path, tree in trees:
-        here = next((p for p, init in packages().items() if init == path), None)
-        seen |= {(p, name) for p, name in used(tree, names) if p != here}
+    own = {path: package for package, path in packages().items()}
+    names = {p: offered(ast.parse(path.read_text("utf-8"))) for path, p in own.items()}
+    unseen = {(p, name) for p in names for name in names[p]}
+    for path, text in sources():
+        if {name for _, name in unseen} & {*re.findall(r"\w+", text)}:
+            unseen -= {(p, name) for p, name in used(ast.parse(text), names) if p != own.get(path)}
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    unseen = {(p, name) for p in names for name in names[p] if (p, name) not in seen}
     return {f"{p}.{name}" for p, name in unseen if f"`{p.split('.')[-1]}.{name}(" not in text}
 
 

@@ -45,7 +45,8 @@ def climbs(root):
     """Returns one line for every import by a string that runs upwards or sideways."""
     found = []
     for floor, path in modules(root):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if any(map(text.__contains__, IMPORTERS)) else ():
             if not (isinstance(node, ast.Call) and node.args):
                 continue
             function = getattr(node.func, "id", getattr(node.func, "attr", None))

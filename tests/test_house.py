@@ -52,7 +52,8 @@ def library():
 
 @functools.lru_cache(maxsize=1)
 def parsed(text):
-    return ast.parse(text)
+    """Returns all nodes of a text, its tree first."""
+    return [*ast.walk(ast.parse(text))]
 
 
 def long_modules(text):
@@ -63,7 +64,7 @@ def long_modules(text):
 
 def long_functions(text):
     """Returns name and length, without the docstring, of every function over the limit."""
-    functions = [node for node in ast.walk(parsed(text)) if isinstance(node, FUNCTIONS)]
+    functions = [node for node in parsed(text) if isinstance(node, FUNCTIONS)]
     lengths = [(f.name, f.end_lineno - f.lineno + 1 - docstring_lines(f)) for f in functions]
     return [f"{name} has {length} lines" for name, length in lengths if length > FUNCTION_LINES]
 
@@ -74,8 +75,9 @@ def docstring_lines(node):
 
 
 def asserts(text):
-    nodes = ast.walk(parsed(text))
-    return [f"assert in line {node.lineno}" for node in nodes if isinstance(node, ast.Assert)]
+    return [
+        f"assert in line {node.lineno}" for node in parsed(text) if isinstance(node, ast.Assert)
+    ]
 
 
 def is_half_of_another(node):
@@ -95,7 +97,7 @@ def public(node, prefix=""):
 
 def undocumented(text):
     """Returns the name of everything public that has no docstring."""
-    tree = parsed(text)
+    tree = parsed(text)[0]
     named = [("the module", tree)]
     named += [(name, node) for name, node in public(tree) if not is_half_of_another(node)]
     return [f"{name} has no docstring" for name, node in named if not ast.get_docstring(node)]
@@ -103,9 +105,9 @@ def undocumented(text):
 
 def imports_by_string(text):
     """Returns every import of a module by a string, unless it names a package of others."""
-    tree, found = parsed(text), []
+    tree, found = parsed(text)[0], []
     known = {ast.unparse(node.targets[0]): node.value for node in tree.body if is_constant(node)}
-    for node in ast.walk(tree):
+    for node in parsed(text) if "import_module" in text else ():
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             name = known.get(ast.unparse(node.args[0]), node.args[0])
             first = name.value.split(".")[0] if isinstance(name, ast.Constant) else ""

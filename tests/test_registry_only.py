@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,17 @@ NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy"}
 
 
 @functools.cache
-def trees(floors=FLOORS):
-    paths = [path for floor in floors for path in sorted((ROOT / floor).rglob("*.py"))]
-    return [(str(p.relative_to(ROOT)), ast.parse(p.read_text(encoding="utf-8"))) for p in paths]
+def sources():
+    """Returns, by the place of every file, its classes and its calls of a name."""
+    paths = [path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py"))]
+    return {str(p.relative_to(ROOT)): read(p.read_text(encoding="utf-8")) for p in paths}
+
+
+def read(text):
+    nodes = ast.walk(ast.parse(text)) if re.search("class |isinstance|issubclass", text) else ()
+    found = [node for node in nodes if isinstance(node, ast.ClassDef | ast.Call)]
+    classes = [node for node in found if isinstance(node, ast.ClassDef)]
+    return classes, [node for node in found if isinstance(getattr(node, "func", None), ast.Name)]
 
 
 def base_names(node):
@@ -39,29 +48,25 @@ def watched():
 
     Of likelihoods/ those that draw; elsewhere those with a base of such a class, or its name.
     """
-    classes = [node for _, tree in trees() for node in ast.walk(tree)]
-    classes = [node for node in classes if isinstance(node, ast.ClassDef)]
+    classes = [(place, node) for place, (own, _) in sources().items() for node in own]
     found = LIKELIHOODS | DISTILLATIONS | {"SteppedNetwork"}
-    for _, tree in trees(("likelihoods",)):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-                found |= {node.name} if {"log_prob", "sample"} & methods else set()
-    found |= {node.name for node in classes if node.name.endswith(ENDINGS)}
+    for place, node in classes:
+        methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        if place.startswith("likelihoods/") and {"log_prob", "sample"} & methods:
+            found.add(node.name)
+    bases = {node.name: base_names(node) for _, node in classes}
+    found |= {name for name in bases if name.endswith(ENDINGS)}
     known = set()
     while known != found:
         known = set(found)
-        bases = BASES - {"Protocol"} | known
-        found |= {node.name for node in classes if base_names(node) & bases}
+        found |= {name for name in bases if bases[name] & (BASES - {"Protocol"} | known)}
     return found - NOT_NETWORKS
 
 
-def lines_asking(tree, names):
+def lines_asking(calls, names):
     """Returns the lines that ask which of these classes something is."""
     found = []
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            continue
+    for node in calls:
         if node.func.id in ("isinstance", "issubclass") and len(node.args) == 2:
             asked = {
                 each.attr if isinstance(each, ast.Attribute) else each.id
@@ -75,7 +80,7 @@ def lines_asking(tree, names):
 
 def test_nothing_asks_which_network_likelihood_or_model_it_has():
     names = watched()
-    found = {place: lines_asking(tree, names) for place, tree in trees()}
+    found = {place: lines_asking(calls, names) for place, (_, calls) in sources().items()}
     asked = {place: lines for place, lines in found.items() if lines}
     assert asked.keys() >= REGISTRIES
     assert {place: lines for place, lines in asked.items() if place not in REGISTRIES} == {}
@@ -90,10 +95,10 @@ Bundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
 
 @pytest.mark.parametrize("name", WATCHED.split())
 def test_a_class_is_watched(name):
-    tree = ast.parse(f"if isinstance(x.network, {name}): pass\nissubclass(y, (int, a.{name}))")
-    assert len(lines_asking(tree, watched())) == 2
+    _, calls = read(f"if isinstance(x.network, {name}): pass\nissubclass(y, (int, a.{name}))")
+    assert len(lines_asking(calls, watched())) == 2
 
 
 def test_other_classes_may_be_asked_for():
-    tree = ast.parse("isinstance(x, int | str)\nisinstance(e, OSError)\nisinstance(p, Path)")
-    assert lines_asking(tree, watched()) == []
+    _, calls = read("isinstance(x, int | str)\nisinstance(e, OSError)\nisinstance(p, Path)")
+    assert lines_asking(calls, watched()) == []

@@ -1,6 +1,7 @@
 """Identifiers and files say the field's words; docs/glossary.md has them with their sources."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -38,6 +39,7 @@ FOLDERS = {
 STORED = {"picture_channels"}
 
 
+@functools.cache
 def words_of(identifier):
     """The words of an identifier: `PictureModel` and `picture_model` have the same two."""
     spaced = re.sub(r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])", r"\1\3_\2\4", identifier)
@@ -69,7 +71,10 @@ def retired(root, folder):
         place = path.relative_to(root)
         said = {word for part in place.with_suffix("").parts for word in words_of(part)}
         found += [f"{place}: {RETIRED[word]}, not {word}" for word in sorted(said & set(RETIRED))]
-        for line, name in identifiers(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(words_of(name) & RETIRED.keys() for name in {*re.findall(r"\w+", text)}):
+            continue
+        for line, name in identifiers(ast.parse(text)):
             for word in sorted(words_of(name) & set(RETIRED)) if name not in STORED else ():
                 found.append(f"{place}:{line}: `{name}` says {word}; say {RETIRED[word]}")
     return found

@@ -12,8 +12,8 @@ from wavenet.vocoder import VocoderWaveNet
 
 MEL = MelConvention(16_000, 40, 256, 256, 20)
 SMALL = dict(
-    layers=4,
-    stacks=2,
+    layers=2,
+    stacks=1,
     filter_width=2,
     residual_channels=12,
     gate_channels=10,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_runs import DEV, best_step, config_of, images, opened, run, trained
+from runs import eagerly
 
 import onepass
 from foundation.card import ExportArguments, origin, write_folder
@@ -25,12 +26,12 @@ from pixelcnn.evaluation import evaluate
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "model"
     words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
-    words += ["--out", str(folder), "--machine", "an abacus", "--bare"]
-    with pytest.MonkeyPatch.context() as patch:
+    words = ["export", str(run("pixelcnn")), *words, "--out", str(folder)]
+    with eagerly(), pytest.MonkeyPatch.context() as patch:
         # The time that an image takes is of no matter here.
         patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
         patch.setattr(card, "load", image_runs.opened)
-        assert onepass.main(["export", str(run("pixelcnn")), *words]) == 0
+        assert onepass.main([*words, "--machine", "an abacus", "--bare"]) == 0
     return folder
 
 
@@ -80,6 +81,7 @@ def test_weights_and_configuration_are_those_of_the_run(exported):
     assert (model.config, model.classes) == (of_run.config, of_run.classes)
 
 
+@pytest.mark.usefixtures("eager")
 def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     folder = tmp_path / "half"
@@ -121,6 +123,7 @@ def test_a_time_is_unknown_where_that_of_one_part_is(of_parts, seconds, monkeypa
     assert origin(given, "toys", tf.Module(), "make")["training_seconds"] == seconds
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 1.0)
     model = opened(exported)

@@ -283,7 +283,7 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
         assert measure["n"] == DEV
         assert measure["low"] <= measure["mean"] <= measure["high"]
     assert found["bits_per_dim"] == found["measures"]["bits_per_dim"]["mean"]
-    expected = image_runs.figures("multiscale")
+    expected = evaluate(model("multiscale"), image_runs.dev_of("multiscale"))
     assert (found["measures"], found["codec"]) == (expected["measures"], expected["codec"])
     assert found["seconds_per_picture"] > 0
 
@@ -455,21 +455,23 @@ def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
     place = tmp_path / "my run"
     words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
-    words += ["--loop.num-steps", "3"]
+    words += ["--loop.num-steps", "1"]
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
     out = capsys.readouterr().out
     assert "for train, " in out and "8x8, 1 channel, area-averaged from 20x20" in out
-    assert "Stopped at step 3 (done)" in out and "best dev " in out
+    assert "Stopped at step 1 (done)" in out and "best dev " in out
     assert f"Next: onepass sample '{place}' --out images" in out
     assert RunDirectory.open(place).config()["class_names"] == list(CLASSES)
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
-    assert f"{place} has completed all its steps (3, best dev " in capsys.readouterr().out
+    assert f"{place} has completed all its steps (1, best dev " in capsys.readouterr().out
     if name == "pixelcnn-smoke":
         assert onepass.main(["sample", str(place), "--out", str(tmp_path), "--num", "1"]) == 0
         assert levels_of(tmp_path / f"sample_0_0_{CLASSES[0]}.png").shape == (8, 8, 1)
 
 
-def test_an_evaluation_of_one_image_says_nothing_of_other_conditions(tmp_path):
+@pytest.mark.usefixtures("eager")
+def test_an_evaluation_of_one_image_says_nothing_of_other_conditions(tmp_path, monkeypatch):
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     np.savez(tmp_path / "x_dev.npz", **image_runs.toys(1, 0))
     known = dataclasses.replace(model("map"), classes=CLASSES)
     dataset = image_runs.ImageDataset.for_evaluation(tmp_path / "x_dev.npz", known.config, CLASSES)

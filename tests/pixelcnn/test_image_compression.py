@@ -11,6 +11,7 @@ import tensorflow as tf
 from hostile_files import refused
 from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
+from runs import eagerly
 
 from compression import container, forms
 from compression.conditionals import Coding, decode
@@ -44,8 +45,8 @@ def test_images_come_back_exactly_although_outputs_are_off_by_a_hundred_thousand
     architecture, monkeypatch
 ):
     model = known(architecture)
-    images = images_for(model, 5)
-    data = model.compress(images, conditions_for(model, 5), batch=3)
+    images = images_for(model, 3)
+    data = model.compress(images, conditions_for(model, 3), batch=2, verify=False)
     draws = np.random.default_rng(7)
     for kind in (MixturePixels, SoftmaxPixels):
         monkeypatch.setattr(kind, "outputs", staticmethod(all_off(kind.outputs, 1e-5, draws)))
@@ -76,7 +77,7 @@ def test_without_a_tolerance_the_same_outputs_are_refused_not_decoded_to_noise(m
 def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monkeypatch):
     model, draws = known(architecture), np.random.default_rng(5)
     images = images_for(model, 4)
-    data = model.compress(images, conditions_for(model, 4))
+    data = model.compress(images, conditions_for(model, 4), verify=False)
     pixels, mapped = ImageConditionals.pixels, model.density.conditioner.map_channels > 0
 
     def moved(conditionals, name, hidden, coding):
@@ -90,26 +91,25 @@ def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monke
 
 def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
     model = known("multiscale A, colour")
-    shape, conditionals = (300, 8, 8, 3), model.compressed.conditionals
+    shape, conditionals = (200, 8, 8, 3), model.compressed.conditionals
     layout = conditionals.layout(shape)
     words = np.random.default_rng(0).integers(1, 2**32, 40000, np.uint32).tobytes()
     table = bytes(layout.classes * layout.bits // 2)
     # Random bits decode to samples of the model.
-    labels = {"label": np.ones(300, np.int32)}
+    labels = {"label": np.ones(200, np.int32)}
     drawn = decode(conditionals, b"\x01\xff\xff" + table + words, shape, labels, Coding())
     images = drawn.astype(np.uint8)
     bits = -model.log_prob(images, 1).astype(np.float64).sum() / math.log(2)
-    found = container.read(model.compress(images, 1, batch=300))
+    found = container.read(model.compress(images, 1, batch=200, verify=False))
     assert 0.999 < 8 * sum(map(len, found.streams)) / bits < 1.005
 
 
 def test_an_image_decodes_the_same_in_any_batch():
     model = known("multiscale A, colour")
-    images = images_for(model, 4)
-    for batch in (1, 3, 4):
-        np.testing.assert_array_equal(
-            model.decompress(model.compress(images, 2, batch=batch)), images
-        )
+    images = images_for(model, 3)
+    for batch in (1, 2):
+        data = model.compress(images, 2, batch=batch, verify=False)
+        np.testing.assert_array_equal(model.decompress(data), images)
 
 
 def test_another_model_refuses_the_file():
@@ -168,7 +168,9 @@ def test_a_file_with_wrong_fields_is_refused(architecture):
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     model, draws = known("PixelCNN"), np.random.default_rng(5)
-    images, pixels = model.generate(2, seed=1, num=6), ImageConditionals.pixels
+    pixels = ImageConditionals.pixels
+    with eagerly():
+        images = model.generate(2, seed=1, num=2)
 
     def moved(conditionals, name, hidden, coding):
         if coding.tolerance is None:  # in the decoder

@@ -25,7 +25,7 @@ def quick(tmp_path_factory):
     """A smaller classifier, in a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "WIDTHS", (8,))
-        patch.setattr(classifiers, "STEPS", 200)
+        patch.setattr(classifiers, "STEPS", 100)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -40,7 +40,7 @@ def test_a_sample_is_read_until_its_window_has_passed_and_not_before_it():
     one, other = (network(network.inputs(tf.constant(x))).numpy()[0] for x in (levels, changed))
     differs = np.abs(one - other).max(-1) > 0
     reach = network.config.receptive_field
-    assert reach == 2 * 7 + max(ADAPTIVE["prediction_windows"]) + BLOCK - 1
+    assert reach == 2 * 3 + max(ADAPTIVE["prediction_windows"]) + BLOCK - 1
     assert not differs[:61].any()
     assert differs[61 : 60 + max(ADAPTIVE["prediction_windows"])].all()
     assert not differs[60 + reach + 1 :].any()

@@ -127,6 +127,7 @@ def test_initial_upsampling_interpolates_between_frame_centres():
     np.testing.assert_allclose(out, np.clip(centres, 0, 5), atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("kind", ["mixture", "mixture, context", "gaussian, frames", WINDOWS])
 def test_log_prob_in_windows_equals_log_prob_of_the_whole(kind):
     network = network_of(kind)

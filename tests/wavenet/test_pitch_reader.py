@@ -24,7 +24,7 @@ def test_reader_learns_f0_and_voicing_of_synthetic_frames(bins):
     side = reader.side_frames
     inner = slice(side, -side)
     before = float(pitch_loss(*reader(frames[None]), rows[None, inner, -2:]))
-    train_pitch_reader(reader, source, 250, 0, lambda frames: frames[..., :20])
+    train_pitch_reader(reader, source, 150, 0, lambda frames: frames[..., :20])
     assert float(pitch_loss(*reader(frames[None]), rows[None, inner, -2:])) < 0.1 * before
     read, logit = (value.numpy()[0] for value in reader(tf.constant(frames[None])))
     assert np.mean((logit > 0.0) == voiced[inner]) > 0.97

@@ -113,8 +113,8 @@ def test_the_noise_of_any_image_is_found_in_an_untrained_flow():
 
 def test_the_gradient_of_the_density_is_that_of_differences():
     """The inverse is found by iteration, through which no tape could tell the way."""
-    flow, condition = flow_of(), condition_of(1, HEIGHT, WIDTH, 2)
-    values = tf.Variable(flow(noise_of(), condition).output)
+    flow, condition = flow_of(), condition_of(1, 2, 2, 2)
+    values = tf.Variable(flow(noise_of(1, 2, 2), condition).output)
     weights = flow.trainable_variables
     with tf.GradientTape() as tape:
         nats = flow.log_density(values, condition)[0]

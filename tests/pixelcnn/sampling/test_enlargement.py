@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import multiscale_of, output_of
+from marks import some_slow
 
 from likelihoods.noise import as_key
 from pixelcnn.networks.conditioning import NONE
@@ -57,15 +58,19 @@ def warm():
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "size"), [("A", (8, 8), 32), ("A", (5, 8), 32), ("B", (8, 3), 16)]
+    ("kind", "shape", "size", "tiles"),
+    some_slow(
+        [("A", (8, 8), 32, (4, 6)), ("A", (5, 8), 32, (6,)), ("B", (8, 3), 16, (4,))],
+        [("A", (8, 8), 32, (4, 6))],
+    ),
 )
-def test_tiles_of_any_side_lead_to_the_same_image(kind, shape, size):
+def test_tiles_of_any_side_lead_to_the_same_image(kind, shape, size, tiles):
     image = photograph(*shape)
     whole = enlarged(kind, image, size=size)
     times = (1, 2, 4)[: len(whole)]
     assert [scale.shape for scale in whole] == [(k * shape[0], k * shape[1], 3) for k in times]
     assert max(whole[-1].shape) == size
-    for tile in (4, 6):
+    for tile in tiles:
         for expected, found in zip(whole, enlarged(kind, image, tile, size), strict=True):
             np.testing.assert_array_equal(found, expected)
 
@@ -99,10 +104,10 @@ def test_each_scale_has_its_own_temperature():
 @pytest.mark.parametrize(("kind", "steps"), [("A", 0), ("B", 4)])
 def test_passes_and_tiles_are_counted_as_they_are_made(kind, steps):
     seen = []
-    image = photograph(8, 6)
+    image = photograph(8, 4)
     enlarged(kind, image, 4, size=16, advance=lambda: seen.append(1))
     work = Enlarger(convolutional(kind), 4).work(image.shape, 16)
-    assert work == (3, steps, 3 * 4)
+    assert work == (3, steps, 3 * 2)
     assert Enlarger(convolutional(kind), 8).work(image.shape, SIZE).passes == 2 * 3
     assert len(seen) == work.tiles
 

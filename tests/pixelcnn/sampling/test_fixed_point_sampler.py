@@ -25,8 +25,8 @@ def sample_by_fixed_point(network, words, condition, given=None, temperature=1.0
 
 
 @functools.cache
-def program(kind, active_rows=None, batch=BATCH, slots=None):
-    """Both samplers of a network as one function of words, count and temperature."""
+def program(kind, sampler, batch=BATCH, **fields):
+    """A sampler of a network as a function of words, count, temperature and fields of it."""
     network, output = network_of(kind), network_of(kind).output_config
     channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
     condition = condition_of(MOST, HEIGHT, WIDTH, *channels)
@@ -34,33 +34,27 @@ def program(kind, active_rows=None, batch=BATCH, slots=None):
     levels = image_of(MOST, HEIGHT, WIDTH, output.channels, output.levels)[:batch]
 
     @tf.function(autograph=False)
-    def both(words, count, temperature, guess):
+    def draw(words, count, temperature, **more):
         given = Prefix(levels, count)
-        cached = sample(network, words, condition, given, temperature)
-        iterated = sample_by_fixed_point(
-            network,
-            words,
-            condition,
-            given,
-            temperature,
-            guess=guess,
-            active_rows=active_rows,
-            slots=slots,
-        )
-        return cached, *iterated
+        return sampler(network, words, condition, given, temperature, **fields, **more)
 
-    return both
+    return draw
 
 
 def drawn(kind, seed=5, count=0, temperature=1.0, guess=0, batch=BATCH, **fields):
     """Images of the cached sampler, of the fixed point, and the passes of each and of all.
 
-    fields: of `program`.
+    fields: of `sample_by_fixed_point`.
     """
     words = image_words(network_of(kind), seed, list(range(batch)), HEIGHT, WIDTH)
     shape = [batch, HEIGHT, WIDTH, network_of(kind).output_config.channels]
-    state = (tf.constant(count), tf.constant(temperature), tf.broadcast_to(guess, shape))
-    return [x.numpy() for x in program(kind, batch=batch, **fields)(words, *state)]
+    given, guess = (
+        (words, tf.constant(count), tf.constant(temperature)),
+        tf.broadcast_to(guess, shape),
+    )
+    cached = program(kind, sample, batch)(*given)
+    iterated = program(kind, sample_by_fixed_point, batch, **fields)(*given, guess=guess)
+    return [x.numpy() for x in (cached, *iterated)]
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**40 + 1])

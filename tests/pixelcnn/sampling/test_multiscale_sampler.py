@@ -52,7 +52,7 @@ def plain_inputs(model, size, rows=(0, 4)):
 @functools.cache
 def conditioned(kind):
     """A model of four scales that reads a vector and a map."""
-    return multiscale_of(kind, 2 * SIZE, output_of("softmax", 3, 16), *CHANNELS)
+    return multiscale_of(kind, 2 * SIZE, output_of("softmax", 3, 16), *CHANNELS, blocks=1)
 
 
 @functools.cache
@@ -124,11 +124,11 @@ def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monk
     some_slow([("A", "logistic"), ("B", "softmax"), ("A", "softmax"), ("B", "logistic")], OTHERS),
 )
 def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood):
-    model, record = multiscale_of(kind, 8, output_of(likelihood, 3, 16), *CHANNELS), []
+    model, record = multiscale_of(kind, 4, output_of(likelihood, 3, 16), *CHANNELS), []
     for output in outputs_of(model):
         recorded(output, record)
-    inputs = inputs_of(model, SIZE)
-    image = sample_scales(model, inputs, SIZE)[-1]
+    inputs = inputs_of(model, 4)
+    image = sample_scales(model, inputs, 4)[-1]
     each = [tf.reduce_sum(tf.reshape(nats, [3, -1]), 1) for nats in record]
     np.testing.assert_allclose(
         tf.add_n(each), model.log_prob(image, inputs.condition), rtol=1e-5, atol=1e-3

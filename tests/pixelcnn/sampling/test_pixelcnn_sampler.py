@@ -133,7 +133,7 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
 
 @pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
 def test_a_prediction_from_elsewhere_is_added_at_its_own_pixel(likelihood):
-    network, record = pixelcnn_of(output_of(likelihood, 3, 16)), []
+    network, record = pixelcnn_of(output_of(likelihood, 3, 16), layers=1), []
     elsewhere = condition_of(2, 3, 4, 0, 3).map
     words = image_words(network, 9, [0, 1], 3, 4)
     without = sample(network, words, NONE)

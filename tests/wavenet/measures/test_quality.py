@@ -49,7 +49,7 @@ def babble(seconds, f0_hz=150.0, rate_hz=RATE_HZ):
     return (0.1 * voice * syllables).astype(np.float32) + noise(len(time), 3e-4)
 
 
-def tone(f0_hz, seconds=1.0):
+def tone(f0_hz, seconds=0.5):
     time = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
     waves = (np.sin(2 * np.pi * f0_hz * k * time) / k for k in (1, 2, 3, 4))
     return (0.2 * sum(waves)).astype(np.float32)
@@ -82,7 +82,7 @@ def stft_distance_by_the_definition(sound, recorded):
 
 
 def test_a_recording_is_perfect_beside_itself():
-    recorded = babble(2.0)
+    recorded = babble(1.0)
     found = measures.measure(recorded, recorded.copy(), RATE_HZ, MEL)
     assert list(found) == NAMES
     assert {name: found[name] for name in DISTANCES} == dict.fromkeys(DISTANCES, 0.0)
@@ -91,7 +91,7 @@ def test_a_recording_is_perfect_beside_itself():
 
 
 def test_noise_worsens_every_measure_and_more_noise_further():
-    recorded = babble(2.0)
+    recorded = babble(1.2)
     steps = [
         measures.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
         for level in (0.0, 0.004, 0.02, 0.1)
