@@ -94,7 +94,7 @@ ONLY_PARSED = {
     r"^onepass .*\bupsample\b": "tests/pixelcnn/test_enlarge_command.py trains such factors",
     r"^onepass \w+ mine ": "tests/onepass/test_array_command.py has a model that was saved",
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
-    r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
+    r"^python3 -m venv|^(uv )?pip install|^\. ": "the environment is that of the tests",
     r"^(kubectl|sbatch|sh docs/deploy/\S+\.sh|export) ": "they need a cluster or a container",
     r"^(openssl|chmod)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
