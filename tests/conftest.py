@@ -47,8 +47,10 @@ def pytest_configure(config):
     if tiers.is_quick(config.option.markexpr):
         # Its kernels are compiled for every shape. The other tiers have them.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+        # Processes that wait for each other in the other tiers need more.
+        os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     if hasattr(config, "workerinput"):  # one of several processes: threads would be in their way
-        for threads in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
     config.pluginmanager.register(tiers.ProcessWatch())
     config.pluginmanager.register(costs.Costs())
