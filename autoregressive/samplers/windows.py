@@ -152,8 +152,9 @@ def by_windows(
     if few and rows < height:
         progress = repeated(progress, given._replace(rows=height), few)
     progress = repeated(progress, given, images * pixels)
-    passes = tf.tile(progress.passes, [given.twins])
-    return FixedPoint(progress.levels, passes, progress.batch_passes)
+    return FixedPoint(
+        progress.levels, tf.tile(progress.passes, [given.twins]), progress.batch_passes
+    )
 
 
 def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
