@@ -28,6 +28,8 @@ LONGEST = (
     *("test_sample_command", "test_reading", "test_golden", "test_array_command", "test_machine"),
     *("test_incremental", "test_attention", "test_any_length", "test_distill", "test_sandbox"),
     *("test_program_scan", "test_array_compression", "test_conditions", "test_any_teacher"),
+    *("test_shipped_student", "test_docs_python", "test_own_conditions", "test_collectives"),
+    *("test_portable", "test_launch", "test_strategies", "test_failures", "test_page"),
 )
 PROGRESS = re.compile(r"[\w ']+: (\d+/\d+ \w+, |\d+ s so far)|step \d+: dev ")
 
@@ -113,6 +115,14 @@ def forgotten(request):
     """Networks and programs that a module keeps for its tests go with it."""
     yield
     forgetting.forget(request.module)
+
+
+@pytest.fixture
+def loaded_once(monkeypatch):
+    """Commands load each of the users' models once: that of its folder stays as it is."""
+    import own_models  # loads slowly
+
+    monkeypatch.setattr("onepass.models.load", own_models.load_once)
 
 
 @pytest.fixture

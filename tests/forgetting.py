@@ -10,7 +10,7 @@ from types import ModuleType
 TESTS = Path(__file__).parent
 # Cached functions of the tests' helpers whose results hold variables and programs; what others
 # return is small, or lies on disk.
-LARGE = ("bundle", "drawn", "model", "network_of")
+LARGE = ("bundle", "drawn", "loaded", "model", "network_of")
 GROWTH = 2**28  # bytes that files may leave behind before they are collected
 _kept = [0]  # bytes after the last collection
 

@@ -18,6 +18,7 @@ import serving
 from distill.any_teacher import flow_student
 from examples.own_distribution import LEVELS, Laplace
 from onepass import likelihoods
+from onepass.models import load
 
 LONGEST, RATE_HZ = 70, 4000
 SHAPE = (4, 4, 1)
@@ -232,6 +233,17 @@ def saved_folder(name) -> Path:
     """The folder of a saved model, which is read and never written."""
     options = {"sample_rate_hz": RATE_HZ} if name == "sound" else {}
     return made_once.once(f"saved/{name}", lambda path: onepass.save(model(name), path, **options))
+
+
+@functools.cache
+def loaded(place: Path):
+    """The model of a folder, loaded once, so that its programs are compiled once."""
+    return load(place)
+
+
+def load_once(place, trust=False):
+    """What takes the place of `onepass.models.load` in tests of many commands."""
+    return load(place) if "://" in str(place) else loaded(Path(place))
 
 
 def places(name, url):

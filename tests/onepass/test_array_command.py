@@ -1,34 +1,21 @@
 """`onepass sample`, `evaluate` and `export` of a model that `onepass.save` wrote."""
 
-import functools
 import json
-from pathlib import Path
 
 import numpy as np
 import own_models
 import pytest
 import soundfile
-from own_models import LONGEST, RATE_HZ, SHAPE, model, saved_folder
+from own_models import LONGEST, RATE_HZ, SHAPE, loaded, model, saved_folder
 from PIL import Image
 from scipy import stats
 
 import onepass
 from foundation.errors import UserError
 from onepass.command import main
-from onepass.models import load
 
 BITS = 1 / np.log(2.0)
-
-
-@functools.cache
-def loaded(place):
-    return load(place)
-
-
-@pytest.fixture(autouse=True)
-def shared(monkeypatch):
-    """Models are loaded once, so that their programs are compiled once."""
-    monkeypatch.setattr("onepass.models.load", lambda place, trust=False: loaded(Path(place)))
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 
 def said(capsys, *words):

@@ -224,7 +224,7 @@ class OverHttp:
         body = {"instances": [{"seed": seed} for seed in seeds]}
         headers = {"Authorization": f"Bearer {token}"}
         url = f"{self.running.url}/v1/models/digits:predict"
-        answer = httpx.post(url, json=body, headers=headers, timeout=30)
+        answer = httpx.post(url, json=body, headers=headers, timeout=30, **http_running.HERE)
         return len(answer.raise_for_status().json()["predictions"])
 
 

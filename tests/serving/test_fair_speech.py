@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS
-from http_running import Running, ask, speak_text_with
+from http_running import HERE, Running, ask, speak_text_with
 from serve_load import until
 
 import speech
@@ -56,8 +56,8 @@ def front_end(monkeypatch):
 
 def client_at(running, address):
     """An HTTP client that comes from an address of loopback."""
-    transport = httpx.HTTPTransport(local_address=address)
-    return httpx.Client(base_url=running.url, transport=transport, timeout=30)
+    transport = httpx.HTTPTransport(local_address=address, verify=False)
+    return httpx.Client(base_url=running.url, transport=transport, timeout=30, **HERE)
 
 
 @contextlib.contextmanager

@@ -199,6 +199,7 @@ def words_of(name, case, folder):
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize(
     ("name", "case"),
     [

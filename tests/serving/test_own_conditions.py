@@ -295,6 +295,7 @@ LINES = {
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("loaded_once")
 def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
     tmp_path, capsys, monkeypatch
 ):

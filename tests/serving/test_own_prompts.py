@@ -206,6 +206,7 @@ WORDS = {
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("loaded_once")
 def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("cube.npy", np.zeros([1, 1, 1], np.int32))
