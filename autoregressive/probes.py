@@ -13,7 +13,7 @@ Network = Callable[..., tf.Tensor]
 
 
 class Argument(NamedTuple):
-    """Whether an argument has a time axis, and whether outputs must not look ahead in it."""
+    """An argument's properties: has it a time axis, and must outputs not look ahead in it?"""
 
     is_timed: bool
     is_causal: bool

@@ -16,7 +16,7 @@ Moved = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """How a network's outputs become the distributions that a stream is coded with.
+    """The rules by which a network's outputs become the distributions that code a stream.
 
     Attributes:
       way: how odds are computed, one of `Conditionals.ways`.

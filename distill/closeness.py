@@ -1,4 +1,4 @@
-"""How close a student is to its teacher, measured by the teacher's density of a drawn sound.
+"""Closeness of a student to its teacher, measured by the teacher's density of a drawn sound.
 
 A sample x_t drafted from p_S is accepted with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t))
 (Leviathan et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how

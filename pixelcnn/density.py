@@ -52,7 +52,7 @@ class ImageDensity(tf.Module):
 
     @property
     def whole(self) -> bool:
-        """Whether all parts of the model exist, which sampling from scratch needs."""
+        """Return whether all parts of the model exist, which sampling from scratch needs."""
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 

@@ -92,7 +92,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """Whether all parts of the model exist, which sampling from scratch needs."""
+        """Return whether all parts of the model exist, which sampling from scratch needs."""
         return self.density.whole
 
     @property

@@ -242,7 +242,7 @@ def loaded(place: Path):
 
 
 def load_once(place, trust=False):
-    """What takes the place of `onepass.models.load` in tests of many commands."""
+    """Stands in for `onepass.models.load` in tests of many commands."""
     return load(place) if "://" in str(place) else loaded(Path(place))
 
 

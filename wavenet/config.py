@@ -173,7 +173,7 @@ class WaveNetConfig:
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether a context stack or `prediction_windows` reads whole blocks of past samples."""
+        """Return whether a context stack or `prediction_windows` reads whole past blocks."""
         return bool(self.context_layers or self.prediction_windows)
 
     @property
@@ -184,12 +184,12 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """Whether the network reads past levels through an embedding, instead of a waveform."""
+        """Return whether the network reads past levels by an embedding, not as a waveform."""
         return registry.LIKELIHOODS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether the network uses F0 and voicing, given in the frames or estimated from them."""
+        """Return whether the network uses F0 and voicing, in the frames or estimated from them."""
         return self.pitch_taps > 0
 
     @property

@@ -69,7 +69,7 @@ class SpeechModel(TrainedSpeechModel):
 
     @property
     def primable(self) -> bool:
-        """Whether the model can continue a recording (`prime`)."""
+        """Return whether the model can continue a recording (`prime`)."""
         return self.drafted is None
 
     @property

@@ -125,7 +125,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def conditional(self) -> bool:
-        """Whether the model needs conditioning frames."""
+        """Return whether the model needs conditioning frames."""
         return self.network.config.feature_channels > 0
 
     @property

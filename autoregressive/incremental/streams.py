@@ -309,7 +309,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class TableRead:
-    """How an operation reads a table in a step.
+    """The way in which an operation reads a table in a step.
 
     Attributes:
       query: the axis along which a step reads the entries of its time steps, or None.
@@ -341,7 +341,7 @@ Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
 
 @dataclasses.dataclass
 class Part:
-    """How a step runs an operation.
+    """The way in which a step runs an operation.
 
     Attributes:
       kinds: kind of each output.

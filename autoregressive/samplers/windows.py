@@ -130,9 +130,7 @@ def by_windows(
         guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
     (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)
     condition = network.given(condition, noise) if hasattr(network, "given") else condition
-    rows = height
-    if above is not None and active_rows is not None:
-        rows = min(height, above + active_rows)
+    rows = height if above is None or active_rows is None else min(height, above + active_rows)
     given = Sampling(network, distribution, noise, condition, temperature, rows, slots)
     images = tf.shape(noise)[0] // given.twins
     none, pixels, places = tf.zeros([images], tf.int32), height * width, tf.range(images)
@@ -152,9 +150,8 @@ def by_windows(
     if few and rows < height:
         progress = repeated(progress, given._replace(rows=height), few)
     progress = repeated(progress, given, images * pixels)
-    return FixedPoint(
-        progress.levels, tf.tile(progress.passes, [given.twins]), progress.batch_passes
-    )
+    passes = tf.tile(progress.passes, [given.twins])
+    return FixedPoint(progress.levels, passes, progress.batch_passes)
 
 
 def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class DecodedImage:
 
     @property
     def deep(self) -> bool:
-        """Whether levels have more than 8 bits."""
+        """Return whether levels have more than 8 bits."""
         return self.levels.dtype != np.uint8
 
 

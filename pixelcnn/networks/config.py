@@ -74,7 +74,7 @@ class ConditioningConfig:
 
     @property
     def has_null(self) -> bool:
-        """Whether there is a null condition, which guidance needs.
+        """Return whether there is a null condition, which guidance needs.
 
         It is the one that replaces dropped conditions in training or, for classes without dropout,
         the mean of all classes.
@@ -110,7 +110,7 @@ class OutputConfig:
 
     @property
     def has_density(self) -> bool:
-        """Whether the output is a density over real numbers, through which gradients flow."""
+        """Return whether the output is a density over real numbers; gradients flow through it."""
         return self.likelihood != SOFTMAX
 
 

@@ -114,7 +114,7 @@ class Factor(tf.Module):
 
     @property
     def draws_at_once(self) -> bool:
-        """Whether one pass draws all pixels of the group (type A)."""
+        """Return whether one pass draws all pixels of the group (type A)."""
         return self.output is not None
 
     @property

@@ -162,7 +162,7 @@ class Multiscale(tf.Module):
 
     @property
     def any_shape(self) -> bool:
-        """Whether the factors are convolutional and can enlarge images of any shape."""
+        """Return whether the factors are convolutional and can enlarge images of any shape."""
         return not self.config.factor.coordinates
 
     @property
@@ -174,7 +174,7 @@ class Multiscale(tf.Module):
 
     @property
     def has_flow(self) -> bool:
-        """Whether the base is a flow, which samples in one pass and returns a bound as `nats`."""
+        """Return whether the base is a flow, which samples in one pass; its `nats` are a bound."""
         return bool(self.config.base_flows)
 
     def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:

@@ -119,7 +119,7 @@ def _compiled(pattern: str) -> re.Pattern:
 
 
 class ReadMode(enum.Enum):
-    """What reading or setting a sharded variable currently refers to."""
+    """The values that reading or setting a sharded variable currently refers to."""
 
     SHARDED = "its shards"
     STEP = "its shards; without layouts of the user, the whole value on every device"

@@ -27,7 +27,7 @@ class Averaging(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """Whether replicas update without waiting for each other."""
+        """Return whether replicas update without waiting for each other."""
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
         """Reduce each tensor of a nest over replicas."""

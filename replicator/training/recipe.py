@@ -68,7 +68,7 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(abc.ABC):
-    """What to train, on which data, and how; each family has a subclass.
+    """A choice of model, data and training; each family has a subclass.
 
     Attributes:
       preset: name of the preset, which is stored with the run.

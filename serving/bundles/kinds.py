@@ -17,7 +17,7 @@ def _student_sampler() -> Any:
 
 
 class Kind(NamedTuple):
-    """How models of one kind are exported and computed.
+    """The properties of one kind of models that exporting and computing them need.
 
     Attributes:
       makes: "sound" or "images"; "" for a user's model, whose model.json says what it generates.

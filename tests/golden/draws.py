@@ -62,7 +62,7 @@ class Case:
 
     @property
     def quick(self) -> bool:
-        """Whether the quick tests draw it."""
+        """Return whether the quick tests draw it."""
         return self.name.endswith(QUICK)
 
 

@@ -50,7 +50,7 @@ def sockets(running, count, sent=b"", source="127.0.0.1"):
 
 
 def is_closed(connection):
-    """Whether the server has ended a connection, waiting for it."""
+    """Return whether the server has ended a connection, waiting for it."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(1 << 16):
             pass
@@ -58,7 +58,7 @@ def is_closed(connection):
 
 
 def is_healthy(connection):
-    """Whether the answer to DONE comes, all of it."""
+    """Return whether the answer to DONE comes, all of it."""
     received = b""
     while not received.endswith(b'{"status":"ok"}'):
         received += (part := connection.recv(1 << 16))

@@ -83,7 +83,7 @@ CASES = [(name, case) for name, cases in ASKED.items() for case in cases]
 
 
 def drawn(made, name, case, seed=SEED, **changed):
-    """What a model, or whatever stands for it, draws, and its log-probabilities."""
+    """Returns what a model, or whatever stands for it, draws, and its log-probabilities."""
     given = {"num": NUM, "condition": GIVEN.get(name), **ASKED[name][case], **changed}
     num, condition = given.pop("num"), given.pop("condition")
     rest = () if condition is None else (condition,)

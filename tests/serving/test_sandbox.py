@@ -38,7 +38,7 @@ SECRETS = ("TF_VAR_password", "XLA_KEY", "OMP_TOKEN", "LANGUAGE_KEY", "MALLOC_SE
 
 
 def threads_are_limited():
-    """Whether the kernel asks before a thread: a listener is made in a process of its own."""
+    """Return whether the kernel asks before a thread; a process of its own makes a listener."""
     code = "from serving.sandbox.thread_limit import _listener; print(_listener() is not None)"
     code = f"import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -36,7 +36,7 @@ class Mixdown:
 
     @property
     def cancels(self) -> bool:
-        """Whether the mean has far less power than the mean of uncorrelated channels would have."""
+        """Return whether the mean has far less power than that of uncorrelated channels."""
         return bool(self._mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 

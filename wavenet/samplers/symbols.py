@@ -89,7 +89,7 @@ class SoundSymbols:
 
     @property
     def has_step(self) -> bool:
-        """Whether a step of one sample can be derived."""
+        """Return whether a step of one sample can be derived."""
         config: Any = self.network.config
         return not (config.reads_blocks or config.conditioner_units)
 

@@ -79,12 +79,12 @@ class Stream:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the encoder's header announces at least as many frames as there are."""
+        """Return whether the encoder's header announces at least as many frames as there are."""
         return self.head is not None and self.counted >= self.frames
 
     @property
     def is_plain(self) -> bool:
-        """Whether a decoder reads all frames.
+        """Return whether a decoder reads all frames.
 
         They are one piece, and have a constant bit rate without a header, or a header counts them.
         """

@@ -122,7 +122,7 @@ class Pace:
 
     @property
     def is_settled(self) -> bool:
-        """Whether both alternatives have been measured `RUNS` times."""
+        """Return whether both alternatives have been measured `RUNS` times."""
         return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
 
     def pair(self) -> bool:
