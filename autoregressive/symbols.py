@@ -156,16 +156,12 @@ class TimeOrder:
         """True if the network has a step, user-defined or derived.
 
         Raises:
-          NotCausalError: the network looks ahead, and has no condition in which that is allowed.
+          NotCausalError: the network looks ahead.
         """
         if self._has_step is None:
             try:
                 self._has_step = self.stepped is not None
             except UnsupportedNetworkError:
-                self._has_step = False
-            except NotCausalError:  # looking ahead is allowed in conditions
-                if not self._timed:
-                    raise
                 self._has_step = False
         return self._has_step
 

@@ -141,18 +141,20 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
 
     Raises:
       NotCausalError: the network looks ahead, depends on the length or draws random numbers.
-      UnsupportedNetworkError: no step can be derived, or a table has fewer rows than the lengths
-        from which steps are derived.
+      UnsupportedNetworkError: no step can be derived, because of an operation without a rule, an
+        error in tracing, or a table with fewer rows than the lengths from which steps are derived.
     """
     try:
         return incremental(network, **specs, function=tables.call)
     except NotCausalError:
         raise
-    except (ValueError, tf.errors.OpError) as error:
-        fault = tables.fault(max(DERIVED))
-        if not fault or tables.of_one_size:
+    except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
+        fault = "" if tables.of_one_size else tables.fault(max(DERIVED))
+        if fault:
+            raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
+        if isinstance(error, UnsupportedNetworkError):
             raise
-        raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
+        raise UnsupportedNetworkError(one_line(error)) from error
 
 
 class _Read(NamedTuple):

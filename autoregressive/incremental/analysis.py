@@ -23,7 +23,7 @@ from autoregressive.incremental.streams import (
     TableRead,
     UnsupportedNetworkError,
 )
-from autoregressive.incremental.tracing import SHAPES, dependent, first_difference
+from autoregressive.incremental.tracing import SHAPES, dependent, draws, first_difference
 
 
 class Analysis:
@@ -145,8 +145,9 @@ class Analysis:
 
     def _part(self, node: Node) -> Part:
         op = node.op
-        if "Random" in op.type or op.type == "Multinomial":
-            raise node.refused("draws random numbers of its own; call it without dropout or noise")
+        if draws(op):
+            text = "draws random numbers of its own; call it without dropout or noise"
+            raise NotCausalError(f"{node.layer} {text}")
         grows = any(node.moving(i) for i in range(node.num_outputs))
         is_list = op.type.startswith("TensorList") and bool(node.streams())
         if op not in self._dynamic and op.type not in loops.LOOPS and not is_list:
@@ -179,7 +180,7 @@ class Analysis:
                     return rowwise.still(node)
                 if node.type in RULES:
                     return _ruled(node)
-            except (NotCausalError, UnsupportedNetworkError):
+            except UnsupportedNetworkError:
                 pass  # its rows differ from each other
         refused = Refused(f"{node.layer} depends on the length of its input")
         axes = [node.moving(i) for i in range(node.num_outputs)]
@@ -205,7 +206,7 @@ class Analysis:
         if isinstance(kind, Refused):
             raise kind.error()
         if kind is None or isinstance(kind, Table):
-            raise NotCausalError("the output does not depend on the input")
+            raise UnsupportedNetworkError("the output does not depend on the input")
         if not isinstance(kind, Stream):
             raise UnsupportedNetworkError(f"{layer} gives the output two axes that grow with time")
         if kind.axis != 1 or kind.is_merged:
@@ -220,7 +221,7 @@ class Analysis:
                 f" has shape {output.shape}"
             )
         if offset < 0:
-            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
+            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}", -offset)
         if kind.end < -offset:
             raise NotCausalError(f"{texts}: the last outputs consist of padding")
         root = self.root(output.name)

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.condition_specs import FIXED_ENTRIES
+from autoregressive.incremental.confirmation import observed_fault
 from autoregressive.incremental.horizon import POSITION, State, batch_of, horizon_of
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.program import LENGTHS, StepProgram
 from autoregressive.incremental.replay import captured, run_graph
-from autoregressive.incremental.streams import UnsupportedNetworkError
+from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import brings_step, condition_specs, input_spec
@@ -247,7 +248,7 @@ def incremental(
       condition: spec of the second argument, or specs of all further arguments by name, like
         `conditions` of `Autoregressive`; not needed for a Keras model with several inputs.
       function: the network as a function of `inputs` and the conditions, if the caller already has
-        it.
+        it, and has called it to see whether it is causal.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
@@ -255,8 +256,8 @@ def incremental(
       Conditions without a time axis are passed to `initial_state(batch, length, fixed)` instead.
 
     Raises:
-      NotCausalError: the network looks ahead, depends on the length or draws random numbers; the
-        message names the layer.
+      NotCausalError: calls of the network show that it looks ahead, depends on the length or draws
+        random numbers; the message names the layer.
       UnsupportedNetworkError: no step can be derived, for example because an operation has no rule;
         the message says why.
       ValueError: the network cannot be built or traced, or has a stateful layer.
@@ -267,4 +268,18 @@ def incremental(
     call, specs = any_length(network, specs)
     if hasattr(call, "no_step"):
         raise UnsupportedNetworkError(f"{call.no_step}, so that no step can be derived")
-    return Incremental(call if function is None else function, specs, layer_names(network))
+    called = call if function is None else function
+    try:
+        return Incremental(called, specs, layer_names(network))
+    except NotCausalError as error:
+        if observed_fault(called, specs, error.ahead):
+            raise
+        raise UnsupportedNetworkError(
+            f"{error}; calls of the network show no such dependence, and no step can be derived"
+        ) from error
+    except UnsupportedNetworkError as error:
+        # A caller that passes the network as a function has called it to see whether it is causal.
+        fault = "" if function is not None else observed_fault(call, specs)
+        if not fault:
+            raise
+        raise NotCausalError(f"{error}; {fault}") from error

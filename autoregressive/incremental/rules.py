@@ -22,8 +22,8 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
     Returns:
       A decorator for a function from a `Node`, whose inputs have at most one time axis, to its
-      `Part`. The function raises `node.refused(reason)` if the operation looks ahead, and
-      `node.unsupported(reason)` if the rule does not support it.
+      `Part`. The function raises `node.unsupported(reason)` if the rule does not support the
+      operation, for example because it looks ahead.
 
     Raises:
       ValueError: TensorFlow has no operation of one of the names.

@@ -14,7 +14,16 @@ ENDLESS = 1 << 40
 
 
 class NotCausalError(ValueError):
-    """Raised if outputs depend on later inputs or on the length of the sequence, or are random."""
+    """Raised if outputs depend on later inputs or on the length of the sequence, or are random.
+
+    Args:
+      message: the fault, with the name of the layer if it is known.
+      ahead: number of time steps by which outputs look ahead, as far as it is known.
+    """
+
+    def __init__(self, message: str, ahead: int = 0) -> None:
+        super().__init__(message)
+        self.ahead = ahead
 
 
 class UnsupportedNetworkError(ValueError):
@@ -61,15 +70,13 @@ class Refused:
 
     Attributes:
       reason: the error message.
-      is_causal: whether an output that depends on it may still be causal.
     """
 
     reason: str
-    is_causal: bool = False
 
-    def error(self) -> NotCausalError | UnsupportedNetworkError:
+    def error(self) -> UnsupportedNetworkError:
         """Return the error to raise for an output that depends on the tensor."""
-        return (UnsupportedNetworkError if self.is_causal else NotCausalError)(self.reason)
+        return UnsupportedNetworkError(self.reason)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,13 +237,13 @@ class Node:
         """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
 
         Raises:
-          NotCausalError: the output has a different number of rows per time step.
-          UnsupportedNetworkError: two axes of the output grow.
+          UnsupportedNetworkError: two axes of the output grow, or it has a different number of rows
+            per time step.
         """
         axes = self.moving(output)
         if not axes:
             if self.type in ("Slice", "StridedSlice"):
-                return Refused(f"{self.layer} reads fixed time steps", is_causal=True)
+                return Refused(f"{self.layer} reads fixed time steps")
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
             raise self.unsupported("two axes of its output grow with time")
@@ -252,14 +259,14 @@ class Node:
         sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
         growth = self.lengths[1] - self.lengths[0]
         if sizes[1] - sizes[0] != growth * stream.rows_per_time:
-            raise NotCausalError(
+            raise UnsupportedNetworkError(
                 f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
                 f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
             )
 
-    def refused(self, reason: str) -> NotCausalError:
-        """Return the error for a layer that is not causal."""
-        return NotCausalError(f"{self.layer} {reason}")
+    def refused(self, reason: str) -> UnsupportedNetworkError:
+        """Return the error for a layer whose rows a step cannot compute from the rows before."""
+        return UnsupportedNetworkError(f"{self.layer} {reason}")
 
     def unsupported(self, reason: str) -> UnsupportedNetworkError:
         """Return the error for a layer without a derived step."""

@@ -189,6 +189,15 @@ def first_difference(
     return None if len(short) == len(long) else short[min(len(short), len(long)) - 1]
 
 
+def draws(op: tf.Operation) -> bool:
+    """Return whether an operation draws random numbers, other than the same ones in every call."""
+    if "Random" not in op.type and "Multinomial" not in op.type:
+        return False
+    if not op.type.startswith("Stateless"):
+        return True
+    return any(each.type == "Placeholder" for each in needed(op.inputs))  # a seed that may change
+
+
 def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     """Return the operations, in order, whose values depend on given arguments or are random.
 
@@ -201,9 +210,8 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     for op in needed(graph.outputs):
         if op in inputs:
             continue
-        is_drawn = "Random" in op.type or op.type == "Multinomial"
         reads = any(tensor.op in found for tensor in op.inputs)
-        if is_drawn or (reads and op.type not in SHAPES):
+        if draws(op) or (reads and op.type not in SHAPES):
             found.add(op)
             operations.append(op)
     return operations
