@@ -5,7 +5,14 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 # The modules register their rules when they are imported.
-from autoregressive.incremental import convolution, loops, rowwise, running, shifts  # noqa: F401
+from autoregressive.incremental import (  # noqa: F401
+    convolution,
+    indexing,
+    loops,
+    rowwise,
+    running,
+    shifts,
+)
 from autoregressive.incremental.groups import Groups, Turned
 from autoregressive.incremental.layer_names import layer_of
 from autoregressive.incremental.pairs import concerns, pairs
@@ -99,9 +106,9 @@ class Analysis:
         return layer_of(op.name, self._names)
 
     def sources(self, op: tf.Operation) -> list[tf.Tensor]:
-        """Return the tensors an operation reads; a dilated convolution counts as one operation."""
-        whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
-        return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
+        """Return the tensors an operation reads, which may stand for several in the graph."""
+        whole = _whole(op)
+        return whole.sources if whole else list(op.inputs)
 
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
         """Yield each operation that the output needs, with its counterpart in the other graph."""
@@ -115,8 +122,8 @@ class Analysis:
         inside: set[tf.Operation] = set()
         both = list(zip(short, long, strict=True))
         for op, _ in both:
-            whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
-            inside.update({whole.space, *whole.between} if whole else ())
+            whole = _whole(op)
+            inside.update(whole.inside if whole else ())
         yield from (pair for pair in both if pair[0] not in inside)
 
     def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
@@ -157,6 +164,8 @@ class Analysis:
             if short is None or long is None:
                 raise node.unsupported("it does not end a dilated convolution")
             return convolution.dilated_convolution(node, short, long)
+        if op.type in indexing.INDEXED and (whole := indexing.Indexed.ending_at(op)):
+            return indexing.indexed(node, whole)
         if concerns(node):
             return pairs(node, self.groups)
         tables = {i: kind for i, kind in enumerate(node.kinds) if isinstance(kind, Table)}
@@ -191,9 +200,12 @@ class Analysis:
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
             return Part([None] * len(outputs), rowwise.replayed(node))
-        short, long = (static_value(op.outputs[0]) for op in (node.op, node.longer))
-        if same(short, long):
-            return Part([None], lambda inputs, call: [tf.constant(short, outputs[0].dtype)])
+        short, long = ([static_value(x) for x in op.outputs] for op in (node.op, node.longer))
+        if all(same(*both) for both in zip(short, long, strict=True)):
+            known = list(zip(short, outputs, strict=True))
+            return Part(
+                [None] * len(known), lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known]
+            )
         if node.type in rowwise.LIKE:
             return Part([None], lambda inputs, call: [rowwise.filled(node)])
         refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
@@ -227,6 +239,13 @@ class Analysis:
         root = self.root(output.name)
         self.memory[root] = max(self.memory.get(root, 0), offset)
         self.lag = offset
+
+
+def _whole(op: tf.Operation) -> convolution.Dilated | indexing.Indexed | None:
+    """Return several operations that count as the one that ends them; None if it is alone."""
+    if op.type == "BatchToSpaceND":
+        return convolution.Dilated.ending_at(op)
+    return indexing.Indexed.ending_at(op) if op.type in indexing.INDEXED else None
 
 
 def _ruled(node: Node) -> Part:

@@ -60,6 +60,16 @@ class Dilated:
         inner = [op for op in chain if op.type in CONVOLUTIONS]
         return cls(op, inner[0], tuple(chain)) if op.type == "SpaceToBatchND" and inner else None
 
+    @property
+    def sources(self) -> list[tf.Tensor]:
+        """The tensors that the convolution reads: the sequence and the kernel."""
+        return [self.space.inputs[0], self.inner.inputs[1]]
+
+    @property
+    def inside(self) -> set[tf.Operation]:
+        """The operations before the last one."""
+        return {self.space, *self.between}
+
     def conv_axis(self, axis: int) -> int:
         """Return the axis of `inner` that corresponds to `axis` of the input."""
         return axis + (self.inner.inputs[0].shape.rank - self.space.inputs[0].shape.rank)

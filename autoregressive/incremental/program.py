@@ -20,6 +20,7 @@ from autoregressive.incremental.horizon import (
 from autoregressive.incremental.lookups import fits
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import forget
+from autoregressive.incremental.rolling import Rolled
 from autoregressive.incremental.streams import Table, UnsupportedNetworkError
 from autoregressive.incremental.tracing import (
     Traces,
@@ -59,6 +60,8 @@ class StepProgram:
     ) -> None:
         self._function, self._specs = function, list(specs)
         self.lengths, self._traced = self._trace()
+        if self._differs():
+            self._roll_up()
         self.graph = self._traced[0].graph
         graphs = [traced.graph for traced in self._traced]
         temporal = [is_temporal(spec) for spec in specs]
@@ -88,6 +91,17 @@ class StepProgram:
         if found is None:
             raise failure or ValueError("the network could not be traced.")
         return found
+
+    def _differs(self) -> bool:
+        return first_difference(*(needed(each.graph.outputs) for each in self._traced)) is not None
+
+    def _roll_up(self) -> None:
+        """Roll up the network's loops over time, if its operations are then the same."""
+        before = self._function, self.lengths, self._traced
+        self._function = Rolled(self._function)
+        self.lengths, self._traced = self._trace()
+        if self._differs():
+            self._function, self.lengths, self._traced = before
 
     @property
     def has_horizon(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.replay import run_op
@@ -11,23 +12,24 @@ from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Run, Stream
 
 ELEMENTWISE = types_of("""
-    Abs Acos Acosh AddN AddV2 Add Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
-    BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div
+    Abs Acos Acosh AddN AddV2 Add Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc
+    BiasAdd BitwiseAnd BitwiseOr BitwiseXor Bitcast Bucketize Cast Ceil CheckNumerics ClipByValue
+    Complex ComplexAbs Conj Cos Cosh DivNoNan Digamma Div
     Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
-    IdentityN Inv IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
-    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Neg NextAfter NotEqual
-    OnesLike Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
+    IdentityN Igamma Igammac Imag Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
+    NotEqual OnesLike Polygamma Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
     Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
     StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
 """)
 # Operations whose output must keep the time axis, or `Node.grown` refuses them.
 OVER_CHANNELS = types_of("""
-    All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
-    LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
-    Transpose Unpack
+    All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims FFT IFFT
+    IRFFT L2Loss LogSoftmax LowerBound MatMul MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max Mean
+    Min OneHot Pack Prod RFFT Softmax Split SplitV Sum Tile TopKV2 Transpose Unpack UpperBound
 """)
 # Operations that mix the entries of their last axis.
-LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
+LAST_AXIS = types_of("FFT IFFT IRFFT LogSoftmax LowerBound RFFT Softmax TopKV2 UpperBound")
 # Operations whose output is equal at all time steps if their inputs are.
 STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
 LIKE = ("ZerosLike", "OnesLike")
@@ -89,19 +91,6 @@ def filled(node: Node) -> tf.Tensor:
     return make(output.shape, output.dtype)
 
 
-@rule("GatherV2", "ResourceGather")
-def gather(node: Node) -> Part:
-    """Return how a step runs an embedding or a selection of channels."""
-    table, indices = node.kinds[0], node.kinds[1]
-    if isinstance(table, Stream) and indices is None:
-        axis = int(node.static(2)) % node.op.inputs[0].shape.rank
-        if axis == table.axis:
-            raise node.refused("reads time steps by index (GatherV2)")
-    elif isinstance(table, Stream):
-        raise node.refused("reads time steps by index (GatherV2)")
-    return rowwise(node)
-
-
 @rule("Reshape")
 def reshape(node: Node) -> Part:
     """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
@@ -124,6 +113,23 @@ def reshape(node: Node) -> Part:
         return [tf.reshape(inputs[0][0], sizes)]
 
     return Part([kind], run)
+
+
+@rule("EnsureShape")
+def same_shape(node: Node) -> Part:
+    """Return how a step runs a check of a shape, which names the whole length."""
+    return Part([node.only()], lambda inputs, call: [inputs[0][0]], is_alias=True)
+
+
+@rule("ReverseV2", "Roll")
+def turned(node: Node) -> Part:
+    """Return how a step reverses or rolls axes other than time."""
+    stream, rank = node.only(), node.op.inputs[0].shape.rank
+    axes = np.ravel(node.static(1 if node.type == "ReverseV2" else 2)) % rank
+    if stream.axis in axes:
+        text = "reverses time" if node.type == "ReverseV2" else "rolls time, which wraps around"
+        raise node.refused(text)
+    return rowwise(node)
 
 
 @rule("Squeeze")

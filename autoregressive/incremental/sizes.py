@@ -37,7 +37,7 @@ FOLDED = frozenset(
             "SelectV2",
             "Slice",
         ),
-        *("Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "ZerosLike"),
+        *("Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "Unpack", "ZerosLike"),
     )
 )
 _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -71,7 +71,7 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
         return np.asarray(ARITHMETIC[op.type](*inputs), tensor.dtype.as_numpy_dtype)
     with tf.init_scope():
         given = [tf.constant(x, part.dtype) for x, part in zip(inputs, op.inputs, strict=True)]
-        return executed(op, given)[0].numpy()
+        return executed(op, given)[tensor.value_index].numpy()
 
 
 def same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
