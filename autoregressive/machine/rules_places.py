@@ -1,6 +1,7 @@
 """Lowering rules for operations that read or write rows at an index that varies by step."""
 
 import dataclasses
+import math
 import operator
 from typing import Any
 
@@ -117,21 +118,51 @@ def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
     if isinstance(given, Resource):
         given = Constant(lowering.variable(given, op.get_attr("dtype")))
     if op.type == "GatherNd":
-        if index.shape[-1] != 1:
-            raise Unlowerable("indices along several axes")
-        index = reshaped(lowering, index, list(index.shape[:-1]))
+        given, index = _numbered(lowering, given, index)
     axis = int(whole(inputs[2])) if op.type == "GatherV2" else 0
     axis %= len(given.shape)
-    if op.type != "GatherNd" and op.type != "Gather" and int(op.get_attr("batch_dims")):
-        raise Unlowerable("different indices for every row")
+    if op.type in ("GatherV2", "ResourceGather") and (batch := int(op.get_attr("batch_dims"))):
+        if axis != batch:
+            raise Unlowerable("indices of an axis behind others")
+        return [_batched(lowering, given, index, batch)]
+    return [_gathered(lowering, given, index, axis)]
+
+
+def _gathered(lowering: Lowering, given: Any_Value, index: Any_Value, axis: int) -> Any_Value:
+    """Return the entries of an axis at indices."""
     if isinstance(index, Constant):
-        return [lowering.arranged(given, lambda x: np.take(x, index.array, axis))]
+        return lowering.arranged(given, lambda x: np.take(x, index.array, axis))
     shape = [*given.shape[:axis], *index.shape, *given.shape[axis + 1 :]]
     if index.size == 1:
         at = lowering.value(reshaped(lowering, index, []))
         part = read(lowering, lowering.value(given), lowering.slot(at), axis, 1)
-        return [reshaped(lowering, part, shape)]
-    return [reshaped(lowering, _rows(lowering, lowering.value(given), index, axis), shape)]
+        return reshaped(lowering, part, shape)
+    return reshaped(lowering, _rows(lowering, lowering.value(given), index, axis), shape)
+
+
+def _batched(lowering: Lowering, given: Any_Value, index: Any_Value, batch: int) -> Any_Value:
+    """Return the entries of the axis after `batch` axes, of which each has its own indices."""
+    rows, size = math.prod(given.shape[:batch]), given.shape[batch]
+    flat = reshaped(lowering, given, [rows * size, *given.shape[batch + 1 :]])
+    if rows > 1:
+        first = np.arange(0, rows * size, size).astype(index.dtype)
+        first = first.reshape([*given.shape[:batch], *[1] * (len(index.shape) - batch)])
+        index = lowering.map("Add", index, Constant(first))
+    return _gathered(lowering, flat, index, 0)
+
+
+def _numbered(
+    lowering: Lowering, given: Any_Value, index: Any_Value
+) -> tuple[Any_Value, Any_Value]:
+    """Return a value whose indexed axes are one, and the indices [...] of that axis."""
+    count = index.shape[-1]
+    columns = [lowering.arranged(index, operator.itemgetter((..., i))) for i in range(count)]
+    total = columns[0]
+    for column, size in zip(columns[1:], given.shape[1:count], strict=True):
+        scaled = lowering.map("Mul", total, Constant(np.asarray(size, index.dtype)))
+        total = lowering.map("Add", scaled, column)
+    sizes = [math.prod(given.shape[:count]), *given.shape[count:]]
+    return reshaped(lowering, given, sizes), total
 
 
 def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:

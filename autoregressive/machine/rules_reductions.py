@@ -22,6 +22,7 @@ from autoregressive.machine.values import (
     contiguous,
 )
 
+MOST_SORTED = 128  # largest number of entries that are put in order
 _CODES = {"Sum": 0, "Mean": 1, "Max": 2, "Min": 3, "Prod": 4, "Any": 2, "All": 3}
 _NUMPY: dict[str, Callable[..., Any]] = {
     "Sum": np.sum, "Mean": np.mean, "Max": np.max, "Min": np.min, "Prod": np.prod, "Any": np.any,
@@ -99,6 +100,33 @@ def _argmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
     out = contiguous(turned.shape[:-1], dtype)
     numbers = [turned.wide, outer, turned.shape[-1], step, turned.strides[-1], op.type == "ArgMin"]
     return [lowering.made(Op.ARGMAX, out, [turned], numbers)]
+
+
+@rule("TopKV2")
+def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    """Return the largest entries in order, and their indices: entries by the number above them."""
+    given, count = lowering.value(inputs[0]), int(whole(inputs[1]))
+    size, number = given.shape[-1], np.dtype(np.float32)
+    if size > MOST_SORTED:
+        raise Unlowerable(f"more than {MOST_SORTED} numbers in order")
+    one, other = _both(lowering, given)
+    above = cast(lowering, lowering.map("Greater", other, one), number)
+    before = Constant(np.tril(np.ones([size, size], np.float32), -1))
+    equal = cast(lowering, lowering.map("Equal", other, one), number)
+    above = lowering.map("Add", above, lowering.map("Mul", equal, before))
+    rank = reduced(lowering, "Sum", above, [-1], False)
+    row = lowering.arranged(rank, lambda x: x[..., np.newaxis, :])
+    chosen = lowering.map("Equal", row, Constant(np.arange(count, dtype=number)[:, None]))
+    values = lowering.map("Select", chosen, other, Constant(np.zeros([], given.dtype)))
+    places = lowering.map("Mul", cast(lowering, chosen, number), Constant(np.arange(size, dtype=number)))
+    index = cast(lowering, reduced(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
+    return [reduced(lowering, "Sum", values, [-1], False), index]
+
+
+def _both(lowering: Lowering, given: Value) -> tuple[Any_Value, Any_Value]:
+    """Return a value as a column and as a row of a square."""
+    column = lowering.arranged(given, lambda x: x[..., np.newaxis])
+    return column, lowering.arranged(given, lambda x: x[..., np.newaxis, :])
 
 
 @rule("Cumsum", "Cumprod")
