@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from compression.stream import Channels, Decoder, Encoder, Layout, odds_of
+from compression.stream import Channels, Decoder, Distribution, Encoder, Layout, odds_of
+from foundation.errors import UserError
 
 Moved = Callable[[np.ndarray], np.ndarray]
 
@@ -92,17 +93,40 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
       coding: how odds are computed, and the tolerance of the outputs.
 
     Raises:
-      UserError: an output of the network is not finite, or `constriction` is not installed.
+      UserError: an element has the probability zero, an output of the network is not finite, or
+        `constriction` is not installed.
     """
-    layout = conditionals.layout(levels.shape)
+    layout, done = conditionals.layout(levels.shape), 0
     encoder = Encoder(layout)
     for known in conditionals.known(levels, condition, coding):
         odds, before = [], None
         for own in known.levels.T:
-            odds.append(odds_of(known.channels(before), own, layout.depth))
+            distribution = known.channels(before)
+            _check_possible(conditionals, distribution, own, levels.shape, done)
+            odds.append(odds_of(distribution, own, layout.depth))
             before = own
         encoder.add(odds, known.class_, known.calls)
+        done += len(known.levels)
     return encoder.finish()
+
+
+def _check_possible(
+    conditionals: Conditionals,
+    distribution: Distribution,
+    own: np.ndarray,
+    shape: tuple[int, ...],
+    done: int,
+) -> None:
+    """Raise UserError if the model gives one of these levels the probability zero."""
+    forbids = getattr(distribution, "forbids", None)
+    places = np.flatnonzero(forbids(own)) if forbids else np.zeros(0, np.int64)
+    if len(places):
+        number = done + int(places[0])
+        place = getattr(conditionals, "place", lambda *_: number)(shape, number)
+        raise UserError(
+            "`elements` must be possible under the model to compress them, which gives the"
+            f" probability zero to the level {own[places[0]]} at {place}."
+        )
 
 
 def decode(

@@ -19,6 +19,8 @@ LEAST_SCALE = 4e-5
 NARROWEST = 8.0
 # The tolerance is relative to at least this share of an output's root mean square.
 LEAST_SHARE = 0.03
+# Outputs up to this one are masks, such as -1e9 or -inf, and say nothing about an output's size.
+MASK = -1e4
 
 
 def form_of(distribution: Any) -> str | None:
@@ -34,8 +36,14 @@ def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
       outputs: a network's outputs, float64 [elements, outputs].
       tolerance: the largest relative difference.
     """
-    like = np.sqrt(np.mean(np.square(outputs), 0))
-    return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
+    shown = outputs > MASK
+    if shown.all():
+        like = np.sqrt(np.mean(np.square(outputs), 0))
+    else:
+        squares = np.square(np.where(shown, outputs, 0.0))
+        like = np.sqrt(squares.sum(0) / np.maximum(shown.sum(0), 1))
+    size = np.where(np.isneginf(outputs), 0.0, np.abs(outputs))  # an infinity is exact
+    return tolerance * (size + LEAST_SHARE * like)
 
 
 def narrowest_of(tolerance: float) -> float:

@@ -120,6 +120,11 @@ class _Table:
             below = np.cumsum(np.exp(softmax.logits), 1)
             self._below = np.pad(below, [[0, 0], [1, 0]])
 
+    def forbids(self, levels: np.ndarray) -> np.ndarray:
+        """Return whether the levels [elements] have the probability zero, bool [elements]."""
+        chosen = np.take_along_axis(self._softmax.logits, levels[:, None], 1)[:, 0]
+        return chosen <= LEAST_LOG_PROB
+
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of the bits that split [low, low + 2 half).
 

@@ -16,6 +16,10 @@ from compression.components import compiled
 from compression.odds import FLOOR, ROUNDING, reach_of, warped
 
 
+# A logit that is so far below the largest one, in nats, is a mask: its level is never drawn.
+FORBIDDEN = 5e3
+
+
 class Split(NamedTuple):
     """Odds of bits that split intervals into halves, each float64 [elements].
 
@@ -89,6 +93,11 @@ class Categorical(NamedTuple):
         """Number of levels."""
         return self.logits.shape[1]
 
+    def forbids(self, levels: np.ndarray) -> np.ndarray:
+        """Return whether the levels [elements] have the probability zero, bool [elements]."""
+        chosen = np.take_along_axis(self.logits, levels[:, None], 1)[:, 0]
+        return chosen < self.logits.max(1) - FORBIDDEN
+
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of the bits that split [low, low + 2 half).
 
@@ -122,13 +131,16 @@ def _split_categorical(
             # Upper bounds of exp(off) - 1 and 1 - exp(-off).
             up = off + off * off if off < 1.0 else math.expm1(off) * 1.0001
             down = min(off, 1.0)
+            grown = mass * up
+            if mass == 0.0:  # a mask, whose tolerance may be large
+                grown = math.exp(min(logits[i, level] + off - largest, 700.0))
             total += mass
-            all_rise += mass * up
+            all_rise += grown
             all_fall += mass * down
             side = (level - low[i]) // half
             if 0 <= side < 2:
                 masses[side] += mass
-                rise[side] += mass * up
+                rise[side] += grown
                 fall[side] += mass * down
         share = FLOOR * half / whole
         masses += share * total

@@ -67,6 +67,13 @@ class SymbolConditionals:
         """Return the layout of the stream for elements of this shape."""
         return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
 
+    def place(self, shape: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """Return the index of an element of levels of this shape, given its number in coding."""
+        axes = _axes(shape)
+        order = [*range(1, 1 + len(axes)), 0, *range(1 + len(axes), len(shape))]
+        found = np.unravel_index(number, [shape[axis] for axis in order])
+        return tuple(int(found[order.index(axis)]) for axis in range(len(shape)))
+
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
         """Yield all elements [num, time] or [num, height, width, channels] in coding order."""
         window = self._window or levels.shape[1]

@@ -78,7 +78,7 @@ class Categorical:
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy float32 [...], nats."""
         table = self.table(parameters)
-        return -tf.reduce_sum(tf.exp(table) * table, axis=-1)
+        return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
 
 
 def sample_categorical(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.horizon import horizon_of
@@ -43,11 +44,23 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
         )
         outputs.append(output)
         start += rows
-    whole = tf.cast(program.whole(*arguments), tf.float64)
-    error = tf.reduce_max(tf.abs(tf.cast(tf.concat(outputs, 1), tf.float64) - whole))
-    error = float(error / (1.0 + tf.reduce_max(tf.abs(whole))))
+    error = _relative_difference(tf.concat(outputs, 1), program.whole(*arguments))
     if not error <= program.tolerance:
         raise UnsupportedNetworkError(
             f"the step derived from the graph differs from the network by {error:.2g} of its"
             " outputs' size; please report the network"
         )
+
+
+def _relative_difference(outputs: tf.Tensor, whole: tf.Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the size of the second one.
+
+    Entries that are the same infinity, or both NaN, are equal; an entry that is infinite or NaN in
+    one tensor alone differs by infinity.
+    """
+    found, expected = (tf.cast(x, tf.float64).numpy() for x in (outputs, whole))
+    both = np.isfinite(found) & np.isfinite(expected)
+    if not np.array_equal(found[~both], expected[~both], equal_nan=True):
+        return np.inf
+    size = 1.0 + np.abs(expected[both]).max(initial=0.0)
+    return float(np.abs(found[both] - expected[both]).max(initial=0.0) / size)
