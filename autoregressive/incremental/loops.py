@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import called_graph, run_graph
+from autoregressive.incremental.replay import LOOPS, called_graph, run_graph, source_of
 from autoregressive.incremental.rules import rule
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import (
@@ -19,7 +19,6 @@ from autoregressive.incremental.streams import (
     Stream,
 )
 
-LOOPS = ("While", "StatelessWhile")
 ADDITIONS = ("Add", "AddV2")
 
 
@@ -180,7 +179,7 @@ def _body(node: Node) -> Body:
     graph = called_graph(node.op, "body")
     found: dict[str, list[int]] = {"counters": [], "reads": [], "writes": [], "states": []}
     for index, (inner, outer) in enumerate(zip(graph.inputs, graph.outputs, strict=True)):
-        source = _source(outer)
+        source = source_of(outer)
         if source.name == inner.name:
             if isinstance(node.kinds[index], Stream):
                 found["reads"].append(index)
@@ -211,12 +210,12 @@ def _check_use(node: Node, body: Body) -> None:
     counters = {body.graph.inputs[index].name for index in body.counters}
     for index in body.reads:
         consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
-        at_counter = all(_source(op.inputs[1]).name in counters for op in consumers)
+        at_counter = all(source_of(op.inputs[1]).name in counters for op in consumers)
         if not at_counter or any(op.type != "TensorListGetItem" for op in consumers):
             raise node.unsupported("it does not read the sequence in order")
     for index in body.writes:
-        written = _source(body.graph.outputs[index]).op
-        if _source(written.inputs[1]).name not in counters:
+        written = source_of(body.graph.outputs[index]).op
+        if source_of(written.inputs[1]).name not in counters:
             raise node.unsupported("it does not write its results in order")
     for index in body.counters:
         for op in body.graph.inputs[index].consumers():
@@ -229,20 +228,13 @@ def _readers(rows: tf.Tensor) -> list[tf.Operation]:
 
 
 def _written(graph: tf.Graph, index: int) -> tf.Tensor:
-    return _source(graph.outputs[index]).op.inputs[2]
-
-
-def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that a chain of Identity operations starts from."""
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
+    return source_of(graph.outputs[index]).op.inputs[2]
 
 
 def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
     """Return whether a variable increases by one in each iteration."""
     if source.op.type not in ADDITIONS or not source.dtype.is_integer or source.shape.rank != 0:
         return False
-    terms = [_source(tensor) for tensor in source.op.inputs]
+    terms = [source_of(tensor) for tensor in source.op.inputs]
     others = [term for term in terms if term.name != variable.name]
     return len(others) == 1 and static_value(others[0]) == 1

@@ -1,12 +1,20 @@
 """Run a traced graph's operations inside another graph, or eagerly."""
 
+import weakref
 from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework import function_def_to_graph  # it has no public name
 
 from autoregressive.incremental.at_once import executed, schedule
+from autoregressive.incremental.sizes import static_value
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+LOOPS = ("While", "StatelessWhile")
+BRANCHING = (*LOOPS, "If", "StatelessIf", "Case", "StatelessCase")
+_UNCHANGED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def run_op(
@@ -26,14 +34,104 @@ def run_op(
         return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
     if tf.executing_eagerly():
         return executed(op, inputs)
+    if op.type in LOOPS and (made := looped(op, inputs, scope)) is not None:
+        return made
     graph = tf.compat.v1.get_default_graph()
-    attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
+    attrs: dict[str, Any] = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
     for value in attrs.values():
         if value.HasField("func"):
             graph._add_function_recursive(op.graph._get_function(value.func.name))
+    if op.type == "TensorListStack":
+        count, shape = _stacked(inputs[0])
+        inputs = [inputs[0], inputs[1] if shape is None else tf.constant(shape)]
+        if count is not None:
+            attrs["num_elements"] = attr_value_pb2.AttrValue(i=count)
     dtypes = [output.dtype for output in op.outputs]
     name = op.name.split("/")[-1] if scope is None else scope + op.name
     return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
+
+
+def looped(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None
+) -> list[tf.Tensor] | None:
+    """Run a loop that was traced for any shape on inputs of known shapes; return its outputs.
+
+    The loop's body is traced anew, so that the shapes inside it and of its outputs are known, too.
+
+    Args:
+      op: the loop.
+      inputs: tensors that replace the loop's inputs, one for each.
+      scope: as in `run_op`.
+
+    Returns:
+      None if nothing would be gained, or the body does not keep the shapes.
+    """
+    body, condition = (called_graph(op, name) for name in ("body", "cond"))
+    pairs = zip(inputs, body.inputs, strict=True)
+    if not any(known.shape.is_fully_defined() > x.shape.is_fully_defined() for known, x in pairs):
+        return None
+
+    shapes = [_row_shape(rows) for rows in inputs]
+
+    def run(graph: tf.Graph, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        known = dict(zip((tensor.name for tensor in graph.inputs), values, strict=True))
+        for listed, shape in zip(graph.inputs, shapes, strict=True):
+            for read in listed.consumers() if shape is not None else ():
+                if read.type == "TensorListGetItem":
+                    place = run_graph(known, [read.inputs[1]], scope)[0]
+                    row = run_op(read, [known[listed.name], place, tf.constant(shape)], scope)
+                    known[read.outputs[0].name] = row[0]
+        # What an iteration only passes on stays recognisable as such.
+        return run_graph(known, [source_of(tensor) for tensor in graph.outputs], scope)
+
+    most = static_value(inputs[1]) if inputs[1].dtype.is_integer else None
+    try:
+        return list(
+            tf.while_loop(
+                lambda *values: run(condition, values)[0],
+                lambda *values: run(body, values),
+                list(inputs),
+                parallel_iterations=op.get_attr("parallel_iterations"),
+                maximum_iterations=int(most) if most is not None and most >= 0 else None,
+                name=op.name.split("/")[-1] if scope is None else scope + op.name,
+            )
+        )
+    except ValueError:
+        return None
+
+
+def _row_shape(rows: tf.Tensor) -> list[int] | None:
+    """Return the shape of the elements of a list made from a tensor, if it is known, else None."""
+    if rows.dtype != tf.variant or rows.op.type != "TensorListFromTensor":
+        return None
+    shape = rows.op.inputs[0].shape[1:]
+    return shape.as_list() if shape.is_fully_defined() else None
+
+
+def _stacked(rows: tf.Tensor) -> tuple[int | None, list[int] | None]:
+    """Return the number of elements of a list and their shape, each None if it is unknown.
+
+    Where the list is stacked, a graph that was stored for any length has neither.
+    """
+    shape = None
+    while rows.op.type in (*LOOPS, "Identity"):
+        index = 0
+        if rows.op.type in LOOPS:
+            index = rows.value_index
+            written = source_of(called_graph(rows.op, "body").outputs[index]).op
+            if written.type == "TensorListSetItem" and written.inputs[2].shape.is_fully_defined():
+                shape = written.inputs[2].shape.as_list()
+        rows = rows.op.inputs[index]
+    is_reserved = rows.op.type == "TensorListReserve"
+    count = static_value(rows.op.inputs[1]) if is_reserved else None
+    return None if count is None else int(count), shape
+
+
+def source_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that a chain of Identity operations starts from."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
@@ -45,7 +143,28 @@ def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
 
 def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
     """Return the graph of a function that an operation calls, such as a loop's `body`."""
-    return op.graph._get_function(op.get_attr(attribute).name).graph
+    found = op.graph._get_function(op.get_attr(attribute).name)
+    graph = found.graph
+    return _unchanged(found) if any(map(_is_rewritten, graph.get_operations())) else graph
+
+
+def _is_rewritten(op: tf.Operation) -> bool:
+    """Return whether a gradient has made a loop or a branch return intermediate values, too."""
+    values = op.node_def.attr.values() if op.type in BRANCHING else ()
+    return any("_rewritten" in value.func.name for value in values)
+
+
+def _unchanged(found: Any) -> tf.Graph:
+    """Return the graph of a function as it was before a gradient changed it."""
+    made = _UNCHANGED.get(found.graph)
+    if made is None:
+        shapes = [tensor.shape for tensor in found.graph.inputs]
+        with found.graph.as_default():
+            made = function_def_to_graph.function_def_to_graph(found.cached_definition, shapes)
+        for each in found.graph._functions.values():
+            made._add_function_recursive(each)
+        _UNCHANGED[found.graph] = made
+    return made
 
 
 def needed(

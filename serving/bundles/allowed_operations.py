@@ -23,7 +23,11 @@ LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
 TAG = "serve"
 MOST_PROGRAM_BYTES = 2**31 - 1  # protobuf's limit
 LARGEST_CONSTANT_BYTES = 2**28  # checked because a few bytes can describe a constant of any size
-SAVED_OBJECTS = ("variable", "user_object", "function", "bare_concrete_function", "constant")
+SAVED_OBJECTS = (
+    *("variable", "user_object", "function", "bare_concrete_function"),
+    *("constant", "captured_tensor"),  # data: a node of the graph, a tensor of a function
+)
+CONSTANT = "tf.TrackableConstant"  # TensorFlow's own class of a constant that a function captures
 SAVED_CLASSES = (
     "_generic_user_object",
     "signature_map",
@@ -32,15 +36,25 @@ SAVED_CLASSES = (
     "trackable_tuple_wrapper",
 )
 ARITHMETIC = """
-    Abs AccumulateNV2 Add AddN AddV2 Angle Ceil ClipByValue Complex ComplexAbs Conj Cumprod
-    Cumsum Div DivNoNan Exp Expm1 Floor FloorDiv FloorMod Imag Inv L2Loss Log Log1p Max Maximum
-    Mean Min Minimum Mod Mul MulNoNan Neg Pow Prod Real RealDiv Reciprocal Rint Round Rsqrt Sign
-    Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy Xlog1py
+    Abs AccumulateNV2 Add AddN AddV2 Angle Ceil ClipByValue Complex ComplexAbs Conj Cross Cumprod
+    Cumsum CumulativeLogsumexp Div DivNoNan Exp Expm1 Floor FloorDiv FloorMod Imag Inv L2Loss Log
+    Log1p Max Maximum Mean Min Minimum Mod Mul MulNoNan Neg Pow Prod Real RealDiv Reciprocal Rint
+    Round Rsqrt Sign Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy
+    Xlog1py
 """
 FUNCTIONS = """
-    Acos Acosh Asin Asinh Atan Atan2 Atanh BesselI0e Betainc Cos Cosh Digamma Elu Erf Erfc Erfinv
-    Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax
-    Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
+    Acos Acosh Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e Betainc Cos Cosh
+    Digamma Elu Erf Erfc Erfinv Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Polygamma Relu
+    Relu6 Selu Sigmoid Sin Sinh Softmax SoftmaxCrossEntropyWithLogits Softplus Softsign
+    SparseSoftmaxCrossEntropyWithLogits Tan Tanh Zeta
+"""
+# What the gradients of functions with a gradient of their own are made of.
+GRADIENTS = """
+    AvgPoolGrad BiasAddGrad BroadcastGradientArgs Conv2DBackpropFilter
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput EluGrad
+    FusedBatchNormGradV3 IgammaGradA InvGrad LeakyReluGrad MaxPoolGrad MirrorPadGrad
+    ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad
+    SqrtGrad StridedSliceGrad TanhGrad
 """
 # Random operations that depend only on seeds, which are inputs.
 RANDOM = """
@@ -48,23 +62,28 @@ RANDOM = """
     StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
 """
 LOGIC = """
-    All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Equal Greater
+    All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Bucketize
+    CheckNumerics CheckNumericsV2 Equal Greater
     GreaterEqual Invert IsFinite IsInf IsNan LeftShift Less LessEqual LogicalAnd LogicalNot
     LogicalOr LowerBound NotEqual RightShift Select SelectV2 UpperBound Where
 """
 SHAPES = """
     BatchToSpace BatchToSpaceND Bitcast BroadcastArgs BroadcastTo Cast Concat ConcatV2
     DepthToSpace Diag DiagPart EnsureShape ExpandDims Fill Gather GatherNd GatherV2
-    InvertPermutation MirrorPad OneHot OnesLike Pack Pad PadV2 ParallelConcat Range Rank Reshape
+    InvertPermutation LinSpace MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 MirrorPad OneHot
+    OnesLike Pack Pad PadV2 ParallelConcat Range Rank Reshape
     Reverse ReverseSequence ReverseV2 Roll ScatterNd Shape ShapeN Size Slice
     Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice
-    TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose Unpack UnsortedSegmentSum
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile
+    TopKV2 Transpose Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+    UnsortedSegmentSum
     ZerosLike
 """
 LINEAR = """
-    AvgPool BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Conv Conv2D
-    Conv2DBackpropInput DepthwiseConv2dNative Einsum FFT FusedBatchNormV3 IFFT IRFFT MatMul
-    MatrixBandPart MatrixTriangularSolve MaxPool RFFT
+    AvgPool AvgPool3D BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Cholesky Conv Conv2D
+    Conv2DBackpropInput Conv3D DepthwiseConv2dNative Einsum FFT FFT2D FusedBatchNormV3 IFFT IFFT2D
+    IRFFT IRFFT2D LogMatrixDeterminant MatMul MatrixBandPart MatrixDeterminant MatrixExponential
+    MatrixInverse MatrixSolve MatrixTriangularSolve MaxPool MaxPool3D Qr RFFT RFFT2D
 """
 FLOW = """
     Assert Case Const If Identity IdentityN NoOp PartitionedCall Placeholder
@@ -78,7 +97,19 @@ LISTS = """
 """
 VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
 MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first whose module is a portable artifact
-KINDS = (ARITHMETIC, FUNCTIONS, RANDOM, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
+KINDS = (
+    ARITHMETIC,
+    FUNCTIONS,
+    GRADIENTS,
+    RANDOM,
+    LOGIC,
+    SHAPES,
+    LINEAR,
+    FLOW,
+    LISTS,
+    VARIABLES,
+    MODULE,
+)
 ALLOWED = frozenset(" ".join(KINDS).split())
 STABLEHLO = """
     abs add and atan2 bitcast_convert broadcast broadcast_in_dim case cbrt ceil clamp compare
@@ -184,7 +215,8 @@ def _check_objects(path: Path, graph: Any) -> None:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:
         kind = saved.WhichOneof("kind")
-        if kind not in SAVED_OBJECTS or saved.registered_name:
+        known = ("", CONSTANT) if kind == "constant" else ("",)
+        if kind not in SAVED_OBJECTS or saved.registered_name not in known:
             raise UserError(f"{path} holds a disallowed object: {kind}.")
         if kind == "user_object" and saved.user_object.identifier not in SAVED_CLASSES:
             raise UserError(f"{path} holds a disallowed object: {saved.user_object.identifier}.")
