@@ -1,16 +1,20 @@
 """Run a traced graph's operations inside another graph, or eagerly."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import tensorflow as tf
 
 from autoregressive.incremental.at_once import executed, schedule
 
+Execute = Callable[[tf.Operation, Sequence[tf.Tensor]], list[tf.Tensor]]
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def run_op(
-    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
+    op: tf.Operation,
+    inputs: Sequence[tf.Tensor],
+    scope: str | None = None,
+    execute: Execute = executed,
 ) -> list[tf.Tensor]:
     """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
@@ -19,13 +23,14 @@ def run_op(
       inputs: tensors that replace the operation's inputs, one for each.
       scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
         from all nodes that TensorFlow creates when inlining a function.
+      execute: function that executes an operation eagerly.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
         # Without XLA, not every processor has a kernel for grouped convolutions.
         parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
-        return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
+        return [tf.concat([run_op(op, part, None, execute)[0] for part in parts], -1)]
     if tf.executing_eagerly():
-        return executed(op, inputs)
+        return execute(op, inputs)
     graph = tf.compat.v1.get_default_graph()
     attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
     for value in attrs.values():

@@ -230,8 +230,8 @@ class Node:
         """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
 
         Raises:
-          NotCausalError: the output has a different number of rows per time step.
-          UnsupportedNetworkError: two axes of the output grow.
+          UnsupportedNetworkError: the output has a different number of rows per time step, or two
+            axes of it grow.
         """
         axes = self.moving(output)
         if not axes:
@@ -252,7 +252,7 @@ class Node:
         sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
         growth = self.lengths[1] - self.lengths[0]
         if sizes[1] - sizes[0] != growth * stream.rows_per_time:
-            raise NotCausalError(
+            raise UnsupportedNetworkError(
                 f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
                 f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
             )
