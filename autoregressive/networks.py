@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs
 from autoregressive.keras_inputs import KerasInputs
+from autoregressive.other_sizes import called_in_training
 from autoregressive.outputs import check_stateless, one_line_errors
 from autoregressive.trainable import layers_within
 from foundation.errors import UserError
@@ -118,10 +119,12 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
     Raises:
       UserError: the network belongs to Keras on a backend other than TensorFlow.
+      NotCausalError: the network calls a layer with training=True.
       ValueError: the network cannot be built, or has a stateful layer.
     """
     _check_backend(network)
     check_stateless(network)
+    _check_training(network)
     inputs = KerasInputs(network)
     options = {"training": False} if _takes_training(network) else {}
 
@@ -144,6 +147,17 @@ def _check_backend(network: Any) -> None:
         raise UserError(
             f"`network` must compute with TensorFlow, but Keras uses {backend}; set"
             " KERAS_BACKEND=tensorflow before Keras is imported."
+        )
+
+
+def _check_training(network: Any) -> None:
+    """Raise NotCausalError for a graph of layers that calls one of them with training=True."""
+    from autoregressive.incremental.streams import NotCausalError  # its package imports this file
+
+    for layer in filter(None, map(called_in_training, layers_within(network))):
+        raise NotCausalError(
+            f"`network` must not change from call to call, but calls its layer `{layer}` with"
+            " training=True; leave `training` to the caller."
         )
 
 

@@ -4,6 +4,7 @@ The layers are called individually; no layer is copied. Keras checks input shape
 model as a whole is called. Sizes stored in layers are replaced where they are recognised.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -50,6 +51,22 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
     except (AttributeError, ValueError, TypeError, IndexError):
         return ()
     return sizes if len(sizes) == axes and all(isinstance(size, int) for size in sizes) else ()
+
+
+def called_in_training(network: Any) -> str:
+    """Return the name of a layer that a graph of layers calls with training=True; "" if none.
+
+    Keras replaces that argument by the one of the whole model's call.
+
+    Args:
+      network: any Keras layer or model.
+    """
+    for model in getattr(network, "_flatten_layers", list)():
+        nodes = getattr(graph_of(model), "_nodes_by_depth", {})
+        for node in itertools.chain.from_iterable(nodes.values()):
+            if node.arguments.kwargs.get("training") is True:
+                return node.operation.name
+    return ""
 
 
 class OtherSizes:

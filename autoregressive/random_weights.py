@@ -10,18 +10,21 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.lookups import entries
-from autoregressive.incremental.replay import captured, needed
-from autoregressive.incremental.tracing import Traces, dependent, run_traced, specs_of
+from autoregressive.incremental.replay import needed
+from autoregressive.incremental.tracing import Traces, dependent, specs_of
 from autoregressive.trainable import Weights, weights_among, without_copies
+from autoregressive.wide_floats import DOUBLE, SINGLE, UNCHANGED, Precision, WideCalls
 
 # A matrix with this many times more rows than columns is taken to be an embedding.
 TALL = 4
+# Copies of more weights in float64 would take too much memory.
+MANY_WEIGHTS = 20_000_000
 DEFAULT_SYMBOLS = 256
 
 
 def with_random_weights(
     call: Callable[..., tf.Tensor], seed: int, *example: tf.Tensor
-) -> Callable[..., tf.Tensor]:
+) -> WideCalls:
     """Return a network with random weights; frozen variables, such as masks, keep their values.
 
     Assignments within a call, such as of a masked kernel to itself, change the random weights.
@@ -32,22 +35,19 @@ def with_random_weights(
       *example: arguments for which the network is traced.
     """
     call = call if isinstance(call, Traces) else Traces(call)
-    generator = np.random.default_rng(seed)
+    generator, weights = np.random.default_rng(seed), weights_of(call, specs_of(example))
     drawn = {
-        id(variable.handle): tf.Variable(_values(generator, variable), trainable=False)
-        for variable in weights_of(call, specs_of(example)).trained
+        id(variable.handle): _values(generator, variable)
+        for variable in weights.trained
         if variable.dtype.is_floating
     }
+    return WideCalls(call, drawn, precisions_for([*weights.trained, *weights.frozen]))
 
-    def run(*arguments: tf.Tensor) -> tf.Tensor:
-        graph = call.of(specs_of(arguments)).graph
-        values = dict(captured(graph))
-        for name, outside in values.items():
-            if id(outside) in drawn:
-                values[name] = drawn[id(outside)].handle
-        return run_traced(graph, arguments, values, assigns=True)
 
-    return run
+def precisions_for(variables: Sequence[tf.Variable]) -> tuple[Precision, ...]:
+    """Return the types in which to compute a network that reads given variables."""
+    is_large = parameter_count(variables) > MANY_WEIGHTS
+    return (SINGLE, UNCHANGED) if is_large else (DOUBLE, SINGLE, UNCHANGED)
 
 
 def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:

@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import FIXED_ENTRIES, is_at_rate
+from autoregressive.probes import distances
 from autoregressive.random_weights import with_random_weights
 
 TOLERANCE = 1e-3  # rounding may differ between lengths
-HALF_TOLERANCE = 5e-2  # for 16-bit floats
 MORE = 3  # additional elements, or pixel rows and columns, in trials of larger sizes
 
 
@@ -102,7 +102,7 @@ class Trial:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the largest relative difference, scaled down for 16-bit types, which round more."""
-    coarse = TOLERANCE / HALF_TOLERANCE if first.dtype in (tf.float16, tf.bfloat16) else 1.0
+    """Return the largest relative difference."""
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
-    return coarse * tf.reduce_max(tf.abs(first - second) / (1.0 + tf.abs(second)))
+    size = tf.where(tf.math.is_finite(second), tf.abs(second), 0.0)
+    return tf.reduce_max(distances(first, second) / (1.0 + size))

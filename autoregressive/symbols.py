@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from autoregressive.any_length import any_length
-from autoregressive.causality import observed_fault, observed_unmasked, opened, probe_lengths
 from autoregressive.condition_specs import (
     Specs,
     as_specs,
@@ -17,11 +16,15 @@ from autoregressive.condition_specs import (
 )
 from autoregressive.condition_values import class_counts
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of
+from autoregressive.masked_images import observed_unmasked
 from autoregressive.named_conditions import OwnStep, in_order
 from autoregressive.networks import brings_step
+from autoregressive.observation import observed_fault, opened, probe_lengths
 from autoregressive.outputs import SMALL
+from autoregressive.periods import in_whole_periods
 from autoregressive.random_weights import symbol_count
 from autoregressive.reading import Reading, check_start, rescaled
 from autoregressive.row_fields import rows_above
@@ -116,7 +119,7 @@ class TimeOrder:
             )
         names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
         call, self._specs = any_length(network, given)
-        self.call = Traces(call)
+        self.call = in_whole_periods(Traces(call), self._specs)
         self.inputs = self._specs[0]
         self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
         self.condition = only_rate(self.conditions)
@@ -175,12 +178,10 @@ class TimeOrder:
         specs = opened(self._specs)
         self.call.forget()
         lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
-        levels = self.reading.codec.levels
-        fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, symbols=levels)
+        levels, names = self.reading.codec.levels, layer_names(self.network)
+        fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, levels, names)
         if fault:
-            raise NotCausalError(
-                f"`network` must be causal: {fault} (`check_causal` names the layer)."
-            )
+            raise NotCausalError(f"`network` must be causal: {fault}.")
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return parameters [batch, time, ...], which depend only on the symbols before them."""
@@ -334,9 +335,8 @@ class RasterOrder:
         """Raise NotCausalError if outputs depend on their own or later pixels, or are random."""
         del with_random_weights  # images are always checked with random weights, too
         self.call.forget()
-        fault = observed_unmasked(
-            self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
-        )
+        names, levels = layer_names(self.network), self.reading.codec.levels
+        fault = observed_unmasked(self.call, self.inputs, 0, levels, self._specs[1:], names)
         self.call.forget()
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")

@@ -18,6 +18,7 @@ from autoregressive.incremental.program import LENGTHS
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.tracing import Traces, graph_of
+from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL, one_line, size_text
 
 SLICES = ("Slice", "StridedSlice")
@@ -46,7 +47,12 @@ class Tables:
     @property
     def of_one_size(self) -> bool:
         """True if the network can be called only at the size that it was built for."""
-        return hasattr(self._built, "no_step")
+        return hasattr(self._built, "sizes")
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived; "" if one may be."""
+        return getattr(self._built, "no_step", "")
 
     def check(self, *sizes: int | None) -> None:
         """Raise ValueError if the network cannot take a size, for example for lack of positions.
@@ -144,6 +150,8 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
       UnsupportedNetworkError: no step can be derived, because of an operation without a rule, an
         error in tracing, or a table with fewer rows than the lengths from which steps are derived.
     """
+    if tables.no_step and not brings_step(network):
+        raise UnsupportedNetworkError(f"{tables.no_step}, so that no step can be derived")
     try:
         return incremental(network, **specs, function=tables.call)
     except NotCausalError:

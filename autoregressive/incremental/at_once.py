@@ -13,7 +13,7 @@ from tensorflow.python.eager import context, execute  # operations by name have 
 _KEPT = "onepass/at_once"
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """The arguments for the eager execution of an operation.
 
     Attributes:
@@ -55,8 +55,13 @@ def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     known = _kept(op.graph)
     name = op.name
     if name not in known:
-        known[name] = _prepared(op)
-    found = known[name]
+        dtype = op.outputs[0].dtype if op.outputs else None
+        known[name] = prepared(op.node_def, len(op.outputs), dtype)
+    return execute_prepared(known[name], inputs)
+
+
+def execute_prepared(found: Prepared, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the outputs of a prepared operation for given inputs."""
     if found.constant is not None:
         return [found.constant]
     return list(
@@ -74,15 +79,21 @@ def _kept(graph: tf.Graph) -> dict:
     return kept[1]
 
 
-def _prepared(op: tf.Operation) -> _Prepared:
-    if op.type == "Const":
-        made = tf.make_ndarray(op.node_def.attr["value"].tensor)
-        return _Prepared(op.type, 1, (), tf.constant(made, op.outputs[0].dtype))
+def prepared(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
+    """Return what the eager execution of an operation needs.
+
+    Args:
+      node: the operation's definition, a `NodeDef`.
+      outputs: number of outputs.
+      dtype: type of the first output.
+    """
+    if node.op == "Const":
+        return Prepared(node.op, 1, (), tf.constant(tf.make_ndarray(node.attr["value"].tensor), dtype))
     attributes: list[Any] = []
-    for name, value in op.node_def.attr.items():
+    for name, value in node.attr.items():
         if name[0] != "_":
             attributes += [name, _plain(value)]
-    return _Prepared(op.type, len(op.outputs), tuple(attributes), None)
+    return Prepared(node.op, outputs, tuple(attributes), None)
 
 
 def _plain(value: Any) -> Any:

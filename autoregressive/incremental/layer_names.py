@@ -4,16 +4,18 @@ import re
 from typing import Any
 
 from autoregressive.incremental.replay import CALLS
+from autoregressive.trainable import layers_within
 
 
 def layer_names(network: Any) -> frozenset[str]:
-    """Return the names of a Keras model's layers, including those of nested models.
+    """Return the names of the Keras layers that a network contains, without its own.
 
     Args:
-      network: any network; only Keras models have named layers.
+      network: any network.
     """
-    flatten = getattr(network, "_flatten_layers", None)
-    return frozenset(layer.name for layer in flatten()) if flatten else frozenset()
+    roots = list(layers_within(network))
+    layers = [each for root in roots for each in getattr(root, "_flatten_layers", list)()]
+    return frozenset(each.name for each in layers if each is not network)
 
 
 def layer_of(operation: str, names: frozenset[str]) -> str:

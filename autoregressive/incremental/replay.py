@@ -1,7 +1,7 @@
 """Run a traced graph's operations inside another graph, or eagerly."""
 
 import weakref
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tensorflow.python.framework import function_def_to_graph  # it has no publi
 from autoregressive.incremental.at_once import executed, schedule
 from autoregressive.incremental.sizes import static_value
 
+Execute = Callable[[tf.Operation, Sequence[tf.Tensor]], list[tf.Tensor]]
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 LOOPS = ("While", "StatelessWhile")
 BRANCHING = (*LOOPS, "If", "StatelessIf", "Case", "StatelessCase")
@@ -18,7 +19,10 @@ _UNCHANGED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def run_op(
-    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
+    op: tf.Operation,
+    inputs: Sequence[tf.Tensor],
+    scope: str | None = None,
+    execute: Execute = executed,
 ) -> list[tf.Tensor]:
     """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
@@ -27,13 +31,14 @@ def run_op(
       inputs: tensors that replace the operation's inputs, one for each.
       scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
         from all nodes that TensorFlow creates when inlining a function.
+      execute: function that executes an operation eagerly.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
         # Without XLA, not every processor has a kernel for grouped convolutions.
         parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
-        return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
+        return [tf.concat([run_op(op, part, None, execute)[0] for part in parts], -1)]
     if tf.executing_eagerly():
-        return executed(op, inputs)
+        return execute(op, inputs)
     if op.type in LOOPS and (made := looped(op, inputs, scope)) is not None:
         return made
     graph = tf.compat.v1.get_default_graph()

@@ -9,16 +9,11 @@ import pytest
 import refused_networks
 import tensorflow as tf
 
-from autoregressive.causality import (
-    MOST_COMPARED,
-    check_causal,
-    observed_lookahead,
-    opened,
-    probe_lengths,
-)
+from autoregressive.causality import check_causal, observed_lookahead
 from autoregressive.fit import fit
 from autoregressive.incremental import NotCausalError
 from autoregressive.model import Autoregressive
+from autoregressive.observation import MOST_COMPARED, opened, probe_lengths
 from likelihoods import Categorical, Gaussian, Integers
 
 
