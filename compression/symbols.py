@@ -1,5 +1,6 @@
 """The conditional distributions of an `Autoregressive` in time or raster order."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.named_conditions import between, first_state
+from autoregressive.samplers.compiled import compiled_step
 from compression.conditionals import Coding, Known
 from compression.forms import tolerances
 from compression.model_odds import ModelOdds, ways_of
@@ -61,7 +63,8 @@ class SymbolConditionals:
         self._passed = tf.function(
             self._network.parameters, autograph=False, reduce_retracing=window > 0
         )
-        self._step = tf.function(self._one_step, autograph=False, jit_compile=True)
+        self._step = compiled_step(self._one_step)
+        self._model = model
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of the stream for elements of this shape."""
@@ -120,17 +123,33 @@ class SymbolConditionals:
 
     def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
         """Decode levels with one step of the network per position."""
-        symbols = np.zeros(shape, np.int32)
-        state = first_state(self._network, shape[0], shape[1], condition)
+        symbols, network = np.zeros(shape, np.int32), self._network
+        every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
+        machine = self._machine
+        if machine is not None and machine.pays(*shape, condition):
+            state: Any = machine.begin(*shape, condition)
+            inputs, outputs = np.repeat(state.of_one["input"], shape[0], 0), machine.outputs
+        else:
+            first = first_state(network, *shape, condition)
+            inputs, state, outputs = first["input"], first["network"], self._compiled_outputs
         for time in range(shape[1]):
-            parameters, after = self._step(state, between(condition, time, time + 1))
+            parameters, state = outputs(inputs, between(condition, time, time + 1), state)
             symbols[:, time] = read(parameters)
-            inputs = self._network.read(tf.constant(symbols[:, time : time + 1]))
-            state = {"input": inputs, "network": after}
+            inputs = every[symbols[:, time : time + 1]]
         return symbols
 
-    def _one_step(self, state: Any, now: Any) -> tuple[tf.Tensor, Any]:
-        return self._network.stepper(now)(0, 0, state)
+    @functools.cached_property
+    def _machine(self) -> Any:
+        from autoregressive.samplers.native import outputs_of  # a heavy import
+
+        return outputs_of(self._network, self._model.distribution)
+
+    def _compiled_outputs(self, inputs: Any, now: Any, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of one time step and the next state, by the compiled step."""
+        return self._step(state, tf.convert_to_tensor(inputs), now)
+
+    def _one_step(self, state: Any, inputs: tf.Tensor, now: Any) -> tuple[tf.Tensor, Any]:
+        return self._network.stepper(now)(0, 0, {"input": inputs, "network": state})
 
     def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
         """Decode levels by running the network over all positions once per position."""

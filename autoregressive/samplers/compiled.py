@@ -1,4 +1,4 @@
-"""A cache of a model's compiled functions."""
+"""Compiled functions: a model's cache of them, and a step that is compiled once."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,6 +6,29 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 Made = TypeVar("Made")
+
+
+def compiled_step(step: Callable[..., tuple[tf.Tensor, Any]]) -> Callable[..., Any]:
+    """Return a step that XLA compiles once, whatever the position in its state.
+
+    XLA compiles a program anew for every value of an argument at which a slice starts, as for the
+    position of a ring. It does not do so for what a loop changes, so the step is a loop's only pass.
+
+    Args:
+      step: function from a state and further tensors to a tensor and the next state.
+    """
+
+    def run(state: Any, *given: Any) -> tuple[tf.Tensor, Any]:
+        traced = tf.function(step, autograph=False).get_concrete_function(state, *given)
+        result = traced.structured_outputs[0]
+        before = tf.constant(0), tf.zeros(result.shape, result.dtype), state
+
+        def body(passes: tf.Tensor, result: tf.Tensor, state: Any) -> tuple[Any, ...]:
+            return passes + 1, *step(state, *given)
+
+        return tf.while_loop(lambda passes, *_: passes < 1, body, before)[1:]
+
+    return tf.function(run, autograph=False, jit_compile=True)
 
 
 class Compiled:

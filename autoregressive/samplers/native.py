@@ -5,7 +5,7 @@ which any number of rows run. On CPUs it is an alternative to `cached`, which XL
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,18 @@ def native(network: SteppedSymbols, distribution: Distribution) -> "Native | Non
     return Native(network, distribution)
 
 
+def outputs_of(network: SteppedSymbols, distribution: Distribution) -> "NativeOutputs | None":
+    """Return the network's outputs on the step machine; None as for `native`.
+
+    Args:
+      network: a network of symbols.
+      distribution: the distribution of a symbol.
+    """
+    if not network.has_step or native(network, distribution) is None:
+        return None
+    return NativeOutputs(network, distribution)
+
+
 class First(NamedTuple):
     """The state before the first symbol.
 
@@ -66,6 +78,8 @@ class Native:
       network: a network in time order, with a step of one symbol.
       distribution: the distribution of a symbol.
     """
+
+    _settings: ClassVar[list[tf.TensorSpec]] = [tf.TensorSpec([])]  # the temperature
 
     def __init__(self, network: SteppedSymbols, distribution: Distribution) -> None:
         self._network, self._distribution = network, distribution
@@ -133,20 +147,25 @@ class Native:
         event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
-    def machine(self, noise: tf.Tensor, condition: Any, state: Any) -> StepMachine:
+    def machine(self, given: tf.Tensor, condition: Any, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once.
+
+        Args:
+          given: the noise of a chunk; for `NativeOutputs`, the network's inputs.
+          condition: the condition of the chunk.
+          state: the state of one row.
 
         Raises:
           UnsupportedNetworkError: the machine does not support an operation.
         """
         flat = tf.nest.flatten(state)
-        given = [noise, *timed_of(condition)]
-        specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in given]
+        arguments = [given, *timed_of(condition)]
+        specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in arguments]
         key = tuple((tuple(x.shape), x.dtype) for x in [*specs, *flat])
         if key not in self._machines:
             step = self._step(state, condition)
             try:
-                self._machines[key] = StepMachine(step, specs, [tf.TensorSpec([])], flat)
+                self._machines[key] = StepMachine(step, specs, self._settings, flat)
             except Unlowerable as error:
                 raise UnsupportedNetworkError(str(error)) from None
         return self._machines[key]
@@ -178,18 +197,21 @@ class Native:
         return self._faults[key]
 
     def _unknown(self, length: int, condition: Any) -> str:
-        layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
-        noise = layout.noise(self._distribution, 0, 1, layout.shape([1]))
         if fixed_of(condition):
             condition = rows(between(condition, 0, 1), slice(1))
         else:
             zeros = zeros_for(self._network, 1, [1])
             condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
         try:
-            self.machine(noise, condition, self.begin(1, length, condition).of_one)
+            self.machine(self._given(), condition, self.begin(1, length, condition).of_one)
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
+
+    def _given(self) -> tf.Tensor:
+        """Return an example of what one time step of one row is given."""
+        layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
+        return layout.noise(self._distribution, 0, 1, layout.shape([1]))
 
     def _step(self, first: Any, like: Any) -> Callable:
         count = len(timed_of(like))
@@ -204,6 +226,44 @@ class Native:
             drawn = distribution.sample(parameters, noise, temperature)
             drawn = tf.cast(tf.reshape(drawn, [1, 1, *noise.shape[2:-1]]), dtype)
             return [drawn], tf.nest.flatten({"input": network.read(drawn), "network": after})
+
+        return step
+
+
+class NativeOutputs(Native):
+    """The parameters of a network's steps for given inputs, computed on the step machine."""
+
+    _settings: ClassVar[list[tf.TensorSpec]] = []
+
+    def outputs(self, inputs: tf.Tensor, condition: Any, state: Any) -> tuple[np.ndarray, Any]:
+        """Return the parameters [batch, 1, num_parameters] of one time step, and the next state.
+
+        Args:
+          inputs: the network's inputs before this time step, [batch, 1, ...].
+          condition: the condition of this time step, as in `advance`.
+          state: the state from `begin`, or from the previous call; it must not be used again.
+
+        Raises:
+          UnsupportedNetworkError: the machine does not support an operation.
+        """
+        if not isinstance(state, NativeState):
+            machine = self.machine(inputs, condition, state.of_one)
+            state = NativeState(machine, machine.begin(state.batch, [], state.of_rows))
+        given = [np.asarray(each) for each in (inputs, *timed_of(condition))]
+        (parameters,) = state.machine.run(state.workspaces, *given)
+        return parameters[:, 0, 0], state
+
+    def _given(self) -> tf.Tensor:
+        return self._network.initial_state(1, 1)["input"]
+
+    def _step(self, first: Any, like: Any) -> Callable:
+        count, network = len(timed_of(like)), self._network
+
+        def step(inputs: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            condition = of_time(like, list(given[:count]))
+            state = tf.nest.pack_sequence_as(first, list(given[count:]))
+            parameters, after = network.stepper(condition)(0, 0, {**state, "input": inputs})
+            return [parameters], tf.nest.flatten({"input": inputs, "network": after})
 
         return step
 
