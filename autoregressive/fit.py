@@ -24,6 +24,7 @@ from foundation.arguments import whole_number
 from foundation.field_rules import require
 from foundation.options import takes
 from foundation.stored_config import defaults
+from foundation.tensorflow_state import check_compiler, check_eager
 from likelihoods.codec import Codec
 from replicator.strategies import Replicator
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -179,7 +180,10 @@ def fit(
       ValueError, UserError: an argument or a batch is invalid, training diverged, `workdir`
         contains a different run, or the trained network turns out not to be causal.
     """
+    check_eager()
     asked = FitOptions(**options)
+    if asked.jit_compile:
+        check_compiler()
     read = _reader(model, int(asked.batch_size), int(asked.seed))
     training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))
     data = validation, asked.evaluate
