@@ -16,6 +16,7 @@ from autoregressive.condition_specs import Memory
 from autoregressive.networks import as_function, keras_inputs
 from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
 from autoregressive.outputs import SMALL, size_text
+from foundation.tensorflow_state import check_eager
 
 Call = Callable[..., tf.Tensor]
 CHANGES = "its outputs change with the size of its input"
@@ -112,9 +113,11 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
 
     Raises:
-      UserError: the network belongs to Keras on a backend other than TensorFlow.
+      UserError: the network belongs to Keras on a backend other than TensorFlow, or TensorFlow
+        cannot compute here.
       ValueError: the network cannot be built, or has a stateful layer.
     """
+    check_eager(inside_function=True)
     given = tuple(specs[0].shape[1 : 1 + axes])
     is_given = len(given) == axes and None not in given
     was_built = _length_built(network) if axes == 1 else ()

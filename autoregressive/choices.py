@@ -8,6 +8,7 @@ import tensorflow as tf
 from autoregressive.layout import Layout
 from autoregressive.prompts import Prompt, prompt_of
 from foundation.arguments import checked_temperatures, checked_top_k, checked_top_p
+from foundation.tensorflow_state import check_compiler
 from likelihoods.capabilities import tempers
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -45,8 +46,10 @@ class DrawOptions:
           axes: number of axes of the positions that have independent noise.
 
         Raises:
-          ValueError: an argument is out of its range, or the distribution is not over tokens.
+          ValueError: an argument is out of its range, the distribution is not over tokens, or
+            TensorFlow cannot compute here.
         """
+        check_compiler()
         is_truncated = self.top_k != 0 or self.top_p != 1.0
         if is_truncated:
             Truncated(distribution)  # raises ValueError unless the distribution is over tokens

@@ -7,13 +7,18 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.layout import Layout
+from foundation.tensorflow_state import check_eager
 from likelihoods.capabilities import is_of_tokens
 from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
 
 
 def check_parts(network: Any, distribution: Any) -> None:
-    """Raise ValueError unless the network is callable and the distribution has `log_prob`."""
+    """Raise ValueError unless the network is callable and the distribution has `log_prob`.
+
+    Raise UserError where no model can be made: inside a `tf.function`, for example.
+    """
+    check_eager()
     if not callable(network):
         raise ValueError(f"`network` must be a module, a model or a function, got {network!r}.")
     if isinstance(distribution, type) or not hasattr(distribution, "log_prob"):

@@ -24,6 +24,7 @@ from foundation.arguments import whole_number
 from foundation.field_rules import require
 from foundation.options import takes
 from foundation.stored_config import defaults
+from foundation.tensorflow_state import check_compiler, check_eager
 from likelihoods.codec import Codec
 from replicator.strategies import Replicator
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -163,7 +164,8 @@ def fit(
       optimizer: a Keras optimiser or an `OptimizerConfig`; with the latter, the model has
         the averaged weights after training.
       validation: held-out data in any finite form of `batches` (a pair must be a tuple; a list
-        contains batches). Its mean loss is the score; lower is better.
+        contains batches). Its mean loss is the score; lower is better. Of a generator, or of
+        another iterable whose length is unknown, only the first 16,384 rows are read.
       workdir: folder for checkpoints, metrics, events and `loss.png`, a plot of the losses that is
         updated with every score; a run found there is resumed exactly. None: nothing is stored.
       replicator: the Replicator in whose `scope` the network was created; None: one device. With
@@ -178,10 +180,14 @@ def fit(
       ValueError, UserError: an argument or a batch is invalid, training diverged, `workdir`
         contains a different run, or the trained network turns out not to be causal.
     """
+    check_eager()
     asked = FitOptions(**options)
+    if asked.jit_compile:
+        check_compiler()
     read = _reader(model, int(asked.batch_size), int(asked.seed))
     training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))
-    score = held_out_score(model, training.loss_fn, read, validation, asked.evaluate)
+    data = validation, asked.evaluate
+    score = held_out_score(model, training.loss_fn, read, *data, log)
     if asked.patience is not None and score is None:
         raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
     return training.run(score, workdir, replicator, log)

@@ -25,6 +25,7 @@ from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from foundation.arguments import checked_length, checked_seed, whole_number
 from foundation.options import takes
+from foundation.tensorflow_state import check_eager
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -156,6 +157,7 @@ class Autoregressive:
 
     def check_causal(self) -> None:
         """Raise NotCausalError if the network is not causal with its current weights."""
+        check_eager()
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
@@ -201,9 +203,11 @@ class Autoregressive:
         Raises:
           ValueError: the elements have a wrong rank, contain NaN, or are outside the codec's range.
         """
+        check_eager(inside_function=True)
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
-            check_elements(elements, self.codec, self.layout)
+            with tf.init_scope():  # an array inside a `tf.function`
+                check_elements(elements, self.codec, self.layout)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
@@ -248,6 +252,7 @@ class Autoregressive:
           ValueError: the elements or the condition are invalid, or the lengths are not integers
             from 0 to time.
         """
+        check_eager(inside_function=True)
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)

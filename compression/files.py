@@ -14,6 +14,7 @@ from compression import fields
 from compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
 from foundation.errors import UserError
+from foundation.tensorflow_state import check_compiler
 
 TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
 SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated outputs differ, too
@@ -100,6 +101,7 @@ def compress(
       UserError: the tolerance is out of range, the elements or the condition do not fit the model,
         or the verification failed.
     """
+    check_compiler()
     if not 0 <= tolerance <= MOST_TOLERANCE:
         raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
     shape, description, parts = kind.pack(elements, condition, tolerance, **options)
@@ -143,6 +145,7 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
       UserError: the file is damaged, truncated or of a different kind, was made with a different
         model, or cannot be decoded on this processor.
     """
+    check_compiler()
     found = read(kind, data)
     coding = dataclasses.replace(kind.coding(found), moved=moved)
     parts, checksum = [], 0

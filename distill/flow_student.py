@@ -21,6 +21,7 @@ from foundation.arguments import (
     checked_temperature,
     whole_number,
 )
+from foundation.tensorflow_state import check_compiler
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
 
@@ -180,7 +181,7 @@ class FlowStudent:
         Raises:
           ValueError: an argument is invalid.
         """
-        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        num, length = self._sizes(num, length)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
         noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
         return self._compiled(noise, self._given(condition, num, length)).numpy()
@@ -209,7 +210,7 @@ class FlowStudent:
           ValueError: an argument is invalid.
           NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
-        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        num, length = self._sizes(num, length)
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
         given, state = self._given(condition, num, length), self.initial_state(num)
@@ -234,10 +235,16 @@ class FlowStudent:
           seed: seed of the noise, an integer in [0, 2^64).
           condition: the condition of the sequences, or None.
         """
-        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        num, length = self._sizes(num, length)
         noise = self.noise(checked_seed(seed), tf.range(num), length)
         drawn = self.draw(noise, self._given(condition, num, length))
         return log_density(drawn, self.noise_kind).numpy()
+
+    def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
+        """Check the numbers of sequences and of elements, and that TensorFlow can draw them."""
+        check_compiler()
+        (checked,) = checked_length(length, self.order)
+        return whole_number(num, "num"), checked
 
     def _given(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
         spec = self.specs[1] if self.condition_channels else None

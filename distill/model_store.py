@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
+from foundation.tensorflow_state import check_compiler
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
@@ -78,4 +79,5 @@ def load_stored(folder: Path) -> Any:
 def _store(kind: Any, name: str) -> Any:
     if kind not in STORES:
         raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
+    check_compiler()
     return STORES[kind]()

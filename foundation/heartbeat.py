@@ -46,16 +46,18 @@ def during(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
+def heartbeat(
+    what: str, seconds: float | None = None, stream: TextIO | None = None
+) -> Iterator[None]:
     """Print a status line inside the block whenever nothing has been printed for `seconds`.
 
     Args:
       what: name of the job. The line shows it with the elapsed time, unless a step inside the block
         provides its own line by `telling`.
-      seconds: silence before a status line.
+      seconds: silence before a status line; None: `SECONDS`.
       stream: text stream to write to; None: standard error.
     """
-    ended = threading.Event()
+    ended, seconds = threading.Event(), SECONDS if seconds is None else seconds
 
     def beat() -> None:
         while not ended.wait(max(0.0, _spoke + seconds - time.monotonic())):

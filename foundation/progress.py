@@ -5,12 +5,13 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from foundation.folders import plural
-from foundation.heartbeat import SECONDS, spoke, telling
+from foundation.heartbeat import SECONDS, heartbeat, spoke, telling
 
 COLUMNS = 80  # if the width of the terminal is unknown
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
@@ -102,6 +103,21 @@ class Progress:
         else:
             print(text, file=self.stream, flush=True)
         spoke()
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Say now and then that work without units goes on inside the block.
+
+        Args:
+          what: description of the work.
+        """
+        start = time.monotonic()
+
+        def say() -> None:
+            self.say(f"{what}, {time.monotonic() - start:.0f} s so far")
+
+        with heartbeat(what), telling(say):
+            yield
 
     @property
     def rate(self) -> float:

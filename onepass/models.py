@@ -10,6 +10,7 @@ from distill.families import of_kind, of_model
 from distill.model_store import STORES
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, kind_of
+from foundation.tensorflow_state import check_eager
 from onepass.shipped import SHIPPED, folder
 from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.settings import is_url
@@ -108,6 +109,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
 def load_trained(path: Path) -> Any:
     """Load a model of this library by shipped name, or from a run, model folder or bundle."""
+    check_eager()
     family = of_model(path) or STUDENT  # the student's loader says what is wrong
     return family.parts.load(path)
 

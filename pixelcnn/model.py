@@ -14,6 +14,7 @@ from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
+from foundation.tensorflow_state import check_compiler, check_eager
 from likelihoods.initial import ZeroInitial
 from likelihoods.noise import as_key
 from pixelcnn import shipped
@@ -181,6 +182,7 @@ class ImageModel:
           UserError: If an argument does not fit the model; raised at the call.
           ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
+        check_compiler()
         conditions = as_list(condition, num)
         size = self.size if size is None else size
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
@@ -259,6 +261,7 @@ class ImageModel:
 
     def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
         """Return the density's inputs for images and conditions; errors are those of `log_prob`."""
+        check_eager()
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
         shape = (None, self.size, self.size, self.channels)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from foundation.tensorflow_state import check_eager
 from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16
@@ -33,6 +34,7 @@ class Density:
           frames: conditioning frames [frames, channels], or None.
           speaker: the speaker's number, or None.
         """
+        check_eager()
         condition = self._condition(len(levels), frames, speaker)
         parts = []
         for start in range(0, len(levels), self.window_samples):

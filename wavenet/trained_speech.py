@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foundation.field_rules import at_least, require
+from foundation.tensorflow_state import check_eager
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
@@ -168,6 +169,7 @@ class TrainedSpeechModel(FeatureExtraction):
         prime: np.ndarray | None = None,
     ) -> Request:
         """Return a `Request` for the arguments of `generate`; `prime` is int32 levels [samples]."""
+        check_eager()
         if num_samples is None:
             if condition is None:
                 raise ValueError("`num_samples` must be given when there is no `condition`.")

@@ -49,7 +49,7 @@ class SpeechRecipe(Recipe):
         gain_db = run.stored.get("gain_db")  # a resumed run keeps its gain
         gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
         corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
-        run.log(*corpus.notes, *_schedule_notes(run.stored, config))
+        run.log(*corpus.notes)
         facts = {**heard(corpus), "dev_digest": report.dev_digest}
         run.claim(self.described(KIND, config, **facts), CHANGEABLE, defaults(config))
         return config, corpus
@@ -76,20 +76,6 @@ class SpeechRecipe(Recipe):
             f"({1000 * past / config.data.sample_rate_hz:.0f} ms)",
             tensor_float_32=not config.network.prediction_order,  # needs full float32 precision
         )
-
-
-def _schedule_notes(before: dict, config: TrainConfig) -> list[str]:
-    """Return a warning if resuming changes the learning rate schedule, given the old config."""
-    if config.optimizer.decay != "cosine" or not before:
-        return []
-    stored = before.get("loop")
-    steps = stored.get("num_steps") if isinstance(stored, dict) else "unknown"
-    if steps == config.loop.num_steps:
-        return []
-    return [
-        f"num_steps was {steps} and is {config.loop.num_steps} now: the learning rate now follows "
-        "a cosine of the new length, as if the run had started with it"
-    ]
 
 
 class ClipLoss:

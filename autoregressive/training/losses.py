@@ -149,8 +149,5 @@ class MeanLoss:
             count = len(part["elements"]) * float(part.get(MEAN, [1.0])[0])
             total, rows = total + count * float(self._loss(part)), rows + count
         if not rows:
-            raise ValueError(
-                f"`{self._name}` must have a batch; pass arrays, or an iterable that can be"
-                " restarted."
-            )
+            raise ValueError(f"`{self._name}` must have at least one batch, got none.")
         return total / rows

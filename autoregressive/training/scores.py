@@ -1,7 +1,7 @@
 """Scores of `fit`, from held-out data or a function, and the plot of the losses."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,19 @@ import tensorflow as tf
 
 from autoregressive.training.batches import Batches
 from autoregressive.training.losses import MeanLoss
+from foundation.ending import bounded, ends
 from foundation.errors import UserError
+from replicator.training.accumulation import Batch
 from replicator.training.state import LossFn
 
 
 def held_out_score(
-    model: Any, loss_fn: LossFn, read: Callable[..., Batches], validation: Any, evaluate: Any
+    model: Any,
+    loss_fn: LossFn,
+    read: Callable[..., Batches],
+    validation: Any,
+    evaluate: Any,
+    log: Callable[[str], None],
 ) -> Callable[[], Any] | None:
     """Return a function that computes a score, or None if there is neither data nor a function.
 
@@ -25,9 +32,10 @@ def held_out_score(
         errors.
       validation: held-out data, or None.
       evaluate: a function from the model to a score, or held-out data, or None.
+      log: function that receives a message about data that may have no end.
 
     Raises:
-      UserError: both are given, or `validation` is a function.
+      UserError: both are given, `validation` is a function, or the data has no end.
       ValueError: the data is invalid.
     """
     if validation is not None and evaluate is not None:
@@ -41,8 +49,28 @@ def held_out_score(
         return lambda: evaluate(model)
     for name, data in (("validation", validation), ("evaluate", evaluate)):
         if data is not None:
-            return MeanLoss(loss_fn, read(data, name=name).parts, name)
+            return MeanLoss(loss_fn, _held_out(data, read, name, log), name)
     return None
+
+
+def _held_out(
+    data: Any, read: Callable[..., Batches], name: str, log: Callable[[str], None]
+) -> Callable[[], Iterable[Batch]]:
+    """Return a function that returns the batches of held-out data, the same on every call.
+
+    Those of an iterator, which can be read only once, are kept.
+    """
+    does_end, batches = ends(data, name), read(data, name=name)
+    if does_end:
+        return batches.parts
+    said = functools.cache(log)  # once, not with every score
+
+    def parts() -> Iterator[Batch]:
+        return bounded(batches.parts(), lambda part: len(part["elements"]), name, said)
+
+    if not isinstance(data, Iterator):
+        return parts
+    return functools.cache(lambda: list(parts()))
 
 
 def _is_function(given: Any) -> bool:

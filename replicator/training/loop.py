@@ -348,7 +348,8 @@ class Trainer:
         self.save()
         start = time.monotonic()
         try:
-            with self.replicator.gathered_variables():
+            what = outputs.progress.busy(f"step {self.step}: scoring on dev")
+            with self.replicator.gathered_variables(), what:
                 score = evaluate(outputs.log, self.step)
         except tf.errors.ResourceExhaustedError as error:
             raise UserError(

@@ -117,7 +117,7 @@ class TrainState(tf.Module):
         shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
-        rate = self._rate()
+        rate = self.rate(self.step, self.num_steps)
         before = [
             [tf.convert_to_tensor(v) for v in slot]
             for slot in (self.weights, self.first, self.second, self.average)
@@ -129,10 +129,16 @@ class TrainState(tf.Module):
         values = [self.step + 1, *weights, *first, *second, *average]
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
-    def _rate(self) -> tf.Tensor:
+    def rate(self, step: tf.Tensor, num_steps: int) -> tf.Tensor:
+        """Return the learning rate, float32 [], of the update after a step in a run of a length.
+
+        Args:
+          step: int32 [], number of updates so far.
+          num_steps: total number of updates.
+        """
         if self._schedule is None:
-            return learning_rate(self.optimizer, self.step, self.num_steps)
-        return tf.cast(self._schedule(self.step), tf.float32)
+            return learning_rate(self.optimizer, step, num_steps)
+        return tf.cast(self._schedule(step), tf.float32)
 
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False

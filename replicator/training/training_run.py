@@ -12,6 +12,7 @@ with TrainingRun(workdir, replicator, log, batch_size) as run:
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ class TrainingRun:
         self._workdir = Path(workdir) if workdir else None
         self._log = chief_only(self.replicator, log)
         self._stack = contextlib.ExitStack()
+        self._steps_before: int | None = None  # length of the run when it was last claimed
 
     def __enter__(self) -> "TrainingRun":
         """Return the run itself."""
@@ -93,6 +95,9 @@ class TrainingRun:
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Store the configuration as `RunDirectory.claim` does; a run in memory writes no file."""
+        loop = self.stored.get("loop")
+        before = loop.get("num_steps") if isinstance(loop, Mapping) else None
+        self._steps_before = before if isinstance(before, int) else None
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -162,5 +167,19 @@ class TrainingRun:
         self.log(*trainer.resume(start))
         resumed = f", resuming from step {trainer.step}" if trainer.step else ""
         self.log((description or f"{state.size:,} weights") + resumed)
+        self.log(*self._rate_notes(state, loop.num_steps))
         evaluate = evaluation() if self.replicator.is_chief else None
         return trainer.train(functools.partial(batches, trainer.step), evaluate, listener)
+
+    def _rate_notes(self, state: TrainState, num_steps: int) -> list[str]:
+        """Return a warning if another length of the run changes the rate of the next update."""
+        before, step = self._steps_before, int(state.step.numpy())
+        if not step or before is None or before == num_steps:
+            return []
+        was, now = (float(state.rate(state.step, steps)) for steps in (before, num_steps))
+        if math.isclose(was, now, rel_tol=1e-6):
+            return []
+        return [
+            f"num_steps was {before} and is {num_steps} now: the learning rate jumps from {was:.3g}"
+            f" to {now:.3g} at step {step + 1}, as if the run had started with the new length"
+        ]

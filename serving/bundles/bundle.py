@@ -15,6 +15,7 @@ import numpy as np
 
 from foundation.errors import UserError
 from foundation.tensorflow_paths import named_for_tensorflow
+from foundation.tensorflow_state import check_process
 from serving.bundles.image_sampling import ImageSampling
 from serving.bundles.numba_engine import engine_for
 from serving.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
@@ -107,6 +108,7 @@ class Program:
 
     def restore(self) -> None:
         """Prepare the program for calls; raise UserError if it cannot be loaded."""
+        check_process()
         with self._lock:
             if not self._calls:
                 self._calls = self._restored()

@@ -13,6 +13,7 @@ from autoregressive.storage.assignments import assigning_nothing
 from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
 from foundation.errors import UserError
+from foundation.tensorflow_state import check_compiler
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.bundle import MODEL_FOLDER
@@ -88,6 +89,7 @@ def export(
         raise ValueError(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
         )
+    check_compiler()
     layout = getattr(model, "layout", None)
     if layout is not None and layout.rank == 3:
         raise UserError(

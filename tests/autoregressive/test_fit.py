@@ -117,6 +117,28 @@ def test_iterables_datasets_and_functions_give_the_same_weights():
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("decay", "steps", "jump"),
+    [
+        ("cosine", (4, 8), "from 0 to 0.005 at step 5,"),
+        ("cosine", (8, 4), None),  # nothing is left to train
+        ("cooldown", (4, 8), "from 0 to 0.01 at step 5,"),
+        ("halve", (4, 8), None),
+        ("constant", (4, 8), None),
+    ],
+)
+def test_a_run_of_another_length_says_how_its_rate_jumps(tmp_path, decay, steps, jump):
+    adam = dataclasses.replace(ADAM, decay=decay, cooldown_steps=2)
+    said, lines = [], []
+    trained(steps=steps[0], optimizer=adam, workdir=tmp_path, log=said.append)
+    trained(steps=steps[1], optimizer=adam, workdir=tmp_path, log=lines.append)
+    found = [line for line in said + lines if "learning rate jumps" in line]
+    assert len(found) == (jump is not None) and all(jump in line for line in found)
+    if jump is not None:
+        assert found[0].startswith(f"num_steps was {steps[0]} and is {steps[1]} now: ")
+
+
 def test_own_loss_schedule_and_score():
     seen = []
 

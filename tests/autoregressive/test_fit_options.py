@@ -1,21 +1,27 @@
 """`fit`: validation, patience, callbacks of Keras and the picture of the losses."""
 
 import csv
+import io
+import itertools
 import json
 import math
+import threading
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from fit_models import WAVES, drawn, trained
 from PIL import Image
 
 from autoregressive.training.callbacks import KerasCallbacks
+from foundation import ending
 from foundation.errors import UserError
 from foundation.loss_plot import loss_curves, loss_figure
 
 pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps
 HELD_OUT = WAVES[::-1] * np.float32(0.5)
+HELD_OUT_ROWS = tf.data.Dataset.from_tensor_slices(HELD_OUT).batch(5)
 SCORES = {
     2: 5.0,
     4: 3.0,
@@ -97,11 +103,64 @@ def test_validation_is_the_mean_loss_of_held_out_data():
     assert [step for step, _ in outcome.scores] == [2, 4, 6]
 
 
+class Reiterated:
+    """Batches that can be read again, without end."""
+
+    def __iter__(self):
+        return itertools.cycle([HELD_OUT])
+
+
+@pytest.mark.parametrize("kind", ["generator", "cycle", "iterable", "unknown"])
+def test_only_the_first_rows_of_what_may_have_no_end_are_scored(kind, monkeypatch):
+    monkeypatch.setattr(ending, "MOST_ROWS", 24)  # the held-out data twice
+    endless = {
+        "generator": (HELD_OUT for _ in itertools.count()),
+        "cycle": itertools.cycle([HELD_OUT]),
+        "iterable": Reiterated(),
+        "unknown": tf.data.Dataset.from_generator(
+            Reiterated, output_signature=tf.TensorSpec(HELD_OUT.shape)
+        ),
+    }[kind]
+    expected, lines = trained(evaluate=HELD_OUT, evaluate_every=2)[1], []
+    outcome = trained(validation=endless, evaluate_every=2, log=lines.append)[1]
+    np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5)
+    said = [line for line in lines if "may have no end" in line]
+    assert len(said) == 1 and "`validation`" in said[0] and "first 24 rows" in said[0]
+
+
+def test_every_score_is_of_all_rows_of_a_generator_that_ends(monkeypatch):
+    monkeypatch.setattr(ending, "MOST_ROWS", len(HELD_OUT))
+    expected, lines = trained(evaluate=HELD_OUT, evaluate_every=2)[1], []
+    parts = (part for part in (HELD_OUT[:5], HELD_OUT[5:]))
+    outcome = trained(validation=parts, evaluate_every=2, log=lines.append)[1]
+    np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5)
+    assert not any("may have no end" in line for line in lines)
+    known = trained(validation=HELD_OUT_ROWS.repeat(3), evaluate_every=2)[1]
+    np.testing.assert_allclose(known.scores, expected.scores, rtol=1e-5)
+
+
+def test_a_score_that_takes_long_says_that_it_is_computed(monkeypatch):
+    said = threading.Event()
+
+    class Heard(io.StringIO):
+        def write(self, text):
+            if "step 2: scoring on dev, " in text:
+                said.set()
+            return super().write(text)
+
+    monkeypatch.setattr("sys.stderr", Heard())
+    monkeypatch.setattr("foundation.heartbeat.SECONDS", 0.01)
+    outcome = trained(steps=2, evaluate=lambda model: 0.0 if said.wait(60.0) else 1.0)[1]
+    assert outcome.scores == ((2, 0.0),)
+
+
 WRONG = {
     "two": ({"validation": WAVES, "evaluate": len}, "`validation` and `evaluate` are two ways"),
     "function": ({"validation": drawn}, "`validation` must be data that ends, not a function"),
     "kind": ({"validation": 3}, "`validation` must be arrays, an iterable"),
-    "ends": ({"validation": iter([WAVES]), "evaluate_every": 2}, "`validation` must have a batch"),
+    "none": ({"validation": iter([])}, "`validation` must have at least one batch, got none."),
+    "endless": ({"validation": HELD_OUT_ROWS.repeat()}, "`validation` must be data that ends, got"),
+    "endless score": ({"evaluate": HELD_OUT_ROWS.repeat()}, "`evaluate` must be data that ends"),
     "no score": ({"patience": 2}, "`patience` needs scores: pass `validation`, or `evaluate`."),
     "zero": ({"patience": 0, "validation": WAVES}, "`patience` must be an integer of at least 1"),
     "one": ({"callbacks": keras.callbacks.History()}, "must be a list of Keras callbacks, got Hi"),
