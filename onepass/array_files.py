@@ -11,7 +11,8 @@ from PIL import Image, UnidentifiedImageError
 
 from foundation.atomic_files import read_npy
 from foundation.errors import UserError
-from pixelcnn.data.colour import in_srgb
+from foundation.folders import endings, list_files
+from pixelcnn.data.colour import has_transparent_colour, in_srgb
 from pixelcnn.sampling.grids import write_png
 from wavenet.data import audio
 from wavenet.data.streams import Source, found_in
@@ -41,7 +42,8 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     """Yield the rows of a data set, [time] or [height, width, channels].
 
     Args:
-      path: npy file, or a folder of sounds or images, which are read in the order of their names.
+      path: npy file, or a folder of sounds or images, which is searched to any depth and read in
+        the order of names; notes on ignored folders are printed on stderr.
       model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
         read at that rate, otherwise its images are read.
 
@@ -53,10 +55,13 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
         return
     rate_hz = getattr(model, "sample_rate_hz", None)
     suffixes = IMAGES if rate_hz is None else SOUNDS
-    named = (file for file in path.iterdir() if file.suffix.lower() in suffixes)
-    files = sorted(filter(Path.is_file, named))
+    names, notes = list_files(path)
+    files = sorted(path / name for name in names if Path(name).suffix.lower() in suffixes)
     if not files:
-        raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
+        found = "; ".join([endings(names), *notes])
+        raise UserError(f"{path} contains no {', '.join(suffixes)} file (found {found}).")
+    for note in notes:
+        print(f"{path}: {note}", file=sys.stderr)
     for file in files:
         yield _opened(file)[0] if rate_hz is None else audio.read(file, rate_hz)
 
@@ -69,16 +74,19 @@ def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
       colours are not sRGB.
 
     Raises:
-      UserError: the file is missing or cannot be read as an image.
+      UserError: the file is missing, cannot be read as an image, or has transparency that is not a
+        channel of its pixels.
     """
     try:
         with Image.open(path) as opened:
             levels, mode, frames = np.asarray(opened), opened.mode, getattr(opened, "n_frames", 1)
-            others = bool(in_srgb(opened)[1])
+            others, keyed = bool(in_srgb(opened)[1]), has_transparent_colour(opened)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as an image.") from error
+    if keyed:
+        raise UserError(f"{path} must not have transparency, got a transparent colour.")
     return levels[..., np.newaxis] if levels.ndim == 2 else levels, mode, frames, others
 
 

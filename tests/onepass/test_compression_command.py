@@ -13,7 +13,9 @@ from PIL import Image
 
 from compression.container import Container, read
 from compression.files import Kind
+from foundation.errors import UserError
 from onepass import compression_command
+from onepass.array_files import FILES, rows_of
 from onepass.command import main
 
 
@@ -98,6 +100,71 @@ def test_a_name_in_a_file_cannot_leave_the_folder(here, model):
     (here / "x.onepass").write_bytes(evil.to_bytes())
     assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
     assert [path.name for path in (here / "back").iterdir()] == ["e.png"]
+
+
+HOSTILE = {
+    ".bashrc.png": "_.bashrc.png",
+    "-rf.png": "_-rf.png",
+    "--.png": "_--.png",
+    "~.png": "_~.png",
+    "con.png": "_con.png",
+    "LPT1.x.png": "_LPT1.x.png",
+    "..": "unnamed.png",
+    "/etc/": "etc.png",
+    " .. .png": "_.. .png",
+    "a\\..\\.x": "_.png",
+    "a\n\0b.png": "ab.png",
+}
+KEPT = ("a.png", "ä-1 (b).png", "x.tif", "console.png")
+
+
+def renamed(here, capsys, names):
+    """The names of the files that are written for stored names, and what is printed of them."""
+    words = ["compress", "m", *["a.png"] * len(names), "--condition", "1", "--verify", "never"]
+    assert main([*words, "--out", "x.onepass", "--overwrite"]) == 0
+    found = read((here / "x.onepass").read_bytes())
+    described = found.description | {"names": names}
+    evil = Container(**(vars(found) | {"description": described}))
+    (here / "x.onepass").write_bytes(evil.to_bytes())
+    capsys.readouterr()
+    assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
+    assert {path.parent for path in here.rglob("*.png")} == {here, here / "back"}
+    return {path.name for path in (here / "back").iterdir()}, capsys.readouterr().err
+
+
+def test_no_name_in_a_file_is_hidden_an_option_or_a_device(here, capsys):
+    names, said = renamed(here, capsys, [*HOSTILE, *KEPT])
+    assert names == {*HOSTILE.values(), "a.png", "ä-1 (b).png", "x.png", "console.png"}
+    first = "11: .bashrc.png as _.bashrc.png, -rf.png as _-rf.png, --.png as _--.png"
+    assert said.startswith(f"written by another name than the file says: {first}")
+    assert said.count("\n") == 1
+
+
+def test_names_that_become_equal_where_case_or_accents_do_not_count_stay_apart(here, capsys):
+    names, said = renamed(here, capsys, ["a.png", "A.PNG", "_-b.png", "-b.png", "é.png", "é.png"])
+    assert names == {"a.png", "A-1.PNG", "_-b.png", "_-b-3.png", "é.png", "é-5.png"}
+    assert "A.PNG as A-1.PNG" in said and "3: " in said
+
+
+def test_names_that_are_kept_are_not_mentioned(here, capsys):
+    assert renamed(here, capsys, [*KEPT]) == ({"a.png", "ä-1 (b).png", "x.png", "console.png"}, "")
+
+
+def with_key(mode):
+    """An image of this mode, one colour of which is transparent."""
+    image = Image.new(mode, (8, 8))
+    image.info["transparency"] = (0, 0, 0) if mode == "RGB" else 0
+    return image
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_transparent_colour_is_refused(here, mode):
+    with_key(mode).save(here / "d.png")
+    stub = types.SimpleNamespace(size=8, channels=len(Image.new(mode, (1, 1)).getbands()))
+    with pytest.raises(UserError, match="must not have transparency, got a transparent"):
+        FILES["images"].read(here / "d.png", stub)
+    with pytest.raises(UserError, match="must not have transparency"):
+        list(rows_of(here, types.SimpleNamespace()))
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
     if not sounds:
         raise DataError(
             f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
-            f"found {endings(names)})."
+            f"found {'; '.join([endings(names), *notes])})."
         )
     return sounds, [*notes, *unread(names, SUFFIXES)]
 

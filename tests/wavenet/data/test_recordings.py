@@ -190,6 +190,14 @@ def test_a_folder_that_leads_into_itself_is_searched_once(tmp_path):
     assert set(splits(scan(tmp_path, RATE_HZ))) == {"in/a.wav", "in/b.wav"}
 
 
+def test_recordings_in_hidden_folders_and_those_of_an_archive_are_named_and_not_read(tmp_path):
+    fill(tmp_path, ["one/a.wav", "two/b.wav", ".x/c.wav", "one/__MACOSX/d.wav"])
+    report = scan(tmp_path, RATE_HZ, ScanRules(speaker_folders=True))
+    assert sorted(r.name for r in report.recordings) == ["one/a.wav", "two/b.wav"]
+    folders = "2: .x (1 file), one/__MACOSX (1 file)"
+    assert report.notes[0].endswith(f"ignored: {folders}")
+
+
 def test_recordings_below_the_rate_are_noted(tmp_path):
     fill(tmp_path, ["a.wav", "b.wav"])
     assert any("stored below 24000 Hz" in note for note in scan(tmp_path, 24000).notes)
