@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soundfile
 from PIL import Image, UnidentifiedImageError
 
 from foundation.atomic_files import read_npy
@@ -15,9 +14,9 @@ from foundation.folders import endings, list_files
 from pixelcnn.data.colour import has_transparent_colour, in_srgb
 from pixelcnn.sampling.grids import write_png
 from wavenet.data import audio
-from wavenet.data.streams import Source, found_in
 
 SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
+CONTAINERS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC")  # whose length `audio` knows to the sample
 
 
 class ElementFiles(NamedTuple):
@@ -63,7 +62,15 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     for note in notes:
         print(f"{path}: {note}", file=sys.stderr)
     for file in files:
-        yield _opened(file)[0] if rate_hz is None else audio.read(file, rate_hz)
+        yield _opened(file)[0] if rate_hz is None else _waveform(file, rate_hz)
+
+
+def _waveform(path: Path, rate_hz: int) -> np.ndarray:
+    """Return a recording as float32 [samples]; print notes about it on stderr."""
+    sound = audio.read_sound(path)
+    for note in sound.notes():
+        print(f"{path}: {note}", file=sys.stderr)
+    return audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
 
 
 def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
@@ -114,23 +121,31 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a sound file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read or contains more than one sound, or its format does not fit
-        the model.
+      UserError: the file cannot be read, contains more than one sound or less than its header
+        promises, or its format does not fit the model.
     """
-    try:
-        with soundfile.SoundFile(path) as file:
-            subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
-            samples = file.read(dtype="int16")
-        with open(path, "rb") as opened:
-            found = found_in(Source(opened))
-    except (soundfile.SoundFileError, OSError) as error:
-        raise UserError(f"{path} cannot be read as a recording.") from error
-    if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
+    samples, found = audio.read_samples(path)
+    said = found.subtype, found.sample_rate_hz, found.channels
+    if said != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
-            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
-            f"{subtype} at {rate_hz} Hz."
+            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {found.channels} "
+            f"channels of {found.subtype} at {found.sample_rate_hz} Hz."
         )
-    if found.streams or found.unread_bytes:
+    if found.container not in CONTAINERS:
+        raise UserError(
+            f"{path} must be a WAV, FLAC or AIFF file, got one of the format {found.container}."
+        )
+    if found.missing_samples:
+        raise UserError(
+            f"{path} must be whole: its header promises {len(samples) + found.missing_samples:,} "
+            f"samples, it has {len(samples):,}."
+        )
+    if found.endless:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it gives none, so that "
+            "it may still be being written."
+        )
+    if not found.has_own_length:
         raise UserError(
             f"{path} must be one sound with its own length in its header: it holds more."
         )
