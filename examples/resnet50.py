@@ -21,6 +21,7 @@ import tyro
 
 from foundation.checkpoints import Checkpoints
 from foundation.errors import UserError, in_one_line
+from foundation.folders import is_ignored, list_files
 from foundation.progress import Progress
 from replicator import Replicator, strategies
 from replicator.training.resumption import resume_variables
@@ -231,8 +232,11 @@ def listed(settings: Settings, split: str):
     """
     if settings.data is None:
         return [""] * settings.classes, list(range(settings.classes)), settings.classes
-    names = sorted(path.name for path in (settings.data / "train").glob("*/"))
-    files = [f for f in sorted(settings.data.glob(f"{split}/*/*")) if f.suffix.lower() in SUFFIXES]
+    folders = (settings.data / "train").glob("*/")
+    names = sorted(path.name for path in folders if not is_ignored(path.name))
+    paths = [settings.data / split / name for name in list_files(settings.data / split)[0]]
+    inside = (path for path in paths if path.parent.parent == settings.data / split)
+    files = sorted(path for path in inside if path.suffix.lower() in SUFFIXES)
     strange = {file.parent.name for file in files} - set(names)
     if not files or strange:
         found = f"classes that train lacks, {strange}," if strange else "no images"

@@ -3,14 +3,19 @@
 import collections
 import hashlib
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from foundation.errors import UserError
 
 NAMES_SHOWN = 5
 _FILE_SUFFIXES = (".flac", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
 TEXTS = ("", ".md", ".tsv")  # suffixes of files that accompany the data
+ARCHIVED = "__MACOSX"  # folder of resources that archives of macOS hold next to the files
+LONGEST_NAME = 200  # bytes of a file's name, without what makes it unique
+PORTS = {f"{port}{i}" for port in ("com", "lpt") for i in range(10)}
+RESERVED = PORTS | {"aux", "con", "nul", "prn"}  # names of devices on Windows, with any suffix
 
 
 def make_folder(folder: Path) -> Path:
@@ -33,13 +38,15 @@ def make_folder(folder: Path) -> Path:
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of all files in a folder and its subfolders, and notes about ignored ones.
 
-    Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
-    out; links are followed, and each real folder is visited once. Anything that is not a file, such
-    as a dangling link or a named pipe (which would block a reader), is left out with a note.
+    Paths are relative, with `/`, sorted within each subfolder. Hidden files are left out; folders
+    for which `is_ignored` holds are left out with a note, if they contain files. Links are
+    followed, and each real folder is visited once. Anything that is not a file, such as a dangling
+    link or a named pipe (which would block a reader), is left out with a note.
     """
     names: list[str] = []
     others: list[str] = []
     notes: list[str] = []
+    hidden: list[str] = []
     seen: set[str] = set()
 
     def unreadable(error: OSError) -> None:
@@ -47,7 +54,12 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
 
     for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(here)
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
+        inside = [] if real in seen else sorted(folders)
+        folders[:] = [name for name in inside if not is_ignored(name)]
+        for ignored in [Path(here, name) for name in inside if is_ignored(name)]:
+            if count := sum(len(files) for _, _, files in os.walk(ignored)):
+                name = shown(ignored.relative_to(folder).as_posix())
+                hidden.append(f"{name} ({counted(count, 'file')})")
         if real not in seen:
             for path in [Path(here, f) for f in sorted(files) if not f.startswith(".")]:
                 found = names if path.is_file() else others
@@ -56,7 +68,37 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     if others:
         left = some([shown(name) for name in others])
         notes.append(f"no files but links to nothing, pipes or devices, ignored: {left}")
+    if hidden:
+        notes.append(f"folders that begin with a dot or are {ARCHIVED}, ignored: {some(hidden)}")
     return names, notes
+
+
+def is_ignored(folder: str) -> bool:
+    """Return whether a folder of this name holds no data: it is hidden or left by an archiver."""
+    return folder.startswith(".") or folder == ARCHIVED
+
+
+def safe_name(name: object) -> str:
+    """Return a file name for one that comes from a file or a server, which are untrusted.
+
+    Folders and characters that are not printable are removed. A name that is too long for a file
+    system is cut. One that would be hidden, read as an option, or be a device on Windows gets the
+    prefix `_`.
+    """
+    last = PurePosixPath(str(name).replace("\\", "/")).name
+    clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())
+    while len(clean.encode()) > LONGEST_NAME:
+        clean = clean[:-1]
+    clean = clean.strip().rstrip(". ")
+    if not clean:
+        return "unnamed"
+    is_unsafe = clean[0] in ".-~" or clean.split(".")[0].rstrip().lower() in RESERVED
+    return f"_{clean}" if is_unsafe else clean
+
+
+def folded(name: str) -> str:
+    """Return a form of a file name, equal for names that a file system may not tell apart."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
 def shown(path: object) -> str:

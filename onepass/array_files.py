@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soundfile
 from PIL import Image, UnidentifiedImageError
 
 from foundation.atomic_files import read_npy
 from foundation.errors import UserError
-from pixelcnn.data.colour import in_srgb
+from foundation.folders import endings, list_files
+from pixelcnn.data.colour import has_transparent_colour, in_srgb
 from pixelcnn.sampling.grids import write_png
 from wavenet.data import audio
-from wavenet.data.streams import Source, found_in
 
 SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
+CONTAINERS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC")  # whose length `audio` knows to the sample
 
 
 class ElementFiles(NamedTuple):
@@ -41,7 +41,8 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     """Yield the rows of a data set, [time] or [height, width, channels].
 
     Args:
-      path: npy file, or a folder of sounds or images, which are read in the order of their names.
+      path: npy file, or a folder of sounds or images, which is searched to any depth and read in
+        the order of names; notes on ignored folders are printed on stderr.
       model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
         read at that rate, otherwise its images are read.
 
@@ -53,12 +54,23 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
         return
     rate_hz = getattr(model, "sample_rate_hz", None)
     suffixes = IMAGES if rate_hz is None else SOUNDS
-    named = (file for file in path.iterdir() if file.suffix.lower() in suffixes)
-    files = sorted(filter(Path.is_file, named))
+    names, notes = list_files(path)
+    files = sorted(path / name for name in names if Path(name).suffix.lower() in suffixes)
     if not files:
-        raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
+        found = "; ".join([endings(names), *notes])
+        raise UserError(f"{path} contains no {', '.join(suffixes)} file (found {found}).")
+    for note in notes:
+        print(f"{path}: {note}", file=sys.stderr)
     for file in files:
-        yield _opened(file)[0] if rate_hz is None else audio.read(file, rate_hz)
+        yield _opened(file)[0] if rate_hz is None else _waveform(file, rate_hz)
+
+
+def _waveform(path: Path, rate_hz: int) -> np.ndarray:
+    """Return a recording as float32 [samples]; print notes about it on stderr."""
+    sound = audio.read_sound(path)
+    for note in sound.notes():
+        print(f"{path}: {note}", file=sys.stderr)
+    return audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
 
 
 def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
@@ -69,16 +81,19 @@ def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
       colours are not sRGB.
 
     Raises:
-      UserError: the file is missing or cannot be read as an image.
+      UserError: the file is missing, cannot be read as an image, or has transparency that is not a
+        channel of its pixels.
     """
     try:
         with Image.open(path) as opened:
             levels, mode, frames = np.asarray(opened), opened.mode, getattr(opened, "n_frames", 1)
-            others = bool(in_srgb(opened)[1])
+            others, keyed = bool(in_srgb(opened)[1]), has_transparent_colour(opened)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as an image.") from error
+    if keyed:
+        raise UserError(f"{path} must not have transparency, got a transparent colour.")
     return levels[..., np.newaxis] if levels.ndim == 2 else levels, mode, frames, others
 
 
@@ -106,23 +121,31 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """Return the samples of a sound file, int16 [samples].
 
     Raises:
-      UserError: the file cannot be read or contains more than one sound, or its format does not fit
-        the model.
+      UserError: the file cannot be read, contains more than one sound or less than its header
+        promises, or its format does not fit the model.
     """
-    try:
-        with soundfile.SoundFile(path) as file:
-            subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
-            samples = file.read(dtype="int16")
-        with open(path, "rb") as opened:
-            found = found_in(Source(opened))
-    except (soundfile.SoundFileError, OSError) as error:
-        raise UserError(f"{path} cannot be read as a recording.") from error
-    if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
+    samples, found = audio.read_samples(path)
+    said = found.subtype, found.sample_rate_hz, found.channels
+    if said != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
-            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
-            f"{subtype} at {rate_hz} Hz."
+            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {found.channels} "
+            f"channels of {found.subtype} at {found.sample_rate_hz} Hz."
         )
-    if found.streams or found.unread_bytes:
+    if found.container not in CONTAINERS:
+        raise UserError(
+            f"{path} must be a WAV, FLAC or AIFF file, got one of the format {found.container}."
+        )
+    if found.missing_samples:
+        raise UserError(
+            f"{path} must be whole: its header promises {len(samples) + found.missing_samples:,} "
+            f"samples, it has {len(samples):,}."
+        )
+    if found.endless:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it gives none, so that "
+            "it may still be being written."
+        )
+    if not found.has_own_length:
         raise UserError(
             f"{path} must be one sound with its own length in its header: it holds more."
         )

@@ -1,5 +1,6 @@
 """The verbs `compress` and `decompress`, for image, sound and array files."""
 
+import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -8,13 +9,12 @@ from compression import files
 from compression.container import Container, read_file
 from foundation.atomic_files import replacing
 from foundation.errors import UserError
-from foundation.folders import check_new, make_folder
+from foundation.folders import check_new, folded, make_folder, safe_name, shown, some
 from onepass.array_compression import kind_of
 from onepass.array_files import FILES, ElementFiles
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 
-LONGEST_NAME = 200  # bytes of a file's name, without a suffix
 VERIFY = {"cheap": None, "always": True, "never": False}
 
 
@@ -70,7 +70,8 @@ def decompress(given: DecompressArguments) -> int:
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own, found = FILES[kind.name], files.read(kind, data)
     many = own.most[0] is None
-    paths = _paths(given.out, found, own) if many else [given.out / f"{given.file.stem}.npy"]
+    only = given.out / safe_name(f"{given.file.stem}.npy")
+    paths = _paths(given.out, found, own) if many else [only]
     check_new(paths, given.overwrite)
     elements = files.decompress(kind, data)
     make_folder(given.out)
@@ -83,30 +84,24 @@ def decompress(given: DecompressArguments) -> int:
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
     """Return the output path of every element, from the names stored in the compressed file.
 
-    Elements with the same name get different files.
+    Elements get different files, on file systems that ignore case too. Print which names were
+    changed, other than by another suffix, on stderr.
     """
     count = found.shape[0]
     names = found.description.get("names")
     if not isinstance(names, list) or len(names) != count:
         names = [f"{i:05d}" for i in range(count)]
-    paths: dict[Path, None] = {}
-    for i, name in enumerate(names):
-        path = out / _name(name)
+    paths: dict[str, Path] = {}
+    renamed = []
+    for i, name in enumerate(map(str, names)):
+        path = out / safe_name(name)
         if path.suffix.lower() not in own.suffixes:
             path = path.with_suffix(own.suffixes[-1])
-        while path in paths:
+        while folded(path.name) in paths:
             path = path.with_stem(f"{path.stem}-{i}")
-        paths[path] = None
-    return list(paths)
-
-
-def _name(name: Any) -> str:
-    """Return a safe file name for a name stored in a compressed file, which is untrusted.
-
-    Folders and control characters are removed; a name too long for a file system is cut.
-    """
-    last = PurePosixPath(str(name).replace("\\", "/")).name
-    clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())
-    while len(clean.encode()) > LONGEST_NAME:
-        clean = clean[:-1]
-    return clean if clean.strip(". ") else "unnamed"
+        paths[folded(path.name)] = path
+        if path.stem != name.removesuffix(PurePosixPath(name).suffix):
+            renamed.append(f"{shown(name)} as {path.name}")
+    if renamed:
+        print(f"written by another name than the file says: {some(renamed)}", file=sys.stderr)
+    return list(paths.values())

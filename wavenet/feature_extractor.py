@@ -14,6 +14,7 @@ from wavenet.data.recorded_level import (
     recorded_frames,
 )
 from wavenet.data.recording_in_pieces import RecordingInPieces
+from wavenet.data.sound_properties import without_offset
 from wavenet.features.frames_in_pieces import FramesInPieces
 from wavenet.features.mel import above_silence, mel_pieces, mel_spectrogram, num_frames
 from wavenet.features.pitch import fundamental_frequency, log_f0_features
@@ -34,6 +35,8 @@ class FeatureExtraction:
     def frames(self: Any, waveform: np.ndarray) -> RecordedFrames:
         """Return the conditioning frames of a recording, after bringing it to the model's level.
 
+        A constant offset is taken out first.
+
         The frames keep the applied gain (`frames.gain_db`, in dB), so `generate(frames)` returns a
         sound at the recording's level; its peaks are compressed to stay below full scale if the
         recording was attenuated. `generate(np.asarray(frames))` returns a waveform at the model's
@@ -45,6 +48,7 @@ class FeatureExtraction:
         Returns:
           float32 [frames, channels].
         """
+        waveform = without_offset(waveform)
         gain_db = self.level_gain_db(waveform)
         frames = self.frames_at_level(audio.amplify(waveform, gain_db))
         return recorded_frames(frames, gain_db)

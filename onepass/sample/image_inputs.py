@@ -1,6 +1,7 @@
 """Read input images for `onepass sample`: images to enlarge or continue, and label maps."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
         labels = read_npy(path)
     else:
         with _readable(path), Image.open(path) as opened:
+            if opened.has_transparency_data:
+                raise UserError(f"{path} must not have transparency, a label for every pixel.")
             labels = np.asarray(opened.convert("L"), np.int32)
     if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
         raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
@@ -73,10 +76,14 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
 
 
 def _levels(path: Path, rules: ImageRules) -> np.ndarray:
+    """Return the levels of an image; print on stderr how it was converted."""
     try:
-        return read_image(path, rules).levels
+        image = read_image(path, rules)
     except ImageError as error:
         raise UserError(f"{path}: {error}.") from error
+    for remark in image.remarks:
+        print(f"{path}: {remark}", file=sys.stderr)
+    return image.levels
 
 
 @contextlib.contextmanager

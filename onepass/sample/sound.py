@@ -8,6 +8,7 @@ import numpy as np
 
 from foundation.atomic_files import read_npy
 from foundation.errors import UserError
+from foundation.folders import safe_name
 from onepass.sample.sound_files import Chunk, SoundDrawing, say_markup
 from onepass.sample.sound_source import Source, source_of
 from wavenet import shipped
@@ -76,7 +77,7 @@ class ServedSound(SoundDrawing):
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         arguments |= {"seconds": given.seconds, "force": given.force, **_source(given, model)}
         file, other = given.recording or given.mel, "text" if given.text else "sample"
-        name = file.stem if file else str(arguments.get("example") or other)
+        name = file.stem if file else safe_name(arguments.get("example") or other)
         super().__init__(given, model, arguments, name, model.spec["sample_rate_hz"])
 
     def start(self) -> Iterator[Chunk]:

@@ -25,6 +25,11 @@ GREY = ("1", "L", "LA", "La")
 MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # {colour space of a profile: pillow mode}
 
 
+def has_transparent_colour(image: Image.Image) -> bool:
+    """Return whether an image has transparency that is not a channel, as `tRNS` in a PNG."""
+    return image.has_transparency_data and not {"A", "a"} & set(image.getbands())
+
+
 def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
     """Convert a loaded image to sRGB; return it with a remark, or with None if it is sRGB.
 

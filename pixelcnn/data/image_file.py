@@ -11,7 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from foundation.errors import UserError
 from foundation.folders import shown
-from pixelcnn.data.colour import in_srgb
+from pixelcnn.data.colour import has_transparent_colour, in_srgb
 from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted, framed
@@ -138,6 +138,8 @@ def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
+        if has_transparent_colour(square):
+            raise ImageError("transparent", "a transparent level of more than 8 bits")
         return _sixteen_bit(np.asarray(square)[..., None]), []
     if square.has_transparency_data:
         opaque, shows = _on_white(square)

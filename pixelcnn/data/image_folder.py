@@ -80,16 +80,19 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
 
 
 def _listed(
-    folder: Path, names: Sequence[str], split_folders: bool
+    folder: Path, names: Sequence[str], split_folders: bool, notes: Sequence[str]
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """Return {name of an image to read: its table row or None}, and notes on other files."""
+    """Return {name of an image to read: its table row or None}, and all notes on other files."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
     if not matched and not images:
-        raise DataError(f"{shown(folder)}: no image file (found {endings(names)}).")
+        raise DataError(
+            f"{shown(folder)}: no image file (found {'; '.join([endings(names), *notes])})."
+        )
     unlisted = [shown(name) for name in images if rows and name not in matched]
-    notes = [f"left out, in no table: {some(unlisted)}"] if unlisted else []
+    notes = [*notes, *unread(names, suffixes())]
+    notes += [f"left out, in no table: {some(unlisted)}"] if unlisted else []
     if not rows:
         matched = dict.fromkeys(images)
     outside = [n for n in matched if split_folders and n.split("/")[0] not in SPLITS]
@@ -112,14 +115,13 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
         caption, or there is a `train/` with, for example, a `val/` instead of a `dev/`.
     """
     names, notes = list_files(folder)
-    notes += unread(names, suffixes())
     split_folders = _has_split_folders(folder)
-    rows, more = _listed(folder, names, split_folders)
+    rows, notes = _listed(folder, names, split_folders, notes)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
     entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
     _all_or_none(folder, entries, "split", "is in no split, although other images are")
     _all_or_none(folder, entries, "caption", "has no caption, although other images have")
-    return entries, [*notes, *more]
+    return entries, notes
 
 
 def _tried(make: Callable[[], DecodedImage]) -> DecodedImage | ImageError:

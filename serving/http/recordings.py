@@ -13,7 +13,7 @@ import soundfile
 from serving.errors import InvalidInput, TooLarge
 from wavenet.data.audio import resample
 from wavenet.data.sound_file import missing_samples
-from wavenet.data.sound_properties import Mixdown
+from wavenet.data.sound_properties import Mixdown, without_offset
 from wavenet.data.streams import Source, found_in
 from wavenet.shipped import recordings_folder
 
@@ -62,7 +62,7 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
     found = found_in(Source(io.BytesIO(data)))
-    if found.streams or found.unread_bytes:
+    if found.streams or found.chunk.unread:
         raise InvalidInput(
             "`recording` must be one sound with its own length in its header: it holds more."
         )
@@ -72,7 +72,7 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
             mixed, rate_hz = Mixdown(file.channels), file.samplerate
             decoded = _decoded(file, mixed)
             there = len(decoded)
-            missing = missing_samples(file, there)
+            missing = missing_samples(file, there, found.chunk)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
     waveform = _shifted(decoded)
@@ -85,7 +85,7 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
         )
     if mixed.cancels:
         raise InvalidInput("`recording` must have channels that do not cancel each other.")
-    resampled = resample(waveform, rate_hz, sample_rate_hz)
+    resampled = resample(without_offset(waveform), rate_hz, sample_rate_hz)
     if len(resampled) < LEAST_SAMPLES:
         raise InvalidInput(
             f"`recording` must last at least {LEAST_SAMPLES} samples at {sample_rate_hz:,} per "

@@ -113,6 +113,9 @@ def test_a_folder_of_images_is_evaluated(tmp_path, capsys):
     images = own_models.drawn("deep").astype(np.uint16)
     for number, image in enumerate(images):
         Image.fromarray(image[..., 0]).save(tmp_path / f"{number}.png")
+    for hidden in ("._0.png", ".x/1.png", "__MACOSX/2.png"):
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_text("no image")
     out = said(capsys, "evaluate", saved_folder("deep"), "--data", tmp_path)
     bits = -np.asarray(model("deep").log_prob(images.astype(np.int32))).mean() * BITS
     assert out.startswith(f"{bits:.3f} (95%: ")

@@ -1,5 +1,6 @@
 """`onepass compress` and `onepass decompress`, from files to files."""
 
+import io
 import pathlib
 import struct
 import types
@@ -13,8 +14,11 @@ from PIL import Image
 
 from compression.container import Container, read
 from compression.files import Kind
+from foundation.errors import UserError
 from onepass import compression_command
+from onepass.array_files import FILES, rows_of
 from onepass.command import main
+from wavenet.data import sound_file
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,71 @@ def test_a_name_in_a_file_cannot_leave_the_folder(here, model):
     (here / "x.onepass").write_bytes(evil.to_bytes())
     assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
     assert [path.name for path in (here / "back").iterdir()] == ["e.png"]
+
+
+HOSTILE = {
+    ".bashrc.png": "_.bashrc.png",
+    "-rf.png": "_-rf.png",
+    "--.png": "_--.png",
+    "~.png": "_~.png",
+    "con.png": "_con.png",
+    "LPT1.x.png": "_LPT1.x.png",
+    "..": "unnamed.png",
+    "/etc/": "etc.png",
+    " .. .png": "_.. .png",
+    "a\\..\\.x": "_.png",
+    "a\n\0b.png": "ab.png",
+}
+KEPT = ("a.png", "ä-1 (b).png", "x.tif", "console.png")
+
+
+def renamed(here, capsys, names):
+    """The names of the files that are written for stored names, and what is printed of them."""
+    words = ["compress", "m", *["a.png"] * len(names), "--condition", "1", "--verify", "never"]
+    assert main([*words, "--out", "x.onepass", "--overwrite"]) == 0
+    found = read((here / "x.onepass").read_bytes())
+    described = found.description | {"names": names}
+    evil = Container(**(vars(found) | {"description": described}))
+    (here / "x.onepass").write_bytes(evil.to_bytes())
+    capsys.readouterr()
+    assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
+    assert {path.parent for path in here.rglob("*.png")} == {here, here / "back"}
+    return {path.name for path in (here / "back").iterdir()}, capsys.readouterr().err
+
+
+def test_no_name_in_a_file_is_hidden_an_option_or_a_device(here, capsys):
+    names, said = renamed(here, capsys, [*HOSTILE, *KEPT])
+    assert names == {*HOSTILE.values(), "a.png", "ä-1 (b).png", "x.png", "console.png"}
+    first = "11: .bashrc.png as _.bashrc.png, -rf.png as _-rf.png, --.png as _--.png"
+    assert said.startswith(f"written by another name than the file says: {first}")
+    assert said.count("\n") == 1
+
+
+def test_names_that_become_equal_where_case_or_accents_do_not_count_stay_apart(here, capsys):
+    names, said = renamed(here, capsys, ["a.png", "A.PNG", "_-b.png", "-b.png", "é.png", "é.png"])
+    assert names == {"a.png", "A-1.PNG", "_-b.png", "_-b-3.png", "é.png", "é-5.png"}
+    assert "A.PNG as A-1.PNG" in said and "3: " in said
+
+
+def test_names_that_are_kept_are_not_mentioned(here, capsys):
+    assert renamed(here, capsys, [*KEPT]) == ({"a.png", "ä-1 (b).png", "x.png", "console.png"}, "")
+
+
+def with_key(mode):
+    """An image of this mode, one colour of which is transparent."""
+    image = Image.new(mode, (8, 8))
+    image.info["transparency"] = (0, 0, 0) if mode == "RGB" else 0
+    return image
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_transparent_colour_is_refused(here, mode):
+    with_key(mode).save(here / "d.png")
+    stub = types.SimpleNamespace(size=8, channels=len(Image.new(mode, (1, 1)).getbands()))
+    with pytest.raises(UserError, match="must not have transparency, got a transparent"):
+        FILES["images"].read(here / "d.png", stub)
+    with pytest.raises(UserError, match="must not have transparency"):
+        list(rows_of(here, types.SimpleNamespace()))
 
 
 @pytest.mark.parametrize(
@@ -187,6 +256,72 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
     pathlib.Path("d.flac").write_bytes(2 * pathlib.Path("b.flac").read_bytes())
     line = mistake(capsys, "compress", "m", "d.flac", "--out", "y.onepass")
     assert "d.flac must be one sound" in line and not pathlib.Path("y.onepass").exists()
+
+
+def wav_of(samples, kind="WAV"):
+    memory = io.BytesIO()
+    soundfile.write(memory, samples, 8000, "PCM_16", format=kind)
+    return memory.getvalue()
+
+
+def promising(wav, size):
+    return wav[:40] + struct.pack("<I", size) + wav[44:]
+
+
+def promising_nothing(flac):
+    bits = int.from_bytes(flac[18:26], "big")
+    return flac[:18] + (bits >> 36 << 36).to_bytes(8, "big") + flac[26:]
+
+
+NOISE = np.random.default_rng(0).integers(-9000, 9000, 6000).astype(np.int16)
+UNFINISHED = {
+    "cut": (wav_of(NOISE)[:6044], "must be whole: its header promises 6,000 samples, it has 3,000"),
+    "cut by a byte": (wav_of(NOISE)[:-1], "must be whole: its header promises 6,000 samples"),
+    "cut RF64": (wav_of(NOISE, "RF64")[:-4], "promises 6,000 samples, it has 5,998"),
+    "cut AIFF": (wav_of(NOISE, "AIFF")[:-4], "promises 6,000 samples, it has 5,998"),
+    "cut FLAC": (wav_of(NOISE, "FLAC")[:-900], "cannot be read as sound"),
+    "streamed": (promising(wav_of(NOISE), 2**32 - 1), "own length in its header: it gives none"),
+    "of sox": (promising(wav_of(NOISE), 0x7FFFF000), "own length in its header: it gives none"),
+    "streamed FLAC": (promising_nothing(wav_of(NOISE, "FLAC")), "in its header: it gives none"),
+    "begun": (promising(wav_of(NOISE), 0), "holds no samples"),
+    "longer": (promising(wav_of(NOISE), 4000), "own length in its header: it holds more"),
+    "of another format": (wav_of(NOISE, "W64"), "must be a WAV, FLAC or AIFF file, got one of"),
+}
+
+
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_a_recording_that_is_not_whole_is_refused(tmp_path, monkeypatch, capsys, name):
+    data, said = UNFINISHED[name]
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("x.wav").write_bytes(data)
+    line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")
+    assert said in line and line.startswith("onepass: x.wav")
+    assert not pathlib.Path("x.onepass").exists()
+
+
+def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch, capsys):
+    find = sound_file.found_in
+
+    def grown(source):
+        found = find(source)
+        with open("x.wav", "ab") as more:
+            more.write(bytes(200))
+        return found
+
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    monkeypatch.setattr(sound_file, "found_in", grown)
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("x.wav").write_bytes(wav_of(NOISE))
+    line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")
+    assert line == "onepass: x.wav: has changed while it was read.\n"
+    assert not pathlib.Path("x.onepass").exists()
+
+
+def test_a_constant_offset_is_part_of_what_is_compressed(tmp_path):
+    samples = (NOISE // 3 + 9000).astype(np.int16)
+    soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="PCM_16")
+    np.testing.assert_array_equal(FILES["sound"].read(tmp_path / "a.wav", _Sounds()), samples)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import sound_bundles
 import soundfile
 
+from serving.http.recordings import decode_recording
 from wavenet.data import audio
 from wavenet.data.recording_in_pieces import RecordingInPieces
 from wavenet.features import MelConvention
@@ -99,6 +100,27 @@ def test_a_student_makes_the_same_sound_of_pieces(tmp_path, refine):
     given = {"seed": 3, "num": 2, "refine": refine, "chunk_samples": 1000}
     sounds = [np.concatenate(list(model.stream(frames, **given)), 1) for frames in (whole, lazy)]
     np.testing.assert_array_equal(*sounds)
+
+
+@pytest.mark.parametrize("offset", [0.05, -0.2, 0.5])
+@pytest.mark.parametrize("stored_hz", [RATE_HZ, 22_050])
+def test_a_constant_offset_changes_no_frame_and_no_level(tmp_path, offset, stored_hz):
+    model, clean = sound_bundles.model(STUDENT), noise(30_000)
+    clean -= clean.mean()
+    paths = [written(tmp_path, clean + d, stored_hz, f"{d}.wav") for d in (0.0, offset)]
+    wanted = model.frames(audio.read(paths[0], RATE_HZ))
+    pieces = RecordingInPieces(paths[1], RATE_HZ)
+    lazy = np.asarray(model.frames_in_pieces(pieces))
+    raw = soundfile.read(paths[1], dtype="float32")[0]
+    of_array = model.frames(audio.resample(raw, stored_hz, RATE_HZ))
+    sent = decode_recording(paths[1].read_bytes(), RATE_HZ, 10)
+    for frames in (model.frames(audio.read(paths[1], RATE_HZ)), of_array, model.frames(sent)):
+        np.testing.assert_allclose(frames[2:-2], wanted[2:-2], atol=0.02)
+        assert frames.gain_db == pytest.approx(wanted.gain_db, abs=0.1)
+    np.testing.assert_allclose(lazy[2:-2], np.asarray(wanted)[2:-2], atol=0.02)
+    assert model.level_gain_of(pieces) == pytest.approx(wanted.gain_db, abs=0.01)
+    level = f"{20 * np.log10(abs(offset)):.1f}"
+    assert pieces.file.notes() == [f"has a constant offset of {level} dB, which is taken out"]
 
 
 def peak_bytes(path):

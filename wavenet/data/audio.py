@@ -17,7 +17,14 @@ import soxr
 
 from foundation.atomic_files import replacing
 from wavenet.data.sound_file import AudioError, reason_of
-from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
+from wavenet.data.sound_properties import (
+    FULL_SCALE,
+    Sound,
+    SoundProperties,
+    mono_blocks,
+    properties,
+    without_offset,
+)
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 LOWEST_DB = -120.0  # lower bound of levels in dB
@@ -38,7 +45,8 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
 def read_sound(path: str | os.PathLike[str]) -> Sound:
     """Read a file at its stored sample rate and mix it to mono.
 
-    The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`).
+    The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`). A
+    constant offset is taken out (`sound_properties.offset_of`).
 
     Raises:
       AudioError: If the file is missing, empty, not an audio file, truncated (in formats that allow
@@ -49,7 +57,21 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
     found = properties(path, blocks.append)
     if found.cancelled:
         blocks = list(mono_blocks(path, found))
-    return Sound(**vars(found), waveform=np.concatenate(blocks))
+        return Sound(**vars(found), waveform=np.concatenate(blocks))
+    return Sound(**vars(found), waveform=without_offset(np.concatenate(blocks), found.offset))
+
+
+def read_samples(path: str | os.PathLike[str]) -> tuple[np.ndarray, SoundProperties]:
+    """Read a file without changing a sample; return the samples, int16 [samples], and properties.
+
+    They are the stored samples if `channels` is 1 and `subtype` is "PCM_16", otherwise a mono mix.
+
+    Raises:
+      AudioError: If the file cannot be read, as in `read_sound`.
+    """
+    blocks: list[np.ndarray] = []
+    found = properties(Path(path), lambda block: blocks.append(to_int16(block)))
+    return np.concatenate(blocks), found
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:

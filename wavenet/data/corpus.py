@@ -17,6 +17,7 @@ from foundation.atomic_files import replacing
 from foundation.folders import shown, some
 from foundation.threads import in_threads
 from wavenet.data import audio
+from wavenet.data.file_info import digest_of
 from wavenet.data.metadata import SPLITS
 from wavenet.data.recorded_level import below_full_scale_db
 from wavenet.data.recordings import DataError, Recording, ScanReport
@@ -139,7 +140,10 @@ class _Recipe:
 
 
 def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
-    stored = audio.read(recording.path, recipe.sample_rate_hz)
+    sound = audio.read_sound(recording.path)
+    if digest_of(sound) != recording.measured.digest:
+        raise audio.AudioError(recording.path, "has changed since it was scanned")
+    stored = audio.resample(sound.waveform, sound.sample_rate_hz, recipe.sample_rate_hz)
     stored = audio.resample(
         stored, round(recipe.speed * recipe.sample_rate_hz), recipe.sample_rate_hz
     )

@@ -11,7 +11,7 @@ from foundation.atomic_files import replacing
 from wavenet.data import audio
 
 FILE = "measurements.json"
-VERSION = 3
+VERSION = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,8 @@ class FileInfo:
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
       missing_samples: number of samples per channel that are announced by the header but missing.
       unread_bytes: number of bytes after the audio that the header does not account for.
+      endless: whether the header says that the length of the audio is unknown.
+      offset: constant offset that is taken out of the mono mix before all of this, or 0.
     """
 
     sample_rate_hz: int
@@ -41,6 +43,8 @@ class FileInfo:
     cancelled: bool = False
     missing_samples: int = 0
     unread_bytes: int = 0
+    endless: bool = False
+    offset: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -55,8 +59,6 @@ def read_info(path: Path) -> FileInfo:
       AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
     """
     sound = audio.read_sound(path)
-    digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
-    digest.update(np.ascontiguousarray(sound.waveform).data)
     return FileInfo(
         sample_rate_hz=sound.sample_rate_hz,
         channels=sound.channels,
@@ -64,11 +66,20 @@ def read_info(path: Path) -> FileInfo:
         peak_db=audio.peak_db(sound.waveform),
         rms_db=audio.rms_db(sound.waveform),
         clipped_share=sound.clipped_share,
-        digest=digest.hexdigest(),
+        digest=digest_of(sound),
         cancelled=sound.cancelled,
         missing_samples=sound.missing_samples,
         unread_bytes=sound.unread_bytes,
+        endless=sound.endless,
+        offset=sound.offset,
     )
+
+
+def digest_of(sound: audio.Sound) -> str:
+    """Return a hash of the sample rate and the mono mix of a sound."""
+    digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
+    digest.update(np.ascontiguousarray(sound.waveform).data)
+    return digest.hexdigest()
 
 
 def cache_key(path: Path) -> str:

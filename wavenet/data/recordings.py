@@ -156,26 +156,24 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
     if not sounds:
         raise DataError(
             f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
-            f"found {endings(names)})."
+            f"found {'; '.join([endings(names), *notes])})."
         )
     return sounds, [*notes, *unread(names, SUFFIXES)]
 
 
 def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
     known = file_info.load_infos(cache_folder)
+    keys = [file_info.cache_key(path) for path in paths]  # before reading: files may change
 
-    def measured(path: Path) -> FileInfo | AudioError:
+    def measured(key: str, path: Path) -> FileInfo | AudioError:
         try:
-            return known.get(file_info.cache_key(path)) or file_info.read_info(path)
+            return known.get(key) or file_info.read_info(path)
         except AudioError as error:
             return error
 
-    results = in_threads(measured, paths, "scanning", "recording")
-    good = {
-        file_info.cache_key(p): r
-        for p, r in zip(paths, results, strict=True)
-        if isinstance(r, FileInfo)
-    }
+    pairs = list(zip(keys, paths, strict=True))
+    results = in_threads(lambda pair: measured(*pair), pairs, "scanning", "recording")
+    good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
     if good.keys() - known.keys():
         try:
             file_info.save_infos(cache_folder, known | good)
@@ -279,6 +277,14 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     cut = [r.name for r in recordings if r.measured.missing_samples]
     if cut:
         notes.append(f"cut off, with less sound than the header promises: {_some(cut)}")
+    endless = [r.name for r in recordings if r.measured.endless]
+    if endless:
+        notes.append(
+            f"without a length in the header, read up to the end of the file: {_some(endless)}"
+        )
+    offset = [r.name for r in recordings if r.measured.offset]
+    if offset:
+        notes.append(f"with a constant offset, which is taken out: {_some(offset)}")
     unread = [r.name for r in recordings if r.measured.unread_bytes]
     if unread:
         notes.append(

@@ -1,25 +1,25 @@
 """Decoding of audio files block by block to the end, even if their headers are wrong."""
 
 import errno
+import math
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import soundfile
 
 from foundation.errors import UserError
 from foundation.folders import shown
-from wavenet.data.streams import Found, Pieces, Source, found_in
+from wavenet.data.streams import UNKNOWN_BYTES, AudioChunk, Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18
 RATES_HZ = (1_000, 1_000_000)  # plausible sample rates; a damaged header may have any number
-PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # this and larger lengths mean that a stream's length is unknown
-UNKNOWN_SAMPLES = 1 << 60  # likewise for a number of samples
+UNKNOWN_SAMPLES = 1 << 60  # this and larger numbers mean that a stream's length is unknown
 DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
+EXACT = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW")  # beginnings of subtypes without a tolerance
 
 
 class AudioError(UserError):
@@ -50,12 +50,17 @@ class SoundFile:
       channels: stored number of channels; set by the first block.
       missing_samples: number of samples per channel that are announced by a header but missing; set
         after the last block.
-      unread_bytes: number of bytes after the audio that the header does not account for.
+      container: name of the container in libsndfile, such as "WAV"; set by the first block.
+      subtype: name of the encoding in libsndfile, such as "PCM_16"; set by the first block.
+      found: the audio streams in the file; set by the first block.
+      stamp: identity, size and modification time of the file; set before the first block.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.sample_rate_hz = self.channels = self.missing_samples = self.unread_bytes = 0
+        self.sample_rate_hz = self.channels = self.missing_samples = 0
+        self.container = self.subtype = ""
+        self.found, self.stamp = Found([], []), Stamp(0, 0, 0, 0)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield blocks of samples, float32 [up to `BLOCK_SAMPLES`, channels].
@@ -64,22 +69,28 @@ class SoundFile:
 
         Raises:
           AudioError: If the file is missing, empty, not an audio file, truncated (in formats that
-            allow detection), or its format changes or is implausible.
+            allow detection), its format changes or is implausible, or it changes while it is read.
         """
-        _check_file(self._path)
+        self.stamp = _stamp_of(self._path)
         try:
             with open(self._path, "rb") as file:
                 source = Source(file)
-                found = found_in(source)
-                self.unread_bytes = found.unread_bytes
-                for stored in self._stored(source, found):
+                self.found = found_in(source)
+                for stored in self._stored(source, self.found):
                     # libsndfile returns s / 32768. Callers handle infinities.
                     with np.errstate(over="ignore", invalid="ignore"):
                         shifted = stored * np.float32(65536.0) + np.float32(1.0)
                         yield shifted / np.float32(65535.0)
         except (soundfile.SoundFileError, OSError) as error:
+            self.check_unchanged(self.stamp)
             reason = f"cannot be read as sound ({reason_of(error)})"
             raise AudioError(self._path, reason) from error
+        self.check_unchanged(self.stamp)
+
+    def check_unchanged(self, stamp: "Stamp") -> None:
+        """Raise an AudioError unless the file still has a `stamp`."""
+        if _stamp_of(self._path) != stamp:
+            raise AudioError(self._path, "has changed while it was read")
 
     def _stored(self, source: Source, found: Found) -> Iterator[np.ndarray]:
         if not found.streams:
@@ -99,7 +110,7 @@ class SoundFile:
                 there += len(block)
                 yield block
             short = max(0, counted - there)
-            missing = missing_samples(file, there)
+            missing = missing_samples(file, there, self.found.chunk)
             self.missing_samples += max(missing, short if short > DECODER_SAMPLES else 0)
 
     def _check(self, file: soundfile.SoundFile) -> None:
@@ -116,9 +127,19 @@ class SoundFile:
                 f"{channels}; cut it into files of one format",
             )
         self.sample_rate_hz, self.channels = rate_hz, channels
+        self.container, self.subtype = file.format, file.subtype
 
 
-def _check_file(path: Path) -> None:
+class Stamp(NamedTuple):
+    """The identity of a file: device, inode, size in bytes and modification time in ns."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+
+def _stamp_of(path: Path) -> Stamp:
     try:
         status = os.stat(path)
     except OSError as error:
@@ -129,18 +150,22 @@ def _check_file(path: Path) -> None:
         raise AudioError(path, "is not a file")
     if status.st_size == 0:
         raise AudioError(path, "holds zero bytes")
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return how many samples per channel a header announces beyond the `there` that were read."""
-    said = PROMISED.search(file.extra_info)
-    if said is None:
-        missing = file.frames - there
-        return missing if DECODER_SAMPLES < missing < UNKNOWN_SAMPLES else 0
-    promised, held = int(said[1]), int(said[2])
-    if promised >= UNKNOWN_BYTES or not held:
-        return 0
-    return max(0, round((promised - held) * file.frames / held))
+def missing_samples(file: soundfile.SoundFile, there: int, chunk: AudioChunk) -> int:
+    """Return how many samples per channel a header announces beyond the `there` that were read.
+
+    Args:
+      file: the decoder, after the last sample.
+      there: number of samples per channel that were read.
+      chunk: the audio chunk of the file, or one of zeros.
+    """
+    if chunk.held < chunk.promised < UNKNOWN_BYTES and there:
+        return math.ceil((chunk.promised - chunk.held) * there / chunk.held)
+    least = 0 if file.subtype.startswith(EXACT) else DECODER_SAMPLES
+    missing = file.frames - there
+    return missing if least < missing < UNKNOWN_SAMPLES else 0
 
 
 def reason_of(error: Exception) -> str:

@@ -145,6 +145,31 @@ def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
     )
 
 
+def test_folders_that_are_hidden_or_of_an_archive_are_no_classes_and_are_named(tmp_path):
+    names = ["cat/a.png", "cat/b.png", "ant/c.png", ".x/d.png", ".x/deep/e.png", "__MACOSX/f.png"]
+    fill(tmp_path, [*names, "ant/.y/g.png", "macosx/h.png", "ant/i.png", "macosx/j.png"])
+    (tmp_path / ".empty").mkdir()
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("ant", "cat", "macosx")
+    folders = "3: .x (2 files), __MACOSX (1 file), ant/.y (1 file)"
+    note = f"folders that begin with a dot or are __MACOSX, ignored: {folders}"
+    assert [each for each in corpus.notes if "ignored" in each] == [note]
+
+
+def test_a_folder_whose_images_are_all_hidden_is_refused_with_the_reason(tmp_path):
+    fill(tmp_path, [".x/d.png", ".x/e.png"])
+    ignored = "folders that begin with a dot or are __MACOSX, ignored: 1: .x (2 files)"
+    assert mistake(tmp_path) == f"SOURCE: no image file (found no file at all; {ignored})."
+
+
+def test_sixteen_bit_grey_with_a_transparent_level_is_left_out_by_name(tmp_path):
+    fill(tmp_path, ["train/a.png", "dev/b.png"])
+    image = Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16) * 257)
+    image.save(tmp_path / "train/key.png", transparency=0)
+    note = "left out, transparent: 1: train/key.png (a transparent level of more than 8 bits)"
+    assert note in read_corpus(tmp_path, GREY).notes
+
+
 @pytest.mark.parametrize(
     ("source", "rules", "words"),
     [

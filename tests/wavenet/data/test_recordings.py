@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from wavenet import shipped
-from wavenet.data import DataError, ScanRules, file_info, scan
+from wavenet.data import DataError, ScanRules, audio, corpus, file_info, scan
 
 RATE_HZ = 16000
 
@@ -77,6 +77,58 @@ def test_every_bad_file_is_named_with_its_reason_and_the_rest_is_kept(tmp_path):
     text = "\n".join(report.lines())
     for said in ("zero bytes", "peak -66.0 dB", "0.20 s, wanted 0.3 s", "clipped, but kept: 1"):
         assert said in text
+
+
+@pytest.mark.parametrize("level", [0.5, -0.02, 0.0])
+def test_a_recording_that_is_one_constant_is_silent(tmp_path, level):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    put(tmp_path / "constant.wav", np.full(RATE_HZ, level))
+    put(tmp_path / "stereo.wav", np.full([RATE_HZ, 2], level + 0.001))
+    report = scan(tmp_path, RATE_HZ)
+    assert left_out(report) == {"constant.wav": "silent", "stereo.wav": "silent"}
+
+
+def test_only_an_offset_that_is_none_of_the_sounds_is_taken_out_and_named(tmp_path):
+    plain = sound(1) - sound(1).mean()
+    deviation = plain.std()
+    for name, share in {"a.wav": 0.0, "b.wav": 0.08, "c.wav": 0.12, "d.wav": -2.0}.items():
+        put(tmp_path / name, plain * (1 if share <= 0 else 0.9) + share * deviation)
+    put(tmp_path / "faint.wav", plain * 0.01 + 0.0005)
+    report = scan(tmp_path, RATE_HZ)
+    assert report.notes == ("with a constant offset, which is taken out: 2: c.wav, d.wav",)
+    stored = soundfile.read(tmp_path / "b.wav", dtype="int16")[0]
+    np.testing.assert_array_equal(audio.to_int16(audio.read(tmp_path / "b.wav")), stored)
+    taken = audio.read(tmp_path / "d.wav")
+    assert abs(taken.mean()) < 1e-6
+    np.testing.assert_allclose(taken, plain, atol=4e-5)
+
+
+def test_a_recording_that_changes_between_scan_and_preparation_is_refused(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    report = scan(tmp_path, RATE_HZ)
+    put(tmp_path / "a.wav", sound(77))
+    with pytest.raises(audio.AudioError, match=r"a\.wav: has changed since it was scanned"):
+        corpus.prepare(report)
+
+
+def test_what_was_measured_before_a_change_is_not_remembered_for_what_follows_it(
+    tmp_path, monkeypatch
+):
+    fill(tmp_path / "data", ["a.wav", "b.wav"])
+    measure = file_info.read_info
+
+    def late(path):
+        found = measure(path)
+        put(path, sound(77 + len(path.name), seconds=0.7))
+        return found
+
+    monkeypatch.setattr(file_info, "read_info", late)
+    scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
+    monkeypatch.setattr(file_info, "read_info", measure)
+    again = scan(
+        tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache", rules=ScanRules(dev_share=0.0)
+    )
+    assert {r.measured.seconds for r in again.recordings} == {0.7}
 
 
 def test_clipped_recordings_can_be_left_out(tmp_path):
@@ -188,6 +240,14 @@ def test_a_folder_that_leads_into_itself_is_searched_once(tmp_path):
     fill(tmp_path, ["in/a.wav", "in/b.wav"])
     (tmp_path / "in" / "loop").symlink_to(tmp_path, target_is_directory=True)
     assert set(splits(scan(tmp_path, RATE_HZ))) == {"in/a.wav", "in/b.wav"}
+
+
+def test_recordings_in_hidden_folders_and_those_of_an_archive_are_named_and_not_read(tmp_path):
+    fill(tmp_path, ["one/a.wav", "two/b.wav", ".x/c.wav", "one/__MACOSX/d.wav"])
+    report = scan(tmp_path, RATE_HZ, ScanRules(speaker_folders=True))
+    assert sorted(r.name for r in report.recordings) == ["one/a.wav", "two/b.wav"]
+    folders = "2: .x (1 file), one/__MACOSX (1 file)"
+    assert report.notes[0].endswith(f"ignored: {folders}")
 
 
 def test_recordings_below_the_rate_are_noted(tmp_path):

@@ -1,6 +1,7 @@
 """Sound behind the end that a header or a decoder's count gives is read, or it is said."""
 
 import io
+import os
 import struct
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import soundfile
 
 from wavenet.data import audio, scan
+from wavenet.data.sound_file import SoundFile
+from wavenet.data.sound_properties import mono_blocks, properties
 
 RATE_HZ = 16000
 XING_FRAME_BYTES = 288  # the first frame of what LAME writes at this rate
@@ -146,6 +149,79 @@ def test_a_wav_that_is_longer_than_its_header_says_is_noted_here_and_in_a_folder
     read(tmp_path, "other.wav", encoded("WAV", "PCM_16", voice(1)))
     said = "\n".join(scan(tmp_path, RATE_HZ).lines())
     assert "read up to the end given in the header, not the end of the file: 1: short.wav" in said
+
+
+@pytest.mark.parametrize("kind", ["WAV", "RF64", "AIFF", "WAVEX"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_a_cut_file_lacks_is_counted_to_the_sample(tmp_path, kind, channels):
+    data = encoded(kind, "PCM_16", np.repeat(voice()[:8000, None], channels, 1))
+    for lost, samples in (
+        (1, 1),
+        (2 * channels, 1),
+        (2 * channels + 1, 2),
+        (6000, 3000 // channels),
+    ):
+        sound = read(tmp_path, "a.wav", data[: len(data) - lost])
+        assert (sound.missing_samples, sound.samples) == (samples, 8000 - samples)
+        assert sound.notes()[0].startswith("is cut off: its header promises 0.50 s")
+    whole = read(tmp_path, "a.wav", data)
+    assert (whole.missing_samples, whole.has_own_length, whole.endless) == (0, True, False)
+
+
+def test_a_flac_that_lacks_one_sample_is_cut_off(tmp_path):
+    data = encoded("FLAC", "PCM_16", voice())
+    sound = read(tmp_path, "a.flac", with_total(data, len(voice()) + 1))
+    assert (sound.missing_samples, sound.samples) == (1, len(voice()))
+
+
+def test_a_header_without_a_length_is_said_here_and_in_a_folder(tmp_path):
+    wav = encoded("WAV", "PCM_16", voice())
+    files = {"a.wav": with_length(wav, 0xFFFFFFFF), "b.wav": with_length(wav, 0x7FFFF000)}
+    files["c.flac"] = with_total(encoded("FLAC", "PCM_16", voice(1)), 0)
+    for name, data in files.items():
+        sound = read(tmp_path, name, data)
+        assert (sound.endless, sound.has_own_length, sound.samples) == (True, False, len(voice()))
+        assert "has no length in its header" in sound.notes()[0]
+    read(tmp_path, "d.wav", encoded("WAV", "PCM_16", voice(2)))
+    said = "\n".join(scan(tmp_path, RATE_HZ).lines())
+    words = "without a length in the header, read up to the end of the file: 2: "
+    assert words in said  # b.wav is a copy of a.wav
+
+
+CHANGES = {
+    "grown": lambda path, data: path.write_bytes(data + bytes(10)),
+    "cut": lambda path, data: path.write_bytes(data[:-1000]),
+    "emptied": lambda path, data: path.write_bytes(b""),
+    "written again": lambda path, data: os.utime(path, ns=(1, 1)),
+    "exchanged": lambda path, data: (
+        path.with_suffix(".x").write_bytes(data),
+        os.replace(path.with_suffix(".x"), path),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, kind, change):
+    path, data = tmp_path / "a.wav", encoded(kind, "PCM_16", np.tile(voice(), 5))
+    path.write_bytes(data)
+    found = properties(path)
+    blocks = SoundFile(path).blocks()
+    next(blocks)
+    CHANGES[change](path, data)
+    with pytest.raises(audio.AudioError, match=r"a\.wav: (has changed|holds zero bytes)"):
+        list(blocks)
+    with pytest.raises(audio.AudioError, match=r"a\.wav: (has changed|holds zero bytes)"):
+        next(mono_blocks(path, found))
+
+
+def test_a_reader_that_stops_early_says_nothing(tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(encoded("WAV", "PCM_16", np.tile(voice(), 5)))
+    blocks = SoundFile(path).blocks()
+    next(blocks)
+    path.write_bytes(b"")
+    blocks.close()
 
 
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "AIFF", "WAVEX"])

@@ -4,7 +4,8 @@ A decoder stops where a header says that the audio ends. Files that were concate
 headers contain estimated or wrong lengths, contain more audio than that.
 """
 
-from wavenet.data.streams.found import Found, found_in
+from wavenet.data.streams.containers import AudioChunk
+from wavenet.data.streams.found import UNKNOWN_BYTES, Found, found_in
 from wavenet.data.streams.source import Pieces, Source
 
-__all__ = ["Found", "Pieces", "Source", "found_in"]
+__all__ = ["UNKNOWN_BYTES", "AudioChunk", "Found", "Pieces", "Source", "found_in"]

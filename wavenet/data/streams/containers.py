@@ -5,7 +5,7 @@ bytes after the audio that do not form a chunk are not accounted for by the head
 """
 
 import string
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from wavenet.data.streams.source import Source
 
@@ -13,33 +13,48 @@ OGG = b"OggS"
 OGG_HEAD_BYTES = 27
 FIRST_PAGE = 2  # flag of a stream's first page
 LITTLE, BIG = (b"RIFF", b"RF64"), (b"FORM", b"RIFX")
-SOUND = (b"data", b"SSND")
 PRINTABLE = frozenset(string.printable.encode())
+OFFSET_BYTES = {b"data": 0, b"SSND": 8}  # fields of an audio chunk before its audio
 PADDING_BYTES = 1024  # maximum size of meaningless padding that programs append
 
 
-def unread_bytes(source: Source) -> int:
-    """Return the number of bytes after the audio that do not belong to a chunk.
+class AudioChunk(NamedTuple):
+    """The audio chunk of a file, all zeros if there is none.
 
-    If the stated length of the audio chunk is too small, these bytes are the rest of the audio. Up
-    to `PADDING_BYTES` bytes count as 0.
+    Attributes:
+      promised: length of the audio according to the header, in bytes.
+      held: number of these bytes that are in the file.
+      unread: number of bytes after the audio that do not belong to a chunk. If the stated length of
+        the audio is too small, these are the rest of the audio. Up to `PADDING_BYTES` count as 0.
     """
+
+    promised: int = 0
+    held: int = 0
+    unread: int = 0
+
+
+def audio_chunk(source: Source) -> AudioChunk:
+    """Find the audio chunk of a WAV or AIFF file."""
     order: Literal["big", "little"] = "big" if source.at(0, 4) in BIG else "little"
     place, heard, long_bytes = 12, False, 0
+    promised = held = 0
     while place + 8 <= source.size:
         head = source.at(place, 8)
         name, length = head[:4], int.from_bytes(head[4:], order)
         if name == b"ds64":  # holds the length of the sound if it does not fit into four bytes
             long_bytes = int.from_bytes(source.at(place + 16, 8), "little")
-        if name in SOUND and length == 0xFFFFFFFF and long_bytes:
+        if name in OFFSET_BYTES and length == 0xFFFFFFFF and long_bytes:
             length = long_bytes
         end = place + 8 + length
         if not PRINTABLE.issuperset(name) or (heard and end > source.size):
             break
-        heard = heard or name in SOUND
+        if name in OFFSET_BYTES and not heard:
+            promised = max(0, length - OFFSET_BYTES[name])
+            held = max(0, min(promised, source.size - place - 8 - OFFSET_BYTES[name]))
+        heard = heard or name in OFFSET_BYTES
         place = end + length % 2
     left = source.size - place
-    return left if heard and left > PADDING_BYTES else 0
+    return AudioChunk(promised, held, left if heard and left > PADDING_BYTES else 0)
 
 
 def ogg_links(source: Source, start: int) -> list[range]:

@@ -5,6 +5,7 @@ from wavenet.data.streams.source import Source
 MARK = b"fLaC"
 BLOCK = b"\x00\x00\x22"  # type and length of the first metadata block, after its "last" bit
 TOTAL_AT, TOTAL_BITS = 18, 36  # offset of 8 bytes whose last 36 bits are the number of samples
+HEAD_BYTES = TOTAL_AT + 8
 TAIL_BYTES = 1 << 16  # the last frame begins within this many bytes of the end
 _BLOCK_SAMPLES = {1: 192, **{n: 576 << (n - 2) for n in range(2, 6)}}
 _BLOCK_SAMPLES |= {n: 256 << (n - 8) for n in range(8, 16)}
@@ -27,16 +28,21 @@ def _next(source: Source, start: int) -> int:
     return -1
 
 
+def total_of(head: bytes) -> int:
+    """Return the number of samples that the beginning of a stream promises; 0: unknown."""
+    return int.from_bytes(head[TOTAL_AT : TOTAL_AT + 8], "big") & ((1 << TOTAL_BITS) - 1)
+
+
 def as_file(source: Source, stream: range) -> list[bytes | range] | None:
     """Return the pieces of a file that a decoder reads to the end; None: the unchanged stream.
 
     If the header's number of samples is missing or too small, it is replaced by 0, "unknown".
     """
-    head = source.at(stream.start, TOTAL_AT + 8)
-    if len(head) < TOTAL_AT + 8:
+    head = source.at(stream.start, HEAD_BYTES)
+    if len(head) < HEAD_BYTES:
         return None
     bits = int.from_bytes(head[TOTAL_AT:], "big")
-    total = bits & ((1 << TOTAL_BITS) - 1)
+    total = total_of(head)
     if total and _last_sample(source, stream, head) <= total:
         return None
     without = (bits >> TOTAL_BITS << TOTAL_BITS).to_bytes(8, "big")
