@@ -45,8 +45,9 @@ class ModelLoader:
     async def load(self, name: str, found: FoundVersion, is_retry: bool = False) -> Servable:
         """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
 
-        The log reports the first attempt, not the later ones. Only LOADS_AT_ONCE versions load at a time, but a load that takes longer than REPORT_SECONDS
-        is no longer counted; the log reports that it continues.
+        The log reports the first attempt, not the later ones. Only LOADS_AT_ONCE versions load at a
+        time, but a load that takes longer than REPORT_SECONDS is no longer counted; the log reports
+        that it continues.
         """
 
         def warm() -> Servable:

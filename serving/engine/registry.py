@@ -47,6 +47,7 @@ class ModelRegistry:
         self.root, self.settings = Path(root), settings
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
+        self._ignored: dict[str, str] = {}  # reasons that the log has, by folder
         self._initial_names: set[str] | None = None  # names of the first scan
         self.draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
@@ -190,6 +191,10 @@ class ModelRegistry:
 
     def _apply_scan(self, seen: ScanResult) -> None:
         """Update the version sets from a scan; remove models that were missing in several scans."""
+        for folder, reason in seen.ignored.items():
+            if self._ignored.get(folder) != reason:
+                event(LOG, f"ignored: {reason}", logging.WARNING, folder=folder)
+        self._ignored = seen.ignored
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())

@@ -205,7 +205,10 @@ async def test_a_failure_is_logged_once_with_its_reason_and_answered_in_one_line
             return [one for one in caplog.records if one.getMessage().startswith(words)]
 
         (line,) = lines("cannot be loaded")
-        assert line.getMessage() == "cannot be loaded: ValueError: voice/1 cannot be read: secret detail"
+        assert (
+            line.getMessage()
+            == "cannot be loaded: ValueError: voice/1 cannot be read: secret detail"
+        )
         assert len(lines("loading")) == 1
         broken.load_fails, broken.warm_fails = False, True  # for another reason
         (failure,) = registry._version_sets["voice"].broken.values()
