@@ -18,12 +18,11 @@ from distill.generation import (
     stream,
 )
 from distill.losses.kl_divergence import log_density
-from distill.presets import REMOVED, DistillConfig
+from distill.presets import KIND, REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
-from distill.training import KIND
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model

@@ -13,7 +13,8 @@ import tyro
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, kind_of
 from serving.bundles.export_arguments import ExportArguments
-from serving.engine.version_scanner import MANIFEST, VERSION
+from serving.bundles.names import is_version
+from serving.engine.version_scanner import MANIFEST
 from serving.settings import NEEDED, Settings
 
 
@@ -73,10 +74,10 @@ def check_models_folder(path: Path) -> None:
     """
     if (path / MANIFEST).exists():
         name = "MODELS, with this folder moved to MODELS/NAME/1"
-        if VERSION.fullmatch(path.resolve().name):
+        if is_version(path.resolve().name):
             name = f"the folder of all models, {path.resolve().parents[1]}"
         raise UserError(f"{path} is one version of a model; pass {name}.")
-    if any(VERSION.fullmatch(each.parent.name) for each in path.glob(f"*/{MANIFEST}")):
+    if any(is_version(each.parent.name) for each in path.glob(f"*/{MANIFEST}")):
         above = path.resolve().parent
         raise UserError(f"{path} is a single model; name the folder above it, {above}.")
     kind = kind_of(path)

@@ -15,9 +15,9 @@ from foundation.intervals import EXPLAINED
 from foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
-from wavenet.presets import PRESETS, TrainConfig
+from wavenet.presets import PRESETS, TrainConfig, config_from
 from wavenet.trained_speech import TrainedSpeechModel
-from wavenet.training import config_from, scan_folder
+from wavenet.training import scan_folder
 
 COPIES = 20  # maximum number of dev recordings that are resynthesised for the card
 

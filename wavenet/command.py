@@ -16,7 +16,7 @@ from replicator.training.command import TrainingOptions
 from replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
-from wavenet.presets import KIND, PRESETS, TrainConfig
+from wavenet.presets import KIND, PRESETS, TrainConfig, config_from
 
 if TYPE_CHECKING:
     from wavenet.listening_page import ListeningPage
@@ -155,7 +155,7 @@ def _parts() -> Parts:
         measure=card.measure,
         card=card.card,
         export_sampler=portable.export_chunks,
-        config_from=training.config_from,
+        config_from=config_from,
         trainable=portable.trainable,
     )
 

@@ -21,12 +21,11 @@ from wavenet.data import audio
 from wavenet.data.recorded_level import RecordedFrames, at_recorded_level, gain_of
 from wavenet.density import Density
 from wavenet.network_factory import make_network
-from wavenet.presets import DataConfig, TrainConfig
+from wavenet.presets import KIND, DataConfig, TrainConfig, config_from
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
 from wavenet.trained_speech import PassCount, Request, TrainedSpeechModel, spec_of_speech
-from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive

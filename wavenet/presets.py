@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from foundation.field_rules import at_least, require
+from foundation.stored_config import completed, stored_config
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
@@ -343,3 +344,15 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
         ),
     ),
 }
+
+
+def config_from(stored: dict) -> TrainConfig:
+    """Return the configuration stored in a config.json.
+
+    Raises:
+      UserError: If an entry is invalid; the message names it.
+    """
+    missing: dict = {"pitch_steps": 0}  # for runs older than this setting
+    if isinstance(stored.get("network"), dict):
+        missing["network"] = {"exact_prediction": False}  # the behaviour of version 0.2
+    return stored_config(TrainConfig, completed(stored, missing))

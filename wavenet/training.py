@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from foundation.folders import shown
-from foundation.stored_config import completed, defaults, stored_config
+from foundation.stored_config import defaults
 from replicator import Replicator
 from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
@@ -197,15 +197,3 @@ def heard(corpus: Corpus) -> dict:
         frames = (frames_of(corpus, member, ("mel",)) for member in members)
         known["frames"] = FrameStatistics.of(frames).to_dict()
     return known | {"speakers": list(corpus.speakers)}
-
-
-def config_from(stored: dict) -> TrainConfig:
-    """Return the configuration stored in a config.json.
-
-    Raises:
-      UserError: If an entry is invalid; the message names it.
-    """
-    missing: dict = {"pitch_steps": 0}  # for runs older than this setting
-    if isinstance(stored.get("network"), dict):
-        missing["network"] = {"exact_prediction": False}  # the behaviour of version 0.2
-    return stored_config(TrainConfig, completed(stored, missing))

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoregressive.machine.kernels import LANES, aligned
 from distill.config import RECENT
-from distill.cpu import bfloat16, noise, recursion
+from distill.cpu import bfloat16, levinson, noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
@@ -223,6 +223,7 @@ def compile_kernels() -> None:
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)
+    levinson.solved(np.ones([1, 2]))
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:

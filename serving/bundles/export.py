@@ -21,10 +21,10 @@ from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.folder_kind import folder_kind
 from serving.bundles.kinds import KINDS, Kind
 from serving.bundles.manifest import private_key
+from serving.bundles.names import check_folder
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
-    check_version,
     seal,
     write_program,
     write_spec,
@@ -93,7 +93,7 @@ def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
 def _checked(given: ExportArguments) -> Path:
     """Check the options, and that OUT is new or empty and named by a version; return OUT."""
     if not given.bare:
-        check_version(given.out)
+        check_folder(given.out, "`--out`")
     for name in ("bfloat16", "portable", "sign"):
         if given.bare and getattr(given, name):
             raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")

@@ -19,7 +19,8 @@ class ExportArguments:
     """A run directory; a model folder or shipped model, which is exported unchanged; or a folder
     that `onepass.save` wrote."""
     out: Path
-    """Folder to write, new or empty: MODELS/NAME/VERSION; the version is a whole number."""
+    """Folder to write, new or empty: MODELS/NAME/VERSION; NAME has letters, digits and ._- only;
+    VERSION is a number without leading zeros."""
     bare: bool = False
     """Write only the model folder, without a program; it may have any name."""
     buckets: tuple[int, ...] = ()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from foundation.errors import UserError
+from serving.bundles.names import is_version
 
 FolderKind = Literal["saved", "bundle", "trained"]
 SAVED = "autoregressive.json"  # written by `onepass.save`
@@ -55,5 +56,6 @@ def _of_version(path: Path) -> str:
 
 
 def versions_of(path: Path) -> list[Path]:
-    """Return the folders NAME/VERSION of a folder NAME, sorted by name as text."""
-    return sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())
+    """Return the folders NAME/VERSION of a folder NAME, lowest first."""
+    found = (folder for folder in path.glob("*/") if is_version(folder.name))
+    return sorted(found, key=lambda folder: int(folder.name))

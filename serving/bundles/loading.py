@@ -8,9 +8,10 @@ from typing import Any
 from foundation.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Bundle, Program, signatures_of
-from serving.bundles.folder_kind import folder_kind
+from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.bundles.kinds import KINDS
 from serving.bundles.manifest import read_plain, verify
+from serving.bundles.names import check_folder
 from serving.bundles.own_spec import ROWS, check_own_spec
 from serving.bundles.signature import COMPILED, PLAIN
 from serving.errors import shortened
@@ -65,19 +66,19 @@ def version_folder(path: Path) -> Path:
     """Return `path` if it is a bundle, else its highest version, as an absolute path.
 
     Raises:
-      UserError: the path is not a folder, or is neither a bundle nor has versions of one.
+      UserError: the path is not a folder, is neither a bundle nor has versions of one, or is not
+        named by the rule of `serving.bundles.names`.
     """
     path = path.resolve()
     if not path.is_dir():
         raise UserError(f"{path} is not a folder.")
-    if path.name.isdecimal() and (path / SPEC_FILE).exists():
-        return path
-    if (path / SPEC_FILE).exists():
-        raise UserError(f"The folder of a bundle must be named by its version, got {path}.")
-    versions = [p for p in path.iterdir() if p.name.isdecimal() and p.is_dir()]
-    if not versions:
-        raise UserError(f"{path} is not a bundle, and holds no version of one.")
-    return max(versions, key=lambda version: int(version.name))
+    if not (path / SPEC_FILE).exists():
+        versions = versions_of(path)
+        if not versions:
+            raise UserError(f"{path} is not a bundle, and holds no version of one.")
+        path = versions[-1]
+    check_folder(path, "The folder of a bundle")
+    return path
 
 
 def read_spec(folder: Path) -> dict[str, Any]:

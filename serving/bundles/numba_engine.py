@@ -27,10 +27,10 @@ class Engine:
 
     def __init__(self, path: Path, kind: str, sampler: Callable[[], Any], backend: str) -> None:
         try:
-            from distill import families
+            from distill.model import load
 
             self._generation: Any = sampler()
-            loaded = families.parts_of(kind).load(path)
+            loaded = load(path)
             if backend != "numba":
                 self._generation.check_backend(backend)
         except ImportError as error:
@@ -94,6 +94,21 @@ class Engine:
 
     def _sound(self, output: np.ndarray) -> np.ndarray:
         return self._network.codec.decode(output).numpy() if self._draws_levels else output
+
+
+def prepare() -> None:
+    """Import and compile what the engines of all kinds need, if the packages are installed.
+
+    Compiled in a confined process, the kernels could be neither cached nor shared with others.
+    """
+    with contextlib.suppress(ImportError):
+        import distill.model  # noqa: F401 - for `Engine`
+        from distill.cpu.engine import compile_kernels
+
+        for kind in KINDS.values():
+            if kind.sampler:
+                kind.sampler()
+        compile_kernels()
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:

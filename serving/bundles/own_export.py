@@ -20,6 +20,7 @@ from serving.bundles.bundle import MODEL_FOLDER
 from serving.bundles.condition_inputs import CONDITIONS, ELEMENTS, FRAMES
 from serving.bundles.functions import Exported
 from serving.bundles.manifest import private_key
+from serving.bundles.names import check_folder
 from serving.bundles.own_conditions import Conditions, Entries
 from serving.bundles.own_prompts import offer_prompts, offer_prompts_of_shape
 from serving.bundles.own_signatures import (
@@ -34,7 +35,6 @@ from serving.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
-    check_version,
     seal,
     write_program,
 )
@@ -97,7 +97,7 @@ def export(
             " `onepass.save` stores it."
         )
     out = Path(out).absolute()
-    check_version(out, "out")
+    check_folder(out, "`out`")
     check_new(out)
     before, model.sample_rate_hz = model.sample_rate_hz, rate_of(model, sample_rate_hz)
     try:

@@ -29,14 +29,6 @@ def check_new(out: Path) -> None:
         raise UserError(f"{out} already exists; write a new version to another folder.")
 
 
-def check_version(out: Path, name: str = "--out") -> None:
-    """Raise UserError, naming the option `name`, unless the folder's name is a whole number."""
-    if not out.absolute().name.isdecimal():
-        raise UserError(
-            f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
-        )
-
-
 @contextlib.contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `out` that becomes `out` when the block ends.

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from foundation.errors import UserError
+from serving.bundles.names import name_problem
 from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers
@@ -211,8 +212,8 @@ class Client:
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
         """Check a model's name; if the block raises an error for it, add the known names."""
-        if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
-            raise UserError(f"`name` must be the name of a model, got {name!r}.")
+        if problem := name_problem(name):
+            raise UserError(f"`name` {problem}.")
         try:
             yield
         except ClientError as error:
@@ -257,6 +258,10 @@ def server_and_name(url: str) -> tuple[str, str]:
     name = path.strip("/")
     if not name or "/" in name:
         raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+    if problem := name_problem(name):
+        raise UserError(
+            f"The model must be {scheme}://HOST:PORT/NAME, got {url}: a name {problem}."
+        )
     return f"{scheme}://{server}", name
 
 

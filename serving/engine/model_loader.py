@@ -42,15 +42,17 @@ class ModelLoader:
         self._load_seconds = settings.load_seconds
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
-    async def load(self, name: str, found: FoundVersion) -> Servable:
+    async def load(self, name: str, found: FoundVersion, is_retry: bool = False) -> Servable:
         """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
 
-        Only LOADS_AT_ONCE versions load at a time, but a load that takes longer than REPORT_SECONDS
-        is no longer counted; the log reports that it continues.
+        The log reports the first attempt, not the later ones. Only LOADS_AT_ONCE versions load at a
+        time, but a load that takes longer than REPORT_SECONDS is no longer counted; the log reports
+        that it continues.
         """
 
         def warm() -> Servable:
-            event(LOG, "loading", model=name, version=found.number)
+            if not is_retry:
+                event(LOG, "loading", model=name, version=found.number)
             bundle = self._load_bundle(found.path)
             bundle.warm()
             return bundle

@@ -19,12 +19,12 @@ from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, Ver
 from serving.errors import NotFound, NotReady, ServingError
 from serving.observability.logs import event
 from serving.observability.metrics import Metrics
-from serving.sandbox.sandboxed_bundle import ModelEnded
+from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
-HIDDEN_ERROR = "It cannot be loaded; see the server's log."
+HIDDEN_ERROR = "The server's log says why."
 MISSED_SCANS = 3  # a folder missing for fewer scans may be in the middle of a replacement
 
 
@@ -47,6 +47,7 @@ class ModelRegistry:
         self.root, self.settings = Path(root), settings
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
+        self._ignored: dict[str, str] = {}  # reasons that the log has, by folder
         self._initial_names: set[str] | None = None  # names of the first scan
         self.draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
@@ -109,8 +110,10 @@ class ModelRegistry:
             version_set.loading,
             *(f.number for f in version_set.found),
         ):
-            broken = version_set.loading is None and bool(version_set.broken)
-            raise NotReady(f"`{name}` {'cannot be loaded' if broken else 'is being loaded'}.")
+            if version_set.loading is None and version_set.broken:
+                why = version_set.broken[max(version_set.broken)].error
+                raise NotReady(f"`{name}` cannot be loaded. {why}")
+            raise NotReady(f"`{name}` is being loaded.")
         if version is not None and version == version_set.loading:
             raise NotReady(f"Version {version} of `{name}` is being loaded.")
         raise NotFound(f"There is no version {version} of `{name}` being served.")
@@ -188,6 +191,10 @@ class ModelRegistry:
 
     def _apply_scan(self, seen: ScanResult) -> None:
         """Update the version sets from a scan; remove models that were missing in several scans."""
+        for folder, reason in seen.ignored.items():
+            if self._ignored.get(folder) != reason:
+                event(LOG, f"ignored: {reason}", logging.WARNING, folder=folder)
+        self._ignored = seen.ignored
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())
@@ -230,7 +237,8 @@ class ModelRegistry:
     async def _load(self, name: str, version_set: VersionSet, found: FoundVersion) -> None:
         start = time.monotonic()
         try:
-            bundle = await self._loader.load(name, found)
+            is_retry = found.number in version_set.broken
+            bundle = await self._loader.load(name, found, is_retry)
         except Exception as error:
             self._record_failure(name, version_set, found, error)
         else:
@@ -254,18 +262,26 @@ class ModelRegistry:
         if _is_refused(error):
             delay_seconds = math.inf
         is_public = isinstance(error, UserError | ServingError)
+        reason = str(error) if is_public else f"{type(error).__name__}: {error}"
+        last = version_set.broken.get(found.number)
+        is_known = last is not None and (last.reason, last.stamp) == (reason, found.stamp)
         text = _without_paths(str(error), found.path, self.root) if is_public else HIDDEN_ERROR
         retry_at = time.monotonic() + delay_seconds
         attempt = error.attempt if isinstance(error, LoadTimeout) else None
         version_set.broken[found.number] = BrokenVersion(
-            text, found.stamp, delay_seconds, retry_at, attempt
+            text, reason, found.stamp, delay_seconds, retry_at, attempt
         )
         self._metrics.load_failed(name)
-        retry = "when it changes" if delay_seconds == math.inf else f"in {delay_seconds:g} s"
+        if is_known:  # and logged
+            return
+        retry = "when it changes"
+        if delay_seconds < math.inf:
+            retry = f"in {delay_seconds:g} s, then ever less often, logged if the reason changes"
         LOG.error(
             "cannot be loaded: %s",
-            error if is_public else type(error).__name__,
-            exc_info=None if is_public else error,
+            reason,
+            # The failure of a model's process is not in this process's traceback.
+            exc_info=None if is_public or isinstance(error, ModelFailed) else error,
             extra={"fields": {"model": name, "version": found.number, "retry": retry}},
         )
 

@@ -3,14 +3,13 @@
 import dataclasses
 import itertools
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-VERSION = re.compile(r"[0-9]{1,18}")
-VERSION_RULE = "must be a number of at most 18 digits"
+from serving.bundles.names import folder_problem, name_problem, version_problem
+from serving.errors import shortened
+
 MANIFEST = "manifest.json"
 MOST_FILES = 1000  # largest number of files per version that are checked for changes
 
@@ -36,11 +35,14 @@ class ScanResult:
 
     Attributes:
       versions: the versions of each model by name, highest first; [] for a folder without versions.
+      ignored: the reason why a folder with a manifest is not a version, by its path from the
+        folder of models.
       problems: the reason why a model's versions cannot be read, by the model's name.
       error: the reason why the folder of models cannot be read; "" if it can be read.
     """
 
     versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)
+    ignored: dict[str, str] = dataclasses.field(default_factory=dict)
     problems: dict[str, str] = dataclasses.field(default_factory=dict)
     error: str = ""
 
@@ -48,44 +50,61 @@ class ScanResult:
 def scan(root: Path) -> ScanResult:
     """Return the models and versions that are currently in a folder.
 
-    A model's name consists of letters, digits and `._-`. A version is a folder whose name is a
-    whole number and that contains a manifest. Links to versions outside the folder are ignored.
+    A version is a folder NAME/VERSION, named by the rule of `serving.bundles.names`, that contains
+    a manifest. Folders with other names, and links to other names or out of the folder, are
+    ignored.
     """
     try:
         real = Path(root).resolve(strict=True)
-        names = sorted(name for name in os.listdir(real) if NAME.fullmatch(name))
+        names = sorted(os.listdir(real))
     except OSError as error:
         return ScanResult(error=f"the folder of models cannot be read: {_reason(error)}")
     seen = ScanResult()
     for name in names:
         try:
-            if (real / name).is_dir() or (real / name).is_symlink():
-                seen.versions[name] = _versions(real, name)
+            if not ((real / name).is_dir() or (real / name).is_symlink()):
+                continue
+            if problem := name_problem(name):
+                _ignore(real, name, f"the name of a model {problem}", seen)
+            else:
+                seen.versions[name] = _versions(real, name, seen)
         except OSError as error:
+            if name_problem(name):
+                continue
             seen.versions[name] = []
             seen.problems[name] = f"its folder cannot be read: {_reason(error)}"
     return seen
 
 
-def _versions(root: Path, name: str) -> list[FoundVersion]:
-    versions: dict[int, FoundVersion] = {}
+def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
+    versions: list[FoundVersion] = []
     for word in sorted(os.listdir(root / name)):
-        if VERSION.fullmatch(word) and int(word) not in versions:
-            found = _version(root, root / name / word, int(word))
-            if found:
-                versions[found.number] = found
-    return sorted(versions.values(), key=lambda found: -found.number)
+        path = root / name / word
+        problem = version_problem(word) and f"a version {version_problem(word)}"
+        if (real := _with_manifest(path)) is None:
+            continue
+        if not problem and not real.is_relative_to(root):
+            problem = "it is a link out of the folder of models"
+        if not problem and (real.name != word or folder_problem(real)):
+            problem = f"it is a link to `{shortened(str(real.relative_to(root)))}`, not NAME/{word}"
+        if problem:
+            seen.ignored[f"{name}/{word}"] = problem
+        else:
+            versions.append(FoundVersion(int(word), real, tuple(itertools.chain(*_changes(real)))))
+    return sorted(versions, key=lambda found: -found.number)
 
 
-def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """Return the version in a folder; None if it has no manifest, or is a link outside `root`."""
+def _ignore(root: Path, name: str, problem: str, seen: ScanResult) -> None:
+    """Record a folder whose name is not a model's, if it has something like a version."""
+    if any(_with_manifest(root / name / word) for word in os.listdir(root / name)):
+        seen.ignored[name] = problem
+
+
+def _with_manifest(path: Path) -> Path | None:
+    """Return a folder with a manifest, its symbolic links resolved; None if there is none."""
     try:
         real = path.resolve(strict=True)
-        if not real.is_relative_to(root):
-            return None
-        if not stat.S_ISREG((real / MANIFEST).lstat().st_mode):
-            return None
-        return FoundVersion(number, real, tuple(itertools.chain(*_changes(real))))
+        return real if stat.S_ISREG((real / MANIFEST).lstat().st_mode) else None
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return None
 

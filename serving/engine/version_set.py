@@ -35,7 +35,8 @@ class BrokenVersion:
     """A version that could not be loaded, and when to retry.
 
     Attributes:
-      error: why it could not be loaded.
+      error: why it could not be loaded, for clients.
+      reason: why it could not be loaded, for the log.
       stamp: `FoundVersion.stamp` of the files that failed.
       delay_seconds: delay between the failure and the next attempt.
       retry_at: `time.monotonic()` of the next attempt, infinite if the content was rejected.
@@ -43,6 +44,7 @@ class BrokenVersion:
     """
 
     error: str
+    reason: str
     stamp: tuple[int, ...]
     delay_seconds: float
     retry_at: float

@@ -6,6 +6,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
+from serving.bundles.names import version_problem
 from serving.bundles.signature import (
     PLAIN,
     V2_NAMES,
@@ -18,8 +19,7 @@ from serving.bundles.signature import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import VERSION, VERSION_RULE
-from serving.errors import InvalidInput, NotFound, ServingError, shortened
+from serving.errors import InvalidInput, NotFound, ServingError
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
 from serving.http.v2 import SERVER_VERSION, metadata_of
@@ -99,8 +99,8 @@ class Inference:
     def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
             raise InvalidInput("The model's name must be given.")
-        if version and not VERSION.fullmatch(version):
-            raise InvalidInput(f"A version {VERSION_RULE}, got `{shortened(version)}`.")
+        if version and (problem := version_problem(version)):
+            raise InvalidInput(f"A version {problem}.")
         return self._registry.get(name, int(version) if version else None)
 
 

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from serving.bundles.names import version_problem
 from serving.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import VERSION, VERSION_RULE
-from serving.errors import InvalidInput, NotFound, ServingError, shortened
+from serving.errors import InvalidInput, NotFound, ServingError
 from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.settings import Settings
 
@@ -166,8 +166,8 @@ def version_at(request: Request) -> int | None:
     version = request.path_params.get("version")
     if version is None:
         return None
-    if not VERSION.fullmatch(version):
-        raise NotFound(f"A version {VERSION_RULE}, got `{shortened(version)}`.")
+    if problem := version_problem(version):
+        raise NotFound(f"A version {problem}.")
     return int(version)
 
 

@@ -17,13 +17,13 @@ import socket
 import sys
 from typing import Any
 
+from serving.bundles import numba_engine
 from serving.sandbox import thread_limit, worker
 
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
-IMPORTS = ("tensorflow", "serving.bundles.loading")
+IMPORTS = ("tensorflow", "serving.bundles.loading")  # all that bundles need
 UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
-ENGINE = ("distill.model", "distill.cpu.engine")  # imported for students, if installed
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
@@ -31,12 +31,12 @@ def main(descriptor: int) -> None:
     """Start and end processes as requested over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     children = _Children()
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
-    for name in IMPORTS:
-        importlib.import_module(name)
-    with contextlib.suppress(ImportError):
-        # Compiled here because a confined process could neither cache compiled code nor share it.
-        [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
+    try:
+        _prepare()
+    except Exception as error:
+        control.recv(MOST_BYTES)
+        control.send(json.dumps({"failed": worker.described(error)["message"]}).encode())
+        os._exit(1)
     gc.collect()
     gc.freeze()  # otherwise, garbage collection in the forks would write to shared memory
     while children.watch(control):
@@ -51,6 +51,14 @@ def main(descriptor: int) -> None:
         control.send(json.dumps(answer).encode())
     children.end_all()
     os._exit(0)
+
+
+def _prepare() -> None:
+    """Import and compile all that the processes need, which read no code of their own later."""
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
+    for name in IMPORTS:
+        importlib.import_module(name)
+    numba_engine.prepare()
 
 
 class _Children:

@@ -96,8 +96,10 @@ class ForkServer:
             try:
                 self._control.settimeout(seconds)
                 socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-                if answer := self._control.recv(MOST_BYTES):
-                    return json.loads(answer)
+                if answer := json.loads(self._control.recv(MOST_BYTES) or "{}"):
+                    if "failed" not in answer:
+                        return answer
+                    problem = f"has ended: {answer['failed']}"
             except TimeoutError:  # a late answer would be taken for the next answer
                 problem = f"did not answer within {seconds:g} seconds"
             except ConnectionError:

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import importlib
-import importlib.util
 import os
 import socket
 import sys
@@ -18,8 +17,6 @@ from serving.errors import InvalidInput, NotFound
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 
-PACKAGES: tuple[str, ...] = ("foundation", "likelihoods", "replicator", "autoregressive")
-PACKAGES += ("compression", "wavenet", "pixelcnn", "distill", "speech", "serving")
 SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
@@ -56,13 +53,17 @@ def run(
 
 
 def readable() -> list[Path]:
-    """Return the paths that the process may read: Python, its packages, and parts of the system."""
-    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    paths = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
-    for name in PACKAGES:
-        found = importlib.util.find_spec(name)
-        paths += [] if found is None else found.submodule_search_locations or []
-    return [Path(path) for path in paths]
+    """Return the paths that the process may read: Python, its packages, and parts of the system.
+
+    Packages are folders of `sys.path` that something was installed into, the packages imported so
+    far, wherever they lie, and those that lie next to this one, as in a checkout.
+    """
+    installed = [path for path in map(Path, sys.path) if any(path.glob("*.dist-info"))]
+    modules = [module for name, module in sys.modules.items() if "." not in name]
+    # TensorFlow's path has None in it.
+    imported = [path for each in modules for path in getattr(each, "__path__", ()) if path]
+    own = [found.parent for found in Path(__file__).resolve().parents[2].glob("*/__init__.py")]
+    return [*map(Path, (*SYSTEM, sys.prefix, sys.base_prefix, *imported)), *installed, *own]
 
 
 def described(error: Exception) -> Head:

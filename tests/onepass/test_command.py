@@ -36,7 +36,7 @@ from wavenet import command, evaluation_callback, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
-from wavenet.presets import PRESETS, DataConfig, TrainConfig
+from wavenet.presets import PRESETS, DataConfig, TrainConfig, config_from
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -539,6 +539,6 @@ def test_speaking_nothing_again_is_refused(mistake, trained):
 
 
 def test_the_options_of_the_tiny_run_are_the_tiny_configuration(trained):
-    stored = training.config_from(json.loads((trained / "config.json").read_text()))
+    stored = config_from(json.loads((trained / "config.json").read_text()))
     assert stored == looped(TINY, num_steps=2).resolved(1)
     assert stored.loop.evaluate_every_steps == NEVER

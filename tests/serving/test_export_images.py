@@ -409,7 +409,7 @@ def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     folder, out = model_folder("pixelcnn"), tmp_path / "name" / "1"
     ask = ["export", folder, "--out"]
     line = mistake(*ask, tmp_path / "name")
-    assert line.startswith("`--out` must end in a version, a whole number, such as ")
+    assert line.startswith("`--out` must end in NAME/VERSION, such as voice/1, got ")
     assert mistake(*ask, out, "--bfloat16").startswith("`--bfloat16` is for models of sound")
     assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for audio models")
     assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."

@@ -125,7 +125,7 @@ def test_a_network_without_a_step_needs_a_length(tmp_path):
 
 def test_what_export_is_given_wrongly_is_named(tmp_path):
     own = model("own")
-    with pytest.raises(UserError, match="must end in a version"):
+    with pytest.raises(UserError, match=r"`out` must end in NAME/VERSION, .*: a version must be"):
         onepass.export(own, tmp_path / "mine")
     with pytest.raises(ValueError, match="`model` must be an Autoregressive or a FlowStudent"):
         onepass.export(object(), tmp_path / "mine" / "1")

@@ -307,8 +307,8 @@ def spoilt(spoil):
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        (infer_request(model_version="one"), "INVALID_ARGUMENT", "18 digits, got `one`"),
-        (infer_request(model_version="9" * 21), "INVALID_ARGUMENT", "at most 18 digits, got `999"),
+        (infer_request(model_version="one"), "INVALID_ARGUMENT", "not begun by 0, got `one`"),
+        (infer_request(model_version="9" * 21), "INVALID_ARGUMENT", "not begun by 0, got `999"),
         (infer_request(model_version="7"), "NOT_FOUND", "7"),
         (spoilt(lambda r: r.raw_input_contents.pop()), "INVALID_ARGUMENT", "one entry for each"),
         (

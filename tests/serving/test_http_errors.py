@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from http_running import ask, settings_of
 
+from serving.bundles.names import VERSION_RULE
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability.metrics import Metrics
@@ -94,12 +95,12 @@ def test_names_that_are_no_models_are_not_found(running, place):
     assert [found for found in statuses(running, paths) if found[1] != 404] == []
 
 
-@pytest.mark.parametrize("version", ["1" * 21, "9" * 5000, "one", "-1", "1e3", "\u0661"])
+@pytest.mark.parametrize("version", ["1" * 21, "9" * 5000, "one", "-1", "01", "1e3", "\u0661"])
 def test_a_version_that_cannot_be_is_named_with_its_rule(models, version):
     for path in (f"/v1/models/voice/versions/{version}", f"/v2/models/voice/versions/{version}"):
         answer = ask(models, "GET", path)
         assert answer.status_code == 404
-        words = f"A version must be a number of at most 18 digits, got `{version[:64]}"
+        words = f"A version {VERSION_RULE}, got `{version[:64]}"
         assert answer.json()["error"].startswith(words) and len(answer.json()["error"]) < 200
 
 

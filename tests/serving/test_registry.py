@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import itertools
 import os
@@ -160,7 +161,7 @@ async def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, cap
         await registry.rescan()
         assert await ask(registry) == 1
         assert states(registry) == {1: "AVAILABLE", 2: "END"}
-        assert the_error(registry, 2) == "It cannot be loaded; see the server's log."
+        assert the_error(registry, 2) == "The server's log says why."
     assert "secret detail" in caplog.text
 
 
@@ -184,6 +185,36 @@ async def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mende
     await until(lambda: registry.get("voice").version == 2)
     await registry.stop(1.0)
     assert tried[:5] == [None, 0.01, 0.02, 0.04, 0.08]
+
+
+async def test_a_failure_is_logged_once_with_its_reason_and_answered_in_one_line(store, caplog):
+    broken = store.add(load_fails=True)
+    caplog.set_level("INFO")
+    async with running(store) as registry:
+        for tries in range(2, 5):  # the first attempt is that of the start
+            await until(lambda: not registry._version_sets["voice"].is_loading)
+            (failure,) = registry._version_sets["voice"].broken.values()
+            registry._version_sets["voice"].broken[1] = dataclasses.replace(failure, retry_at=0.0)
+            await registry.rescan()
+            assert len(store.loads) == tries
+        with pytest.raises(NotReady) as refused:
+            registry.get("voice")
+        assert str(refused.value) == "`voice` cannot be loaded. The server's log says why."
+
+        def lines(words):
+            return [one for one in caplog.records if one.getMessage().startswith(words)]
+
+        (line,) = lines("cannot be loaded")
+        assert (
+            line.getMessage()
+            == "cannot be loaded: ValueError: voice/1 cannot be read: secret detail"
+        )
+        assert len(lines("loading")) == 1
+        broken.load_fails, broken.warm_fails = False, True  # for another reason
+        (failure,) = registry._version_sets["voice"].broken.values()
+        registry._version_sets["voice"].broken[1] = dataclasses.replace(failure, retry_at=0.0)
+        await registry.rescan()
+        assert len(lines("cannot be loaded")) == 2
 
 
 async def test_a_broken_version_that_is_written_anew_is_tried_at_once(store):
