@@ -1,0 +1,1 @@
+"""PyTorch networks as TensorFlow functions: `torch.export`, a neutral graph and a table of rules."""

@@ -1,0 +1,1 @@
+"""The rules of the table, by kind of operation; importing the modules registers them."""
