@@ -6,13 +6,13 @@ masked, a gate closed. An operation without a rule shows nothing at all.
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental.program import LENGTHS
-from autoregressive.incremental.tracing import Traces, specs_of
+from autoregressive.incremental.tracing import Traces
 from autoregressive.probes import Argument, Probe, differs
+from autoregressive.wide_floats import SINGLE, WideCalls
 
 FARTHEST = 1 << 14  # largest number of time steps of a call
 BEYOND = 30  # number of time steps of a call beyond a lookahead
@@ -42,34 +42,22 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
 
 def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
     """Return how outputs of `length` time steps violate causality."""
-    from autoregressive.random_weights import symbol_count, with_random_weights  # imports this package
+    # These import this package.
+    from autoregressive.random_inputs import RandomInputs
+    from autoregressive.random_weights import precisions_for, weights_of, with_random_weights
 
     example = [tf.TensorSpec(sized(spec, 1, [length]), spec.dtype) for spec in specs]
-    graph = traces.of(example).graph
-    if graph.outputs[0].shape[1] != length:
+    if traces.of(example).graph.outputs[0].shape[1] != length:
         return ""  # its rows are no time steps
-    symbols = symbol_count(graph) if specs[0].dtype.is_integer else 2
-    generator = np.random.default_rng(0)
-    first, other = (
-        [_numbers(generator, spec, length, 2 if n else symbols) for n, spec in enumerate(specs)]
-        for _ in range(2)
-    )
-    if differs(traces.now(*first), traces.now(*first)):
+    draw = RandomInputs(traces, specs, 0, None, [length])
+    first, other = draw(length), draw(length)
+    if differs(traces(*first), traces(*first), SINGLE):
         return DRAWS
     kinds = [Argument(is_at_rate(spec), n == 0) for n, spec in enumerate(specs)]
-    random = with_random_weights(traces, 0, *(x[:1] for x in first))
-    for call in (traces.now, random):
-        fault = Probe(call, call, first, other, kinds).fault([length // 2])
+    weights = weights_of(traces, example)
+    own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
+    for network in (own, with_random_weights(traces, 0, *(x[:1] for x in first))):
+        fault = Probe(network, first, other, kinds).fault([length // 2])
         if fault:
-            return fault
+            return fault.text
     return ""
-
-
-def _numbers(
-    generator: np.random.Generator, spec: tf.TensorSpec, length: int, symbols: int
-) -> tf.Tensor:
-    """Return two rows of random numbers, of integers below `symbols`."""
-    shape = sized(spec, 2, [length])
-    if spec.dtype.is_integer or spec.dtype.is_bool:
-        return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
-    return tf.constant(generator.normal(size=shape), spec.dtype)

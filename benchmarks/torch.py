@@ -1,0 +1,193 @@
+"""PyTorch networks, untouched: their own cached samplers, and the step that onepass derives.
+
+transformers' GPT-2 by `generate` with its cache, and by a `generate` that PyTorch compiles (where
+there is a compiler); r9y9/wavenet_vocoder by `incremental_forward`. "mini" is a GPT-2 of three
+layers of 64 channels and 256 tokens, "GPT-2" that of 124 million weights, "24x128" the WaveNet of
+wavenet_vocoder's presets with ten logistics. Weights are random: the work does not depend on them.
+
+    pip install "onepass[torch]" transformers && pip install --no-deps wavenet_vocoder
+"""
+
+import functools
+import importlib
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import onepass
+from benchmarks.report import Benchmark, Measure, Row
+
+OURS, GENERATE, COMPILED = "derived step", "generate", "generate, compiled"
+INCREMENTAL = "incremental_forward"
+CONVERSION, FIRST = "conversion", "first token after it"
+BATCHES = (1, 8)
+# Layers, channels, heads, tokens.
+SHAPES = {"mini": (3, 64, 4, 256), "GPT-2": (12, 768, 12, 50_257)}
+QUICK_SHAPES = {"tiny": (1, 16, 2, 32)}
+TOKENS, QUICK_TOKENS = 255, 8
+POSITIONS = 1024
+SAMPLES, QUICK_SAMPLES = 1600, 20
+PEER_SAMPLES = 200  # of `incremental_forward`, whose samples all take the same time
+MEL_BANDS = 80
+
+
+def benchmark(quick: bool = False) -> Benchmark:
+    """Return the benchmark of PyTorch networks; `quick` has tiny ones and few elements."""
+    found = Benchmark("torch")
+    count = QUICK_TOKENS if quick else TOKENS
+    for size, shape in (QUICK_SHAPES if quick else SHAPES).items():
+        found.peer(f"transformers, {size}", functools.partial(_add_gpt, found, size, shape, count))
+    for channels in (0, MEL_BANDS):
+        add = functools.partial(_add_wavenet, found, channels, quick)
+        found.peer(f"wavenet_vocoder, {channels} channels of condition", add)
+    return found
+
+
+def _add_gpt(found: Benchmark, size: str, shape: tuple[int, int, int, int], count: int) -> None:
+    """Add the rows of a GPT-2: greedy tokens of either side, which must be equal."""
+    torch = importlib.import_module("torch")
+    transformers: Any = importlib.import_module("transformers")
+    layers, width, heads, vocabulary = shape
+    config = transformers.GPT2Config(
+        vocab_size=vocabulary,
+        n_layer=layers,
+        n_embd=width,
+        n_head=heads,
+        n_positions=POSITIONS,
+        bos_token_id=0,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    module = transformers.GPT2LMHeadModel(config).eval()
+    start = time.process_time()
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 8, dtype=torch.int64))
+    model = onepass.Autoregressive(network, onepass.likelihoods.Categorical(vocabulary), start=0)
+    conversion = time.process_time() - start
+    start = time.process_time()
+    model.sample(1, 1, 0, temperature=0.0)
+    first = time.process_time() - start
+    for name, seconds in ((CONVERSION, conversion), (FIRST, first)):
+        found.add(Row(name, size, 1, "processor s"), _constant(seconds))
+    compiled = _compiled(torch, module, transformers, config)
+    for batch in BATCHES:
+        ours = functools.partial(_draw_tokens, model, batch, count)
+        generate = functools.partial(_generate, torch, module, batch, count)
+        peers: dict[str, Callable[[], np.ndarray]] = {GENERATE: generate}
+        if compiled is not None:
+            peers[COMPILED] = functools.partial(
+                _generate, torch, compiled, batch, count, cache_implementation="static"
+            )
+        equal = float(np.mean(ours() == generate()))
+        found.add(Row(OURS, size, batch, "tokens/s", tuple(peers)), _timed(ours, batch * count))
+        for name, call in peers.items():
+            found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
+        found.add(Row("share of equal tokens", size, batch, ""), _constant(equal))
+
+
+def _draw_tokens(model: onepass.Autoregressive, batch: int, count: int) -> np.ndarray:
+    """Return the most probable tokens, int32 [batch, count]."""
+    return np.asarray(model.sample(batch, count, 0, temperature=0.0))
+
+
+def _generate(torch: Any, module: Any, batch: int, count: int, **options: Any) -> np.ndarray:
+    """Return the most probable tokens by `generate`, [batch, count]."""
+    prompt = torch.zeros(batch, 1, dtype=torch.long)
+    with torch.inference_mode():
+        tokens = module.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            pad_token_id=0,
+            **options,
+        )
+    return tokens[:, 1:].numpy()
+
+
+def _compiled(torch: Any, module: Any, transformers: Any, config: Any) -> Any:
+    """Return a copy of a module with a compiled `forward`; None without a compiler."""
+    copy = transformers.GPT2LMHeadModel(config).eval()
+    copy.load_state_dict(module.state_dict())
+    try:
+        copy.forward = torch.compile(copy.forward)
+        _generate(torch, copy, 1, 2, cache_implementation="static")
+    except Exception:  # of many kinds, by what the machine lacks
+        return None
+    return copy
+
+
+def _add_wavenet(found: Benchmark, condition_channels: int, quick: bool) -> None:
+    """Add the rows of wavenet_vocoder's WaveNet, alone or with a mel at the rate of samples."""
+    torch = importlib.import_module("torch")
+    network = _wavenet(condition_channels, quick)
+    inputs = torch.zeros(1, 1, 64)
+    examples = {"c": torch.zeros(1, condition_channels, 64)} if condition_channels else None
+    converted = onepass.from_torch(network, inputs=inputs, conditions=examples)
+    distribution = onepass.likelihoods.LogisticMixture(levels=65536, components=10)
+    model = onepass.Autoregressive(converted, distribution)
+    size = f"{'6x32' if quick else '24x128'}{', mel' if condition_channels else ''}"
+    samples = QUICK_SAMPLES if quick else SAMPLES
+    for batch in BATCHES:
+        condition = None
+        if condition_channels:
+            generator = np.random.default_rng(0)
+            condition = generator.random([batch, samples, condition_channels], np.float32)
+        ours = functools.partial(model.sample, batch, samples, 0, condition)
+        row = Row(OURS, size, batch, "samples/s", (INCREMENTAL,))
+        found.add(row, _timed(ours, batch * samples))
+        peer = functools.partial(_incremental, torch, network, condition, batch, samples)
+        few = min(samples, PEER_SAMPLES)
+        found.add(Row(INCREMENTAL, size, batch, "samples/s"), _timed(peer, batch * few))
+
+
+def _wavenet(condition_channels: int, quick: bool) -> Any:
+    """Return wavenet_vocoder's WaveNet with random weights, as it is used for generation."""
+    package: Any = importlib.import_module("wavenet_vocoder")
+    layers, stacks, channels = (6, 2, 32) if quick else (24, 4, 128)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # weight_norm and backward hooks of old PyTorch
+        network = package.WaveNet(
+            out_channels=30,
+            layers=layers,
+            stacks=stacks,
+            residual_channels=channels,
+            gate_channels=2 * channels,
+            skip_out_channels=channels,
+            kernel_size=3,
+            cin_channels=condition_channels or -1,
+            scalar_input=True,
+            use_speaker_embedding=False,
+            legacy=False,
+        ).eval()
+        network.make_generation_fast_()
+    return network
+
+
+def _incremental(
+    torch: Any, network: Any, condition: np.ndarray | None, batch: int, samples: int
+) -> Any:
+    """Draw up to `PEER_SAMPLES` samples by wavenet_vocoder's own cached step."""
+    count = min(samples, PEER_SAMPLES)
+    frames = None if condition is None else torch.tensor(condition[:, :count]).transpose(1, 2)
+    first = torch.zeros(batch, 1, 1)  # which it takes the batch size from
+    with torch.inference_mode():
+        return network.incremental_forward(test_inputs=first, c=frames, T=count)
+
+
+def _timed(call: Callable[[], Any], elements: int) -> Measure:
+    """Return a measure of the elements per second of a call."""
+
+    def measure() -> float:
+        start = time.perf_counter()
+        call()
+        return elements / (time.perf_counter() - start)
+
+    return measure
+
+
+def _constant(value: float) -> Measure:
+    return lambda: value
