@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental.program import LENGTHS
-from autoregressive.incremental.tracing import Traces, specs_of
+from autoregressive.incremental.tracing import Traces
 from autoregressive.probes import Argument, Probe, differs
 
 FARTHEST = 1 << 14  # largest number of time steps of a call
@@ -42,7 +42,10 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
 
 def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
     """Return how outputs of `length` time steps violate causality."""
-    from autoregressive.random_weights import symbol_count, with_random_weights  # imports this package
+    from autoregressive.random_weights import (
+        symbol_count,
+        with_random_weights,
+    )  # imports this package
 
     example = [tf.TensorSpec(sized(spec, 1, [length]), spec.dtype) for spec in specs]
     graph = traces.of(example).graph
