@@ -182,6 +182,20 @@ def loop_over_rows():
     return network
 
 
+def associative_scan():
+    """A gated recurrence whose scan halves the sequence, and a scan over channels."""
+    import tensorflow_probability as tfp
+
+    def join(left, right):
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    def network(x):
+        states = tfp.math.scan_associative(join, (tf.sigmoid(x), x), axis=1)[1]
+        return states + tfp.math.scan_associative(tf.maximum, x, axis=2)
+
+    return network
+
+
 def _attention(layer):
     keras.utils.set_random_seed(1)
     inputs = keras.Input([None, 4])
@@ -206,7 +220,7 @@ NETWORKS = {
     for make in (
         experts, top_experts, delayed_choice, merged_choice, sorted_entries, numbered_choice,
         batched_choice, scattered, updated, updated_channels, turned_channels, random_features,
-        complex_rotation, complex_parts, of_every_time, loop_over_rows, attention,
+        complex_rotation, complex_parts, of_every_time, loop_over_rows, associative_scan, attention,
         attention_of_sums, additive_attention,
     )
 }  # fmt: skip
