@@ -15,7 +15,6 @@ from compression import components, mixture_odds
 from compression.components import compiled
 from compression.odds import FLOOR, ROUNDING, reach_of, warped
 
-
 # A logit that is so far below the largest one, in nats, is a mask: its level is never drawn.
 FORBIDDEN = 5e3
 

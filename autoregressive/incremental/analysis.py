@@ -204,7 +204,8 @@ class Analysis:
         if all(same(*both) for both in zip(short, long, strict=True)):
             known = list(zip(short, outputs, strict=True))
             return Part(
-                [None] * len(known), lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known]
+                [None] * len(known),
+                lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known],
             )
         if node.type in rowwise.LIKE:
             return Part([None], lambda inputs, call: [rowwise.filled(node)])

@@ -6,6 +6,7 @@ rows.
 """
 
 import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -236,9 +237,7 @@ class _Columns:
         shape = tensor.shape.as_list()
         return shape if self._whole.joined.type == "Pack" else shape[:-1]
 
-    def _filled(
-        self, column: np.ndarray | None, shape: tuple[int, ...], rows: int
-    ) -> np.ndarray:
+    def _filled(self, column: np.ndarray | None, shape: tuple[int, ...], rows: int) -> np.ndarray:
         if column is None:
             return self._lead.numbered(shape, rows, self.is_merged)
         return np.broadcast_to(column, shape)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.incremental.replay import LOOPS, called_graph, run_graph, source_of
+from autoregressive.incremental.rowwise import aligned, alignment
 from autoregressive.incremental.rules import rule
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import (
@@ -28,7 +29,7 @@ def list_of_rows(node: Node) -> Part:
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
         raise node.unsupported("time must be the first axis of a tensor that becomes a list")
-    return Part([stream], lambda inputs, call: [inputs[0][0]])
+    return Part([stream], lambda inputs, call: [inputs[0][0]], is_alias=True)
 
 
 @rule("TensorListStack")
@@ -128,14 +129,14 @@ def loop(node: Node) -> Part:
         raise node.unsupported("all rows that it reads are equal")
     if min(offsets) < 0:
         raise node.unsupported("the first time steps were dropped before it")
-    if len(offsets) > 1:
-        raise node.unsupported("it reads sequences with different delays")
-    ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
-    stream = Stream(0, offsets.pop(), min(s.end for s in streams), ahead=ahead)
+    offset, end, ahead = aligned(node, streams)
+    stream = Stream(0, offset, end, ahead=ahead)
+    every = alignment(node, offset)
+    delays = {index: every[index] for index in body.reads if index in every}
     kinds: list[Kind] = [stream if i in body.writes else None for i in range(len(node.kinds))]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
-        fixed = [delays[0] for delays in inputs]
+        fixed = [given[0] for given in inputs]
         states = [call.state[body.key(index)] for index in body.states]
         rows = [fixed[index] for index in body.reads]
         results, states = body.scan(fixed, rows, states)
@@ -145,7 +146,7 @@ def loop(node: Node) -> Part:
             outputs[index] = result
         return outputs
 
-    return Part(kinds, run, start=_start(node, body, stream.offset or 0))
+    return Part(kinds, run, delays, start=_start(node, body, offset or 0))
 
 
 def _start(node: Node, body: Body, offset: int) -> Start:

@@ -19,8 +19,8 @@ from autoregressive.incremental.horizon import (
 )
 from autoregressive.incremental.lookups import fits
 from autoregressive.incremental.replay import captured, needed, run_graph
-from autoregressive.incremental.sizes import forget
 from autoregressive.incremental.rolling import Rolled
+from autoregressive.incremental.sizes import forget
 from autoregressive.incremental.streams import Table, UnsupportedNetworkError
 from autoregressive.incremental.tracing import (
     Traces,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.replay import captured, run_op
-from autoregressive.incremental.sizes import static_value
+from autoregressive.incremental.sizes import same, static_value
 from autoregressive.incremental.tracing import draws, graph_of, specs_of
 
 
@@ -185,7 +185,7 @@ def _alike(tensors: tuple[tf.Tensor, ...], done: dict[str, tuple]) -> _Alike | _
         return rows
     if first.op.type == "Const":
         value = static_value(first)
-        if any(not np.array_equal(value, static_value(each)) for each in tensors):
+        if not all(same(value, static_value(each)) for each in tensors):
             raise _Different
         return first
     attributes = _attributes(first.op)
@@ -197,8 +197,9 @@ def _alike(tensors: tuple[tf.Tensor, ...], done: dict[str, tuple]) -> _Alike | _
     inputs = tuple(
         _matched(each, done) for each in zip(*(x.op.inputs for x in tensors), strict=True)
     )
-    rows, reads = (frozenset().union(*map(of, inputs)) for of in (_rows, _reads))
-    return _Alike(first, inputs, rows, reads) if rows else first
+    read = frozenset(name for each in inputs for name in _reads(each))
+    every = frozenset(row for each in inputs for row in _rows(each))
+    return _Alike(first, inputs, every, read) if every else first
 
 
 def _attributes(op: tf.Operation) -> tuple:
@@ -227,7 +228,7 @@ def _as_rows(tensors: tuple[tf.Tensor, ...]) -> _Rows | None:
 
 
 def _row_axis(op: tf.Operation, number: int) -> int | None:
-    """Return the axis of which a slice takes the row of this number alone; None if there is none."""
+    """Return the axis of which a slice takes only the row of this number; None if there is none."""
     begin, strides = (static_value(op.inputs[i]) for i in (1, 3))
     if begin is None or strides is None or np.any(strides != 1):
         return None

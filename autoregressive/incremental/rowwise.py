@@ -13,14 +13,15 @@ from autoregressive.incremental.streams import Call, Kind, Node, Part, Run, Stre
 
 ELEMENTWISE = types_of("""
     Abs Acos Acosh AddN AddV2 Add Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc
-    BiasAdd BitwiseAnd BitwiseOr BitwiseXor Bitcast Bucketize Cast Ceil CheckNumerics ClipByValue
-    Complex ComplexAbs Conj Cos Cosh DivNoNan Digamma Div
-    Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
-    IdentityN Igamma Igammac Imag Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    BiasAdd BitwiseAnd BitwiseOr BitwiseXor Bitcast Bucketize Cast Ceil CheckNumerics
+    ClipByValue Complex ComplexAbs Conj Cos Cosh DivNoNan Digamma Div Elu Equal Erf Erfc Erfinv
+    Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity IdentityN Igamma Igammac
+    Imag Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
     LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
-    NotEqual OnesLike Polygamma Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
-    Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
-    StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
+    NotEqual OnesLike Polygamma Pow PreventGradient RealDiv Real Reciprocal Relu Relu6
+    RightShift Rint Round Rsqrt Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign
+    Sqrt Square SquaredDifference StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
+    ZerosLike
 """)
 # Operations whose output must keep the time axis, or `Node.grown` refuses them.
 OVER_CHANNELS = types_of("""

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import FIXED_ENTRIES, is_at_rate
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
+from autoregressive.incremental.scans import scans_in_order
 from autoregressive.trainable import in_order_of_reads
 
 # Operations whose values depend only on the shapes of their inputs.
@@ -32,7 +33,10 @@ class Traces:
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Call the network."""
-        return self.function(*arguments)
+        if arguments[0].shape.rank < 2 or arguments[0].shape[1] is not None:
+            return self.function(*arguments)
+        with scans_in_order(None):
+            return self.function(*arguments)
 
     def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
         """Return the function traced for `specs`, with the functions that it calls inlined."""
@@ -40,7 +44,7 @@ class Traces:
         if key not in self._graphs:
             if len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
-            first = tf.function(self.function, autograph=False).get_concrete_function(*specs)
+            first = _traced(self.function, specs)
             self._variables[key] = in_order_of_reads(first)
             self._graphs[key] = _without_calls(first, specs)
         return self._graphs[key]
@@ -166,9 +170,12 @@ def graph_of(
     """
     if isinstance(function, Traces):
         return function.of(specs)
-    return _without_calls(
-        tf.function(function, autograph=False).get_concrete_function(*specs), specs
-    )
+    return _without_calls(_traced(function, specs), specs)
+
+
+def _traced(function: Callable, specs: Sequence[tf.TensorSpec]) -> Any:
+    with scans_in_order(specs[0].shape[1]):
+        return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:

@@ -118,7 +118,9 @@ def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
     row = lowering.arranged(rank, lambda x: x[..., np.newaxis, :])
     chosen = lowering.map("Equal", row, Constant(np.arange(count, dtype=number)[:, None]))
     values = lowering.map("Select", chosen, other, Constant(np.zeros([], given.dtype)))
-    places = lowering.map("Mul", cast(lowering, chosen, number), Constant(np.arange(size, dtype=number)))
+    places = lowering.map(
+        "Mul", cast(lowering, chosen, number), Constant(np.arange(size, dtype=number))
+    )
     index = cast(lowering, reduced(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
     return [reduced(lowering, "Sum", values, [-1], False), index]
 

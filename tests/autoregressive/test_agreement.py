@@ -60,6 +60,29 @@ def with_start():
     return Autoregressive(network, Categorical(6), start=6)
 
 
+class Experts(layers.Layer):
+    """A mixture of experts, of which every time step gathers the best."""
+
+    def build(self, shape):
+        self.route = self.add_weight(shape=(shape[-1], 3))
+        self.kernel = self.add_weight(shape=(3, shape[-1], shape[-1]))
+
+    def call(self, h):
+        shares = tf.nn.softmax(tf.tensordot(h, self.route, 1))
+        best = tf.argmax(shares, -1)[..., None]
+        every = tf.einsum("btc,ecd->bted", h, self.kernel)
+        return tf.gather(every, best, batch_dims=2)[..., 0, :]
+
+
+def of_layer(layer, hidden=()):
+    """A model of tokens with a layer, whose logits forbid some of the tokens."""
+    inputs = keras.Input([None], dtype="int32")
+    h = layers.Conv1D(8, 2, padding="causal", activation="tanh")(layers.Embedding(7, 8)(inputs))
+    logits = layers.Dense(7, kernel_initializer="random_normal")(h + layer(h))
+    mask = np.where(np.isin(np.arange(7), hidden), -np.inf, 0.0).astype("float32")
+    return Autoregressive(keras.Model(inputs, logits + mask), Categorical(7))
+
+
 def of_images(channels, **options):
     distribution = LogisticMixture(levels=4096, components=2)
     network = causal_networks.MaskedImage(channels, channels * distribution.num_parameters)
@@ -100,6 +123,8 @@ MODELS = {
     "reals": lambda: Autoregressive(
         causal_networks.convolved(2, 4), Gaussian(None), codec=Reals(unit=2.0)
     ),
+    "experts": lambda: of_layer(Experts()),
+    "forbidden": lambda: of_layer(layers.GRU(8, return_sequences=True), [0, 3]),
     "images": lambda: of_images(1),
     "images of channels": lambda: of_images(2),
     "images on a scale": lambda: of_images(1, input_scale=(0, 1)),
@@ -188,6 +213,7 @@ CASES = {
 CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPTS.items()}
 SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
 CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
+CASES["forbidden, top-k"] = Case("forbidden", {"top_k": 6, "temperature": [0.0, 0.5, 1.5]})
 CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
 
 
@@ -251,6 +277,20 @@ def test_a_stored_model_draws_and_judges_the_same(name, tmp_path):
     rest = (case.options["condition"],) if "condition" in case.options else ()
     nats = made(case.model).log_prob(expected, *rest)
     np.testing.assert_allclose(loaded.log_prob(expected, *rest), nats, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("forbidden")])
+def test_a_forbidden_token_is_never_drawn_and_has_no_probability(name):
+    case, expected = CASES[name], drawn(name)
+    assert not np.isin(expected, [0, 3]).any()
+    _, nats = case.draw(return_log_prob=True)
+    assert np.isfinite(nats).all()
+    np.testing.assert_allclose(nats, made("forbidden").log_prob(expected), atol=1e-5)
+    other = expected.copy()
+    other[:, 4] = 3
+    assert np.isneginf(made("forbidden").log_prob(other)[:, 4]).all()
+    draft = made("forbidden")
+    case.same(case.draw(method="speculative", draft=draft), expected)
 
 
 @pytest.mark.parametrize("name", ["start", "integers", "integers of channels"])

@@ -3,6 +3,7 @@
 import re
 
 import causal_networks
+import indexing_networks
 import keras
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from autoregressive.causality import check_causal, observed_lookahead
 from autoregressive.fit import fit
-from autoregressive.incremental import NotCausalError
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.model import Autoregressive
 from autoregressive.observation import MOST_COMPARED, opened, probe_lengths
 from likelihoods import Categorical, Gaussian, Integers
@@ -58,6 +59,19 @@ def test_attention_with_shifted_scores_is_causal_and_has_no_step():
 def test_what_the_graph_does_not_settle_the_outputs_do(make, is_causal):
     found = check_causal(make())
     assert found.is_causal == is_causal and not found.has_step and found.message
+
+
+@pytest.mark.parametrize("name", indexing_networks.WITHOUT_STEP)
+def test_what_a_rule_cannot_follow_is_no_lookahead(name):
+    """It has no step, and is drawn by whole passes."""
+    network, spec = indexing_networks.WITHOUT_STEP[name](), indexing_networks.SPEC
+    found = check_causal(network, inputs=spec)
+    assert found.is_causal and not found.has_step and found.message
+    with pytest.raises(UnsupportedNetworkError):
+        incremental(network, inputs=spec)
+    model = Autoregressive(lambda x: network(tf.tile(x, [1, 1, 4]))[..., :2], Gaussian(None))
+    drawn = [model.sample(1, 6, 3, method=method) for method in ("auto", "naive")]
+    np.testing.assert_allclose(*drawn, atol=1e-5)
 
 
 def attending(initializer, causal):

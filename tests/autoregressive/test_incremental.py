@@ -1,6 +1,7 @@
 """The derived step equals the call; what is not causal is refused by the name of its layer."""
 
 import causal_networks
+import indexing_networks
 import numpy as np
 import pytest
 import refused_networks
@@ -61,6 +62,26 @@ def test_step_equals_the_call(name, num):
     np.testing.assert_allclose(tf.cast(graph, tf.float32), whole[:1], **close)
     if name == "half_precision":
         with pytest.raises(Unlowerable, match="bfloat16"):
+            machine_of_step(derived, derived.specs)
+        return
+    machine, state = machine_of_step(derived, derived.specs)
+    (made,) = machine.run(machine.begin(BATCH, [], state), *(x.numpy() for x in tensors))
+    np.testing.assert_allclose(made[:, :, 0, 0], whole, **close)
+
+
+@pytest.mark.parametrize("name", indexing_networks.NETWORKS)
+def test_entries_are_chosen_placed_and_turned_in_every_time_step(name):
+    """So by steps of one row and of many, and by the step machine."""
+    network = indexing_networks.NETWORKS[name]()
+    with eagerly():
+        derived = incremental(network, inputs=indexing_networks.SPEC)
+    time = 23
+    tensors = arguments(derived.specs, time)
+    whole = network(*tensors)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(stepped(derived, tensors, [1, 1, 10, 1, time - 13]), whole, **close)
+    if name in indexing_networks.LEFT_TO_XLA:
+        with pytest.raises(Unlowerable, match=indexing_networks.LEFT_TO_XLA[name]):
             machine_of_step(derived, derived.specs)
         return
     machine, state = machine_of_step(derived, derived.specs)

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy import special
 
 import likelihoods
+import onepass
 from compression import forms
 from compression.splits import Categorical, Mixture
 from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
+from foundation.errors import UserError
 
 FEW, MANY = 256, 65536
 DISTRIBUTIONS = {
@@ -87,6 +90,60 @@ def test_no_corner_of_logits_moves_odds_by_more_than_their_margin(tolerance):
         signs = np.concatenate([[halves, -halves], corners(logits.shape, draws)])
         moved = Categorical(flat(signs, logits, off), np.tile(off, (len(signs), 1)))
         assert np.all(shift_of(moved, signs, known, depth, before) <= before.margin)
+
+
+@pytest.mark.parametrize("mask", [-np.inf, -1e30, -1e9, -2e4])
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.1])
+def test_masks_of_logits_have_no_mass_at_any_corner_and_widen_no_margin(mask, tolerance):
+    """Whether they are of the same levels in all elements, or of others."""
+    draws = np.random.default_rng(0)
+    logits, levels = 3.0 * draws.normal(size=[40, 50]), 50
+    for is_masked in (np.arange(levels) % 3 == 0, draws.uniform(size=logits.shape) < 0.4):
+        is_masked = np.broadcast_to(is_masked, logits.shape)
+        masked = np.where(is_masked, mask, logits)
+        known = np.argmax(np.where(is_masked, -np.inf, draws.uniform(size=logits.shape)), 1)
+        off, depth = forms.tolerances(masked, tolerance), depth_of(levels)
+        before = odds_of(Categorical(masked, off), known, depth)
+        assert np.all(off[~is_masked] <= forms.tolerances(10.0 * logits, tolerance)[~is_masked])
+        assert np.isfinite(before.t).all() and np.isfinite(before.margin).all()
+        signs = corners(logits.shape, draws)
+        moved = Categorical(flat(signs, masked, off), np.tile(off, (len(signs), 1)))
+        assert np.all(shift_of(moved, signs, known, depth, before) <= before.margin)
+        low = np.where(is_masked, -np.inf, logits)
+        alone = odds_of(Categorical(low, np.where(is_masked, 0.0, off)), known, depth)
+        np.testing.assert_array_equal(before.t, alone.t)
+        np.testing.assert_allclose(before.margin, alone.margin, atol=1e-12)
+
+
+class Tabulated(likelihoods.Categorical):
+    """The same distribution, of which only the log probabilities are known."""
+
+    form = None
+
+
+@pytest.mark.parametrize("kind", [likelihoods.Categorical, Tabulated])
+@pytest.mark.parametrize("mask", [-np.inf, -1e9])
+def test_a_level_that_the_model_forbids_costs_nothing_and_is_refused_where_it_is_used(kind, mask):
+    table = np.random.default_rng(0).normal(size=[8, 8]).astype(np.float32)
+    hidden = np.where(np.arange(8) < 4, 0.0, mask).astype(np.float32)
+    rows = np.random.default_rng(1).integers(0, 4, [2, 400]).astype(np.int32)
+    files = {}
+    for name, added in (("forbidden", hidden), ("allowed", np.zeros(8, np.float32))):
+        model = onepass.Autoregressive(
+            lambda x, added=added: tf.gather(table, x) + added,
+            kind(8),
+            inputs=tf.TensorSpec([None, None], tf.int32),
+        )
+        files[name] = onepass.compress(model, rows, verify=False)
+        if name == "forbidden":
+            nats = -float(tf.reduce_sum(model.log_prob(rows)))
+            assert len(files[name]) < 1.03 * nats / np.log(256) + 200
+            np.testing.assert_array_equal(onepass.decompress(model, files[name]), rows)
+            other = rows.copy()
+            other[1, 7], other[1, 9] = 6, 5
+            with pytest.raises(UserError, match=r"probability zero to the level 6 at \(1, 7\)"):
+                onepass.compress(model, other, verify=False)
+    assert len(files["forbidden"]) + 60 < len(files["allowed"])
 
 
 def test_known_levels_move_weights_by_no_more_than_their_tolerance():
