@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundation.allowed_operations import PROGRAM, scanned_program
 from foundation.errors import UserError
-from serving.bundles.allowed_operations import PROGRAM, scanned_program
-from serving.bundles.manifest import files_of, read_plain
+from foundation.plain_files import read_plain
+from serving.bundles.manifest import files_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
