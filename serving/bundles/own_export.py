@@ -10,9 +10,9 @@ import numpy as np
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.assignments import assigning_nothing
-from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
+from autoregressive.storage.save import named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
-from foundation.allowed_operations import PROGRAM, scanned_program
+from foundation.allowed_operations import PROGRAM
 from foundation.atomic_folders import replacing_folder
 from foundation.errors import UserError
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
@@ -127,7 +127,6 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
     """Write the model next to its sampler, unless it cannot be saved or bundles do not allow it."""
     try:
         save(model, folder)
-        scanned_program(folder / PROGRAM_FOLDER)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
 
