@@ -70,11 +70,11 @@ class OneSize:
         if length is not None and length > self.sizes[0]:
             raise ValueError(self.fault(length))
         pairs = zip(arguments, self._grows, strict=True)
-        outputs = self._call(*(_padded(x, self.sizes[0]) if grows else x for x, grows in pairs))
+        outputs = self._call(*(padded(x, self.sizes[0]) if grows else x for x, grows in pairs))
         return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
 
 
-def _padded(values: tf.Tensor, length: int) -> tf.Tensor:
+def padded(values: tf.Tensor, length: int) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
     behind = length - tf.shape(values)[1]
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])

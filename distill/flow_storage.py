@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.storage.comparison import check_calls
 from autoregressive.storage.load import StoredCodec, listed_weights, read
 from autoregressive.storage.program import add_codec, function_of, variables_of
 from autoregressive.storage.save import rate_of, write
@@ -22,13 +23,20 @@ class FlowProgram(tf.Module):
         add_codec(self, student.codec, 2)
 
 
-def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
+def save(
+    student: FlowStudent,
+    folder: str | Path,
+    *,
+    sample_rate_hz: int | None = None,
+    trust: bool = False,
+) -> Path:
     """Write a student as programs that run without the code that defined its networks.
 
     Args:
       student: the student, which is stored with its current weights.
-      folder: created if missing; an existing model is replaced.
+      folder: created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate of an audio student; None: the one it was loaded with, if any.
+      trust: whether to write programs that do more than compute.
 
     Returns:
       The folder, which `load` reads. Its `program` is a SavedModel with the functions `calls`, one
@@ -46,7 +54,11 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
         "log_unit": student.codec.log_unit,
         "sample_rate_hz": rate_of(student, sample_rate_hz),
     }
-    return write(lambda: FlowProgram(student), student, spec, Path(folder))
+
+    def check(program: Any, spec: dict[str, Any]) -> None:
+        check_calls(student.calls, list(program.calls), student.specs)
+
+    return write(lambda: FlowProgram(student), student, spec, Path(folder), check, trust)
 
 
 def load(folder: str | Path) -> FlowStudent:

@@ -1,18 +1,16 @@
 """Store and load users' own models, each an `Autoregressive` or a `FlowStudent`."""
 
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
+from foundation.saved_folder import read_spec
 from foundation.tensorflow_state import check_compiler
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
     from distill.flow_student import FlowStudent
-
-SPEC_FILE = "autoregressive.json"
 
 
 def _autoregressive() -> ModuleType:
@@ -37,25 +35,30 @@ def save(
     folder: str | Path,
     *,
     sample_rate_hz: int | None = None,
+    trust: bool = False,
 ) -> Path:
     """Write a model as programs that run without the code that defined its network.
 
     Args:
       model: the model, which is stored with its current weights.
-      folder: created if missing; an existing model is replaced.
+      folder: created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate of an audio model, whose samples are then written and served as
         audio; None: the rate that the model was loaded with, if any.
+      trust: whether to write a program that does more than compute, which `load` takes only with
+        `trust=True`, too.
 
     Returns:
       The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.
 
     Raises:
-      UserError: a part of the model cannot be stored; the message names it.
+      UserError: a part of the model cannot be stored, and the message names it; what was written
+        does not come back as the same model; or the folder cannot be written. A model that is in
+        the folder is then unchanged.
       ValueError: models of this kind cannot be stored, or the sample rate is below 1 or is given
         for a model of images.
     """
     return _store(getattr(model, "kind", None), type(model).__name__).save(
-        model, folder, sample_rate_hz=sample_rate_hz
+        model, folder, sample_rate_hz=sample_rate_hz, trust=trust
     )
 
 
@@ -67,10 +70,7 @@ def load_stored(folder: Path) -> Any:
     Raises:
       UserError: the folder has no stored model, or the model cannot be read.
     """
-    try:
-        kind = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8")).get("kind")
-    except (AttributeError, OSError, ValueError) as error:
-        raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
+    kind = read_spec(folder).get("kind")
     if not isinstance(kind, str) or kind not in STORES:
         raise UserError(f"{folder} holds a model of the kind {kind!r}, which is unknown.")
     return _store(kind, "").load(folder)

@@ -100,9 +100,15 @@ def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[Path]:
+    with write_errors(path), replacing(path) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Convert an error of the file system inside the block to a UserError of one line."""
     try:
-        with replacing(path) as temporary:
-            yield temporary
+        yield
     except OSError as error:
         raise UserError(
             f"Cannot write {path}: {error.strerror or error}. Earlier files are unchanged."

@@ -12,6 +12,7 @@ import tyro
 
 from distill.model import load as load_model
 from foundation.atomic_files import write_npz, write_text
+from foundation.atomic_folders import replacing_folder
 from foundation.errors import UserError
 from foundation.metrics import training_seconds
 from foundation.model_folder import averages, best_or_newest
@@ -99,11 +100,11 @@ def main(given: Arguments) -> int:
 
 def write(folder: Path, voice: Voice) -> None:
     """Write a voice and its card to a folder; weights are stored as float16."""
-    folder.mkdir(parents=True, exist_ok=True)
     halves = {name: value.astype(np.float16) for name, value in voice.weights.items()}
-    write_npz(folder / WEIGHTS_FILE, halves)
-    write_text(folder / SPEC_FILE, json.dumps(voice.spec, indent=2) + "\n")
-    write_text(folder / "card.md", card(voice.spec))
+    with replacing_folder(folder) as new:
+        write_npz(new / WEIGHTS_FILE, halves)
+        write_text(new / SPEC_FILE, json.dumps(voice.spec, indent=2) + "\n")
+        write_text(new / "card.md", card(voice.spec))
 
 
 def voice_of(

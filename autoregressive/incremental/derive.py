@@ -266,8 +266,9 @@ def incremental(
         return network
     specs = [input_spec(network, inputs), *condition_specs(network, condition).values()]
     call, specs = any_length(network, specs)
-    if hasattr(call, "no_step"):
-        raise UnsupportedNetworkError(f"{call.no_step}, so that no step can be derived")
+    reason = getattr(call, "no_step", "") or getattr(network, "no_step", "")
+    if reason:
+        raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
     called = call if function is None else function
     try:
         return Incremental(called, specs, layer_names(network))

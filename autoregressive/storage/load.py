@@ -1,17 +1,18 @@
 """`load`: read a stored model without the code that defined it."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.any_length import padded
 from autoregressive.condition_specs import ONLY, Memory
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import DENSITY_AXES
-from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
 from autoregressive.trainable import Listed
 from foundation.errors import UserError
+from foundation.saved_folder import read_spec
 from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods import noise as counter_noise
 
@@ -22,14 +23,40 @@ class StoredNetwork:
     Args:
       program: the SavedModel.
       listed: the network's variables, and which of them are trained.
+      lengths: in ascending order, the lengths for which a causal network is stored whose graph
+        depends on the length, and to which inputs are padded; (): it is stored for any length.
+
+    Attributes:
+      no_step: the reason why no step can be derived; "": there is none.
     """
 
-    def __init__(self, program: Any, listed: Listed) -> None:
-        self._program, self._listed = program, listed
+    def __init__(self, program: Any, listed: Listed, lengths: Sequence[int] = ()) -> None:
+        self._program, self._listed, self.lengths = program, listed, list(lengths)
+        self.no_step = ""
+        if lengths:
+            self.no_step = "its graph depends on the length"
+            self._calls = dict(zip(lengths, program.calls, strict=True))
+            specs = program.calls[0].concrete_functions[0].structured_input_signature[0]
+            self._grows = [spec.shape[1:2] == [lengths[0]] for spec in specs]
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
-        """Return the parameters, [batch, time, ...] or [batch, height, width, ...]."""
-        return self._program.call(inputs, *conditions)
+        """Return the parameters, [batch, time, ...] or [batch, height, width, ...].
+
+        Raises:
+          ValueError: the inputs are longer than the network was stored for.
+        """
+        if not self.lengths:
+            return self._program.call(inputs, *conditions)
+        count, most = inputs.shape[1], self.lengths[-1]
+        if count is not None and count > most:
+            raise ValueError(
+                f"`network` cannot take {count:,} time steps: {self.no_step}, and it was stored for"
+                f" at most {most:,}."
+            )
+        length = next(each for each in self.lengths if each >= (most if count is None else count))
+        given = zip((inputs, *conditions), self._grows, strict=False)
+        outputs = self._calls[length](*(padded(x, length) if grows else x for x, grows in given))
+        return outputs[:, : tf.shape(inputs)[1] if count is None else count]
 
 
 class SteppedStoredNetwork(StoredNetwork):
@@ -40,11 +67,14 @@ class SteppedStoredNetwork(StoredNetwork):
     Args:
       program: the SavedModel.
       listed: the network's variables, and which of them are trained.
+      lengths: as in `StoredNetwork`.
       step_rows: batch sizes for which a step is stored.
     """
 
-    def __init__(self, program: Any, listed: Listed, step_rows: list[int]) -> None:
-        super().__init__(program, listed)
+    def __init__(
+        self, program: Any, listed: Listed, lengths: Sequence[int], step_rows: list[int]
+    ) -> None:
+        super().__init__(program, listed, lengths)
         pairs = zip(program.initial_states, program.steps, strict=True)
         self._stored = dict(zip(step_rows, pairs, strict=True))
         self._most = max(step_rows)
@@ -201,12 +231,13 @@ def load(folder: str | Path) -> Autoregressive:
     Raises:
       UserError: the model does not exist or cannot be read.
     """
-    program, spec = read(Path(folder))
+    return made(*read(Path(folder)))
+
+
+def made(program: Any, spec: dict[str, Any]) -> Autoregressive:
+    """Return the model of a program and the values in `autoregressive.json`."""
     named = spec.get("conditions") or ({ONLY: spec["condition"]} if spec["condition"] else {})
-    rows, listed = spec["step_rows"], listed_weights(program, spec)
-    network = (
-        SteppedStoredNetwork(program, listed, rows) if rows else StoredNetwork(program, listed)
-    )
+    network = network_of(program, spec)
     stored = spec["distribution"]
     distribution = DENSITIES[stored.get("density", "none")](program, stored)
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
@@ -224,6 +255,15 @@ def load(folder: str | Path) -> Autoregressive:
     return model
 
 
+def network_of(program: Any, spec: dict[str, Any]) -> StoredNetwork:
+    """Return the network of a program."""
+    rows, listed = spec["step_rows"], listed_weights(program, spec)
+    lengths = spec.get("lengths", ())
+    if rows:
+        return SteppedStoredNetwork(program, listed, lengths, rows)
+    return StoredNetwork(program, listed, lengths)
+
+
 def listed_weights(program: Any, spec: dict[str, Any]) -> Listed:
     """Return all variables of a stored program, and those that were not frozen."""
     weights, frozen = list(program.weights), set(spec.get("frozen", ()))
@@ -236,9 +276,9 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
     Raises:
       UserError: the model does not exist or cannot be read.
     """
+    spec = read_spec(folder)
     try:
-        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-        with named_for_tensorflow(folder / PROGRAM_FOLDER) as name:
+        with named_for_tensorflow(folder / spec["program"]) as name:
             return tf.saved_model.load(name), spec
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error

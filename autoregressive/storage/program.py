@@ -7,9 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.condition_specs import plain
+from autoregressive.incremental.tracing import sized
 from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.storage.assignments import without_assignments
+from autoregressive.storage.comparison import first_fault
 from foundation.errors import UserError
 from likelihoods.capabilities import (
     cumulative_of,
@@ -24,6 +26,8 @@ from likelihoods.distribution import Distribution
 
 # Batch sizes for which a step is stored.
 STEP_ROWS = (1, 8)
+# Lengths for which a network is stored if its graph depends on the length.
+LENGTHS = (64, 512)
 # Ranks of the values for which the log-density is stored.
 DENSITY_AXES = (2, 3)
 
@@ -43,8 +47,20 @@ class Program(tf.Module):
         super().__init__(name="autoregressive")
         network = model.symbol_network
         specs = network_specs(model)
-        self.call = function_of(without_assignments(network.call, specs), specs)
-        traced = [self.call.get_concrete_function()]
+        call = without_assignments(network.call, specs)
+        self.call = function_of(call, specs)
+        self.lengths = list(getattr(network.network, "lengths", ()))
+        given = [network.inputs, *model.conditions.values()]
+        if model.order == "time" and not self.lengths and first_fault(call, self.call, given):
+            self.lengths = list(LENGTHS)
+        if self.lengths:
+            del self.call
+            self.calls = [
+                function_of(call, [plain(sized(each, length)) for each in given])
+                for length in self.lengths
+            ]
+        calls = self.calls if self.lengths else [self.call]
+        traced = [each.get_concrete_function() for each in calls]
         if with_step:
             self.initial_states, self.steps = [], []
             for rows in STEP_ROWS:

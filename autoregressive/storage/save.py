@@ -1,7 +1,9 @@
 """`save`: write a model's program and its specification to a folder."""
 
 import contextlib
+import functools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,15 @@ from autoregressive.condition_specs import ONLY, Memory, is_at_rate, only_rate
 from autoregressive.model import Autoregressive
 from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
+from autoregressive.storage.comparison import check_calls, difference
+from autoregressive.storage.load import network_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
-from foundation.atomic_files import write_text
+from foundation.allowed_operations import PROGRAM, scanned_program
+from foundation.atomic_files import write_errors, write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
+from foundation.saved_folder import PROGRAM_FOLDERS, SPEC_FILE, program_name
 from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods.capabilities import (
     closed_form,
@@ -29,26 +35,35 @@ from likelihoods.capabilities import (
 )
 from likelihoods.distribution import Distribution
 
-SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
 # Operations that call Python functions of the process that created them.
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
-def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
+def save(
+    model: Autoregressive,
+    folder: str | Path,
+    *,
+    sample_rate_hz: int | None = None,
+    trust: bool = False,
+) -> Path:
     """Write a model as a program that runs without the code that defined it.
 
     Args:
       model: the model; its current weights are stored.
-      folder: the folder to write, created if missing; an existing model is replaced.
+      folder: the folder to write, created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate in Hz of an audio model; None: the model's, if it has one.
+      trust: whether to write a program that does more than compute, which is loaded only with
+        `trust=True`, too.
 
     Returns:
-      The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
+      The folder. `load` reads it; its `program` is a SavedModel with the functions `call`,
       `log_prob`, `draw`, `noise`, `encode`, `decode` and `scale`, and others, such as `steps` and
       `mode`, if the model has them.
 
     Raises:
-      UserError: a part of the model cannot be stored; the message names it.
+      UserError: a part of the model cannot be stored, and the message names it; what was written
+        does not come back as the same model; or the folder cannot be written. A model that is in
+        the folder is then unchanged.
       ValueError: the sample rate is not an integer of at least 1, or is given for a model of images
         or integers.
     """
@@ -57,7 +72,38 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
     fixed = [each for each in model.conditions.values() if not is_at_rate(each)]
     with_step = network.has_step and not getattr(network, "has_horizon", False) and not fixed
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
-    return write(lambda: Program(model, with_step), model, spec, Path(folder))
+    check = functools.partial(check_written, model)
+    return write(lambda: Program(model, with_step), model, spec, Path(folder), check, trust)
+
+
+def check_written(model: Autoregressive, program: Any, spec: dict[str, Any]) -> None:
+    """Raise UserError unless a program gives the network's outputs, log-probabilities and draws.
+
+    Args:
+      model: the model that was written.
+      program: the program, as it is read back.
+      spec: the values of `autoregressive.json`, as they are read back.
+    """
+    network, own = network_of(program, spec), model.symbol_network
+    specs = [own.inputs, *model.conditions.values()]
+    check_calls([own.call], [network], specs, 1 if model.order == "time" else 2)
+    if model.layout.rank != 2:
+        return
+    sizes = [2, 5]
+    symbols = tf.zeros(sizes, tf.int32 if model.distribution.levels else tf.float32)
+    dtype = program.log_prob.concrete_functions[0].inputs[0].dtype
+    parameters = tf.cast(
+        tf.random.stateless_normal([*sizes, model.distribution.num_parameters], [0, 1]), dtype
+    )
+    noise = model.distribution.noise(0, tf.range(sizes[0]), 0, sizes[1])
+    pairs = {
+        "log-probability": (model.distribution.log_prob, program.log_prob, (symbols,)),
+        "draw": (model.distribution.sample, program.draw, (noise, tf.constant(1.0))),
+    }
+    for name, (live, stored, given) in pairs.items():
+        fault = difference(live(parameters, *given), stored(parameters, *given))
+        if fault:
+            raise UserError(f"The model cannot be stored: read back, its {name} {fault}.")
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
@@ -84,27 +130,79 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     return None if rate_hz is None else int(rate_hz)
 
 
-def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folder: Path) -> Path:
+def write(
+    make: Callable[[], tf.Module],
+    model: Any,
+    spec: dict[str, Any],
+    folder: Path,
+    check: Callable[[Any, dict[str, Any]], None],
+    trust: bool = False,
+) -> Path:
     """Write a program and its specification to a folder, and return it.
+
+    The program is written next to the one that the folder has, and read back. Last, one rename
+    replaces the specification, which names the program. A process that ends before or after it
+    leaves a whole model, and what is not named is removed by the next call.
 
     Args:
       make: function that traces and returns the program, which has `weights`.
       model: the model that the program computes, whose layers may have frozen weights.
       spec: the values of `autoregressive.json`.
       folder: created if missing.
+      check: function of the program and the specification as they are read back, which raises
+        UserError if they are not the model.
+      trust: whether to write a program that does more than compute.
 
     Raises:
-      UserError: the program cannot be stored.
+      UserError: the program cannot be stored, or does not come back.
     """
-    with named_reasons("stored"):
-        program = make()
-        _check_python(program)
-        with named_for_tensorflow(make_folder(folder / PROGRAM_FOLDER)) as name:
-            tf.saved_model.save(program, name)
-    frozen = frozen_among(program.weights, model)  # stored as indices: variables have no such flag
-    spec = spec | ({"frozen": frozen} if frozen else {})
-    write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+    made, before = not folder.exists(), program_name(folder)
+    name = next(each for each in PROGRAM_FOLDERS if each != before)
+    try:
+        with write_errors(folder):
+            shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
+            with named_reasons("stored"):
+                program = make()
+                _check_python(program)
+                _write_program(program, make_folder(folder / name), folder)
+            frozen = frozen_among(program.weights, model)  # as indices: variables have no such flag
+            spec = spec | ({"frozen": frozen} if frozen else {}) | {"program": name}
+            if lengths := getattr(program, "lengths", None):
+                spec["lengths"] = lengths
+            with named_reasons("stored"):
+                if not trust:
+                    _check_scan(folder / name)
+                with named_for_tensorflow(folder / name) as place:
+                    check(tf.saved_model.load(place), json.loads(json.dumps(spec)))
+            write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+    except BaseException:
+        shutil.rmtree(folder if made else folder / name, ignore_errors=True)
+        raise
+    if before:
+        shutil.rmtree(folder / before, ignore_errors=True)
     return folder
+
+
+def _write_program(program: tf.Module, place: Path, folder: Path) -> None:
+    """Write a SavedModel; raise OSError if TensorFlow cannot write a file."""
+    try:
+        with named_for_tensorflow(place) as name:
+            tf.saved_model.save(program, name)
+    except tf.errors.OpError as error:
+        line = " ".join(str(error.message).replace(str(place), str(folder)).split())
+        raise OSError(line[:300]) from error
+
+
+def _check_scan(place: Path) -> None:
+    """Raise UserError if a program does more than compute."""
+    try:
+        scanned_program(place)
+    except UserError as error:
+        reason = str(error).removeprefix(f"{place / PROGRAM} ")
+        raise UserError(
+            f"The model cannot be stored: it {reason} With `trust=True` it is stored, and loaded"
+            " only with `trust=True`."
+        ) from error
 
 
 @contextlib.contextmanager

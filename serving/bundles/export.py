@@ -10,6 +10,7 @@ from distill import families
 from distill import model as speech_models
 from distill import shipped as students
 from foundation.atomic_files import write_npz
+from foundation.atomic_folders import replacing_folder
 from foundation.card import write_folder
 from foundation.errors import UserError
 from foundation.model_folder import SHARED, read_folder
@@ -23,7 +24,6 @@ from serving.bundles.kinds import KINDS, Kind
 from serving.bundles.manifest import private_key
 from serving.bundles.names import check_folder
 from serving.bundles.writing import (
-    atomic_folder,
     check_new,
     seal,
     write_program,
@@ -58,7 +58,7 @@ def export(given: ExportArguments) -> list[str]:
     lines, out = [], _checked(given)
     key = private_key(given.sign) if given.sign else None
     _check_disk(out, _shipped(given.run))
-    with atomic_folder(out) as folder:
+    with replacing_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
             lines.append(f"{given.out}: {measured}")

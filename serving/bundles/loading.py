@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import UserError
-from serving.bundles.allowed_operations import check_program, without
+from foundation.plain_files import read_plain
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Bundle, Program, signatures_of
+from serving.bundles.declared_program import check_program, without
 from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.bundles.kinds import KINDS
-from serving.bundles.manifest import read_plain, verify
+from serving.bundles.manifest import verify
 from serving.bundles.names import check_folder
 from serving.bundles.own_spec import ROWS, check_own_spec
 from serving.bundles.signature import COMPILED, PLAIN

@@ -9,15 +9,14 @@ files, as written by `openssl genpkey -algorithm ed25519`.
 """
 
 import hashlib
-import io
 import json
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from foundation.errors import UserError
+from foundation.plain_files import open_plain, read_plain
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
@@ -101,26 +100,6 @@ def _read(folder: Path, digest: str) -> dict[str, str]:
     if not isinstance(digests, dict):
         raise UserError(f"{path} must hold the key `sha256`.")
     return digests
-
-
-def open_plain(path: Path) -> io.BufferedReader:
-    """Open a file for reading; raise UserError unless it is plain, OSError if it is missing."""
-    if path.is_symlink():
-        raise UserError(f"{path} must be a plain file, not a link.")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UserError(f"{path} must be a plain file.")
-    return open(descriptor, "rb")
-
-
-def read_plain(path: Path, most_bytes: int) -> bytes:
-    """Read a file; raise UserError unless it is plain and has at most `most_bytes`."""
-    with open_plain(path) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise UserError(f"{path} must have at most {most_bytes:,} bytes.")
-    return content
 
 
 def private_key(path: Path) -> Any:

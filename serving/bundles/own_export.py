@@ -10,11 +10,12 @@ import numpy as np
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.assignments import assigning_nothing
-from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
+from autoregressive.storage.save import named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
+from foundation.allowed_operations import PROGRAM
+from foundation.atomic_folders import replacing_folder
 from foundation.errors import UserError
 from foundation.tensorflow_state import check_compiler
-from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.bundle import MODEL_FOLDER
 from serving.bundles.condition_inputs import CONDITIONS, ELEMENTS, FRAMES
@@ -33,7 +34,6 @@ from serving.bundles.own_signatures import (
 )
 from serving.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.bundles.writing import (
-    atomic_folder,
     check_new,
     seal,
     write_program,
@@ -113,7 +113,7 @@ def _write(
     conditions = Conditions(model, entries)
     shape = _image_shape(model, length) if model.order == "raster" else _length(length)
     key = None if sign_with is None else private_key(sign_with)
-    with atomic_folder(out) as folder, named_reasons("exported"):
+    with replacing_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(assigning_nothing(model), shape, conditions)
         try:
             write_program(folder, spec, exported)
@@ -129,7 +129,6 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
     """Write the model next to its sampler, unless it cannot be saved or bundles do not allow it."""
     try:
         save(model, folder)
-        scanned_program(folder / PROGRAM_FOLDER)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,21 +1,22 @@
 """Loads folders that `onepass.save` wrote, with programs that are scanned like those of bundles."""
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundation.allowed_operations import PROGRAM, scanned_program
 from foundation.errors import UserError
-from serving.bundles.allowed_operations import PROGRAM, scanned_program
-from serving.bundles.manifest import files_of, read_plain
+from foundation.saved_folder import SPEC_FILE, read_spec
+from serving.bundles.manifest import files_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
     from distill.flow_student import FlowStudent
 
-SPEC_FILE, PROGRAM_FOLDER, VARIABLES_FOLDER = "autoregressive.json", "program", "variables"
-MOST_SPEC_BYTES = 2**24
+VARIABLES_FOLDER = "variables"
 TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
 
 
@@ -69,16 +70,17 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
 def _copy(folder: Path, copy: Path, hint: str) -> None:
     """Write the specification and the scanned program, with a link to the variables."""
-    (copy / PROGRAM_FOLDER).mkdir(parents=True)
-    (copy / SPEC_FILE).write_bytes(read_plain(folder / SPEC_FILE, MOST_SPEC_BYTES))
-    program = folder / PROGRAM_FOLDER
+    spec = read_spec(folder)
+    program, own = folder / spec["program"], copy / spec["program"]
+    own.mkdir(parents=True)
+    (copy / SPEC_FILE).write_text(json.dumps(spec), encoding="utf-8")
     try:
         content = scanned_program(program)
     except UserError as error:
         if isinstance(error.__cause__, OSError):
             raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
         raise UserError(f"{error} {hint}".rstrip()) from error
-    (copy / PROGRAM_FOLDER / PROGRAM).write_bytes(content)
+    (own / PROGRAM).write_bytes(content)
     variables = program / VARIABLES_FOLDER
     files_of(variables)  # rejects pipes and links
-    (copy / PROGRAM_FOLDER / VARIABLES_FOLDER).symlink_to(variables.resolve())
+    (own / VARIABLES_FOLDER).symlink_to(variables.resolve())

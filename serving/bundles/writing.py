@@ -1,21 +1,20 @@
-"""Writes bundles atomically, with warm-up requests for TensorFlow Serving."""
+"""Writes bundles, with warm-up requests for TensorFlow Serving."""
 
-import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from autoregressive.storage.program import variables_of
+from foundation.allowed_operations import PROGRAM
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE
-from foundation.temporary_files import beside
 from foundation.tensorflow_paths import named_for_tensorflow
-from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
+from serving.bundles.declared_program import LOWERED, check_program
 from serving.bundles.functions import Exported
 from serving.bundles.manifest import sign, write_manifest
 from serving.bundles.signature import PLAIN, Signature, example
@@ -27,31 +26,6 @@ def check_new(out: Path) -> None:
     """Raise UserError unless a path does not exist or is an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} already exists; write a new version to another folder.")
-
-
-@contextlib.contextmanager
-def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `out` that becomes `out` when the block ends.
-
-    It is removed if the block raises an exception. Missing parents of `out` are created.
-
-    Raises:
-      UserError: a folder cannot be created.
-    """
-    made = not out.parent.exists()
-    try:
-        with contextlib.ExitStack() as stack:
-            try:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                folder = stack.enter_context(beside(out, is_folder=True))
-            except OSError as error:
-                raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
-            yield folder
-            os.replace(folder, out)
-    finally:
-        if made and not out.exists():
-            with contextlib.suppress(OSError):  # keeps it if it has other content by now
-                out.parent.rmdir()
 
 
 def write_spec(folder: Path, spec: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ import pytest
 from processes import ROOT
 
 from foundation.atomic_files import replacing
+from foundation.atomic_folders import replacing_folder
 from foundation.interrupt import ENDING
 from onepass import command
-from serving.bundles.writing import atomic_folder
 
 
 def ended(monkeypatch, verb, work):
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, kind):
             with replacing(tmp_path / "b.wav") as temporary:
                 temporary.write_bytes(b"new")
         else:
-            with atomic_folder(tmp_path / "b.wav") as made:
+            with replacing_folder(tmp_path / "b.wav") as made:
                 (made / "weights").write_bytes(b"new")
         assert {path.name for path in tmp_path.iterdir()} == there | mine | {"b.wav"}
     finally:

@@ -13,9 +13,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 import serving
+from foundation.allowed_operations import ALLOWED, RESTORING, SAVING
 from foundation.errors import UserError
 from replicator.portable.stablehlo import serialized
-from serving.bundles.allowed_operations import ALLOWED, RESTORING, SAVING
 from serving.bundles.manifest import files_of
 from serving.bundles.signature import Signature, TensorInfo, check, example
 from serving.errors import InvalidInput, NotFound

@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import onepass
 import serving
 from pixelcnn.model import load
-from serving.bundles.allowed_operations import without
+from serving.bundles.declared_program import without
 from serving.bundles.signature import COMPILED, Signature
 from serving.errors import InvalidInput
 

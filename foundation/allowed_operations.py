@@ -1,4 +1,4 @@
-"""The TensorFlow operations that a bundle may use, which are checked before its program runs.
+"""The TensorFlow operations that a program may use, which are checked before it runs.
 
 Allowed operations compute only from their inputs and from variables: no files, no network, no
 Python, no custom operations. Only the functions that the saver's own nodes reach may save and
@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from foundation.errors import UserError
-from serving.bundles.manifest import read_plain
-from serving.bundles.program_functions import Reach, called_by, calls_of, node_of, reach, reached
-from serving.bundles.signature import PLAIN, Signature, TensorInfo
+from foundation.plain_files import read_plain
+from foundation.program_functions import Reach, calls_of, node_of, reach
 
 PROGRAM = "saved_model.pb"
-LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
 TAG = "serve"
 MOST_PROGRAM_BYTES = 2**31 - 1  # protobuf's limit
 LARGEST_CONSTANT_BYTES = 2**28  # checked because a few bytes can describe a constant of any size
@@ -130,47 +126,6 @@ RESTORE = "RestoreV2"
 RESTORING = f"AssignVariableOp {RESTORE}"
 
 
-def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
-    """Return the bundle's program, a MetaGraphDef; raise UserError unless it may be loaded.
-
-    The program must consist of allowed operations, and have the signatures that model.json
-    declares. If the bundle has a lowered program, without `serving_default`, that one is used.
-    """
-    path = Path(folder) / LOWERED
-    if path.exists():
-        signatures = {name: s for name, s in signatures.items() if name != PLAIN}
-    else:
-        path = Path(folder) / PROGRAM
-    graph = _graph(path, _content(path))
-    _check_objects(path, graph)
-    _check_operations(path, graph)
-    for name, signature in signatures.items():
-        _check_signature(path, graph, name, signature)
-    return graph
-
-
-def without(graph: Any, signature: str) -> Any:
-    """Return a checked MetaGraphDef without a signature and the operations that only it runs."""
-    outputs = {
-        name: {node_of(info.name) for info in stored.outputs.values()}
-        for name, stored in graph.signature_def.items()
-    }
-    read = {node_of(source) for node in graph.graph_def.node for source in node.input}
-    # The signature's outputs that no other node reads and no other signature returns.
-    own = outputs.pop(signature) - read.union(*outputs.values())
-    nodes = [node for node in graph.graph_def.node if node.name not in own]
-    functions = graph.graph_def.library.function
-    calls = calls_of({function.signature.name: function for function in functions})
-    kept = reached(calls, [name for node in nodes for name in called_by(node)])
-    smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
-    for name in outputs:
-        smaller.signature_def[name].CopyFrom(graph.signature_def[name])
-    smaller.graph_def.versions.CopyFrom(graph.graph_def.versions)
-    smaller.graph_def.node.extend(nodes)
-    smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in kept)
-    return smaller
-
-
 def scanned_program(folder: Path) -> bytes:
     """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
 
@@ -179,10 +134,24 @@ def scanned_program(folder: Path) -> bytes:
     """
     path = Path(folder) / PROGRAM
     content = _content(path)
+    _scanned(path, content)
+    return content
+
+
+def scanned_graph(path: Path) -> Any:
+    """Return the program of a file, a MetaGraphDef, of which each part is allowed.
+
+    Raises:
+      UserError: the program may do more than compute, so it must not be loaded.
+    """
+    return _scanned(path, _content(path))
+
+
+def _scanned(path: Path, content: bytes) -> Any:
     graph = _graph(path, content)
     _check_objects(path, graph)
     _check_operations(path, graph)
-    return content
+    return graph
 
 
 def _content(path: Path) -> bytes:
@@ -321,24 +290,3 @@ def _check_constant(path: Path, tensor: Any) -> None:
     bytes_ = math.prod(sizes) * tf.as_dtype(tensor.dtype).size
     if min(sizes, default=0) < 0 or bytes_ > LARGEST_CONSTANT_BYTES:
         raise UserError(f"{path} holds a constant of the shape {sizes}, too large for a bundle.")
-
-
-def _check_signature(path: Path, graph: Any, name: str, signature: Signature) -> None:
-    if name not in graph.signature_def:
-        raise UserError(f"{path} has no signature `{name}`, which model.json declares.")
-    stored = graph.signature_def[name]
-    sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
-    for declared, found in sides:
-        if _described(declared) != {key: _of_proto(info) for key, info in found.items()}:
-            raise UserError(f"{path} and model.json differ in the signature `{name}`.")
-
-
-def _described(infos: Mapping[str, TensorInfo]) -> dict:
-    return {name: (info.dtype, info.shape) for name, info in infos.items()}
-
-
-def _of_proto(info: Any) -> tuple[np.dtype, tuple[int | None, ...]]:
-    import tensorflow as tf
-
-    sizes = tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)
-    return np.dtype(tf.as_dtype(info.dtype).as_numpy_dtype), sizes

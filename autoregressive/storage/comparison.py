@@ -1,0 +1,80 @@
+"""Compare what was written with the model, before a save is called done."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.condition_specs import is_at_rate
+from autoregressive.incremental.tracing import random_arguments
+from foundation.errors import UserError
+
+ROWS = 2
+LENGTHS = (5, 12)  # neither equal to the number of rows, nor to each other
+SIDES = (8, 6)
+# Largest difference by rounding, relative to the largest value, by the bytes of a number.
+TOLERANCES = {2: 0.1, 4: 1e-3, 8: 1e-6}
+
+Call = Callable[..., tf.Tensor]
+
+
+def check_calls(
+    live: Sequence[Call], stored: Sequence[Call], specs: Sequence[tf.TensorSpec], axes: int = 1
+) -> None:
+    """Raise UserError unless stored networks give the outputs of the live ones.
+
+    Args:
+      live: the networks.
+      stored: the networks as they are read back.
+      specs: specs of the networks' arguments.
+      axes: number of axes after the batch that may grow.
+    """
+    for one, other in zip(live, stored, strict=True):
+        fault = first_fault(one, other, specs, axes)
+        if fault:
+            raise UserError(f"The model cannot be stored: read back, its network {fault}.")
+
+
+def first_fault(live: Call, stored: Call, specs: Sequence[tf.TensorSpec], axes: int = 1) -> str:
+    """Return how a stored network differs from the live one at some sizes; "" if it does not."""
+    for arguments in _examples(specs, axes):
+        try:
+            expected = live(*arguments)
+        except (ValueError, TypeError, IndexError, tf.errors.OpError):
+            continue  # the network does not take this size
+        try:
+            fault = difference(expected, stored(*arguments))
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            fault = f"fails: {' '.join(str(error).split())[:200]}"
+        if fault:
+            return f"{fault} for inputs of the shape {arguments[0].shape.as_list()}"
+    return ""
+
+
+def difference(expected: Any, found: Any) -> str:
+    """Return how two tensors differ by more than rounding, as a phrase; "" if they do not."""
+    if expected.shape != found.shape:
+        return f"has the shape {found.shape.as_list()} in place of {expected.shape.as_list()}"
+    one, other = (tf.cast(x, tf.float64).numpy() for x in (expected, found))
+    is_number = np.isfinite(one)
+    if not np.array_equal(one[~is_number], other[~is_number], equal_nan=True):
+        return "is not finite elsewhere"
+    most = np.abs(one[is_number]).max(initial=0.0)
+    error = np.abs(one[is_number] - other[is_number]).max(initial=0.0) / (1.0 + most)
+    return "" if error <= TOLERANCES.get(expected.dtype.size, 0.0) else f"differs by {error:.2g}"
+
+
+def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Tensor]]:
+    """Yield arguments of several sizes."""
+    for sizes in [[length] for length in LENGTHS] if axes == 1 else [SIDES]:
+        yield random_arguments([_sized(spec, sizes, axes) for spec in specs])
+
+
+def _sized(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
+    shape = [size or ROWS if axis == 0 else size for axis, size in enumerate(spec.shape)]
+    if axes > 1 or is_at_rate(spec):
+        for axis, size in enumerate(sizes, 1):
+            if axis < len(shape) and shape[axis] is None:
+                shape[axis] = size
+    return tf.TensorSpec(shape, spec.dtype)
