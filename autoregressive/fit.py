@@ -178,6 +178,7 @@ def fit(
       ValueError, UserError: an argument or a batch is invalid, training diverged, `workdir`
         contains a different run, or the trained network turns out not to be causal.
     """
+    getattr(model, "follow", lambda by_trace: None)(by_trace=True)  # students have none
     asked = FitOptions(**options)
     read = _reader(model, int(asked.batch_size), int(asked.seed))
     training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))

@@ -185,6 +185,7 @@ class TimeOrder:
             raise NotCausalError(
                 f"`network` must be causal: {fault} (`check_causal` names the layer)."
             )
+        self.call.remember()
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return parameters [batch, time, ...], which depend only on the symbols before them."""
@@ -311,7 +312,7 @@ class RasterOrder:
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self.declared = inputs
+        self.declared, self.layout = inputs, layout_of(distribution, "raster")
         given = [inputs, *self.conditions.values()]
         call, self._specs = any_length(network, given, axes=2)
         self.call = Traces(call)
@@ -341,6 +342,8 @@ class RasterOrder:
         fault = observed_unmasked(
             self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
         )
+        if not fault:
+            self.call.remember()
         self.call.forget()
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
