@@ -168,7 +168,7 @@ class Autoregressive:
 
     def check_causal(self) -> None:
         """Raise NotCausalError if the network is not causal with its current weights."""
-        self.follow(by_trace=True)
+        self.follow()
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)

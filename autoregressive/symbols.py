@@ -177,7 +177,6 @@ class TimeOrder:
             sequences.
         """
         specs = opened(self._specs)
-        self.call.forget()
         lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
         levels = self.reading.codec.levels
         fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, symbols=levels)
