@@ -19,6 +19,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
       ValueError: the draft's symbols, noise or conditions differ from the model's, or the draft
         has no steps of one symbol.
     """
+    draft.follow()
     own, other = draft.distribution, model.distribution
     if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
         raise ValueError(

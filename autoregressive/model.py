@@ -1,11 +1,13 @@
 """`Autoregressive`, a model that combines a causal network and a distribution."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.changes import Watch
 from autoregressive.choices import DrawOptions
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from autoregressive.condition_values import given_to
@@ -13,20 +15,17 @@ from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts, codec_for
 from autoregressive.layout import layout_of
 from autoregressive.named_conditions import first_state, rows
-from autoregressive.networks import condition_specs, image_spec, input_spec
-from autoregressive.outputs import check_parameters
+from autoregressive.networks import condition_specs
 from autoregressive.prompts import decoded, ended, stopped
 from autoregressive.ragged import with_lengths, zero_after_end
-from autoregressive.reading import reading_of
 from autoregressive.samplers import Draft, methods_of
 from autoregressive.samplers.compiled import Compiled
 from autoregressive.sampling import Samplers
-from autoregressive.symbols import RasterOrder, TimeOrder
+from autoregressive.symbols_of import symbols_of
 from autoregressive.trainable import Weights, weights_read
 from foundation.arguments import checked_length, checked_seed, whole_number
 from foundation.options import takes
 from foundation.tensorflow_state import check_eager
-from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -69,11 +68,13 @@ class Autoregressive:
     Attributes:
       layout: description of the axes of the model's elements.
       sample_rate_hz: sample rate with which an audio model was stored, in Hz; None otherwise.
+      compiled: functions compiled for the network, which `follow` drops when it has changed.
     """
 
     kind = "autoregressive"
     sample_rate_hz: int | None = None
     compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
+    _watch: Watch | None = None  # None: the network is no user's
 
     def __init__(
         self,
@@ -95,24 +96,17 @@ class Autoregressive:
         if condition_channels and conditions is not None:
             raise ValueError("`condition_channels` must not be given next to `conditions`.")
         specs = condition_specs(network, as_specs(conditions or condition_channels))
-        symbols: Any
-        if order == "raster":
-            spec = image_spec(network, pixel_channels(distribution), inputs)
-            reading = reading_of(codec, spec.dtype, order, start, input_scale)
-            symbols = RasterOrder(network, distribution, reading, spec, specs)
-        else:
-            spec = input_spec(network, inputs)
-            reading = reading_of(codec, spec.dtype, order, start, input_scale)
-            symbols = TimeOrder(network, distribution, reading, spec, specs)
-        self._begin(symbols, distribution, codec, order)
-        check_parameters(symbols, distribution, self.layout)
-        symbols.check()
+
+        given = distribution, codec, order, specs, inputs, start, input_scale
+        self._make = functools.partial(symbols_of, network, *given)
+        self._begin(self._make(), distribution, codec, order)
+        self._watch = Watch(network)
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
         self.symbol_network, self.distribution = symbols, distribution
         self.codec, self.order = codec, order
         self.layout = getattr(symbols, "layout", None) or layout_of(distribution, order)
-        self._compiled, self.samplers = Compiled(), Samplers(self)
+        self.compiled, self.samplers = Compiled(), Samplers(self)
 
     @classmethod
     def of_symbols(
@@ -155,9 +149,28 @@ class Autoregressive:
         spec = only_rate(self.conditions)
         return 0 if spec is None else (*spec.shape, 1)[2]
 
+    def follow(self, by_trace: bool = False) -> None:
+        """Make anew what was made of the network, if it is another network by now.
+
+        Every call does so first, by comparing the objects that the network refers to.
+
+        Args:
+          by_trace: whether to also trace the network and compare its operations.
+
+        Raises:
+          ValueError, NotCausalError: the changed network is refused, as by the constructor.
+        """
+        watch = self._watch if tf.executing_eagerly() else None
+        if watch is None or not (by_trace or watch.has_changed()):
+            return
+        if not self.symbol_network.call.is_as_remembered():
+            self._begin(self._make(), self.distribution, self.codec, self.order)
+        self._watch = Watch(self.network)
+
     def check_causal(self) -> None:
         """Raise NotCausalError if the network is not causal with its current weights."""
         check_eager()
+        self.follow()
         check = getattr(self.symbol_network, "check", None)
         if check is not None:
             check(with_random_weights=False)
@@ -183,9 +196,7 @@ class Autoregressive:
         return weights_read(self.symbol_network.parameters, *example)
 
     def check_length(self, sizes: Sequence[int]) -> None:
-        """Raise ValueError if the network cannot take elements of the given sizes.
-
-        Its table of positions may have too few rows, for example.
+        """Raise ValueError if the network, such as its table of positions, takes no such sizes.
 
         Args:
           sizes: (length,), or (height, width, channels).
@@ -225,11 +236,12 @@ class Autoregressive:
         Raises:
           ValueError: the elements or the condition are invalid.
         """
+        self.follow()
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
-        return self._compiled.function("conditionals", self.symbol_network.parameters)(
+        return self.compiled.function("conditionals", self.symbol_network.parameters)(
             symbols, given
         )
 
@@ -253,13 +265,14 @@ class Autoregressive:
             from 0 to time.
         """
         check_eager(inside_function=True)
+        self.follow()
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self._log_prob(symbols, given, lengths)
         lengths = None if lengths is None else tf.constant(lengths)
-        return self._compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
+        return self.compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
 
     def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -305,6 +318,7 @@ class Autoregressive:
           ValueError: an argument is invalid for this model.
           UnsupportedNetworkError: the method needs a step, which the network does not have.
         """
+        self.follow()
         methods = *methods_of(self.network, self.distribution), "speculative"
         if method not in methods:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
@@ -323,7 +337,7 @@ class Autoregressive:
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
-        nats = self._compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
+        nats = self.compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
         if prompt is not None:
             nats[ended(symbols.numpy(), prompt)] = 0.0
         return elements, nats
@@ -359,6 +373,7 @@ class Autoregressive:
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
+        self.follow()
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         how = DrawOptions(**options)

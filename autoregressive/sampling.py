@@ -203,7 +203,9 @@ class Samplers:
 
             return tf.function(run, autograph=False, jit_compile=True)
 
-        return self._compiled.once(("speculative", draft, is_truncated), make)
+        getattr(draft, "follow", lambda: None)()
+        proposes = draft, getattr(draft, "compiled", None)  # another one for a changed network
+        return self._compiled.once(("speculative", *proposes, is_truncated), make)
 
     def _cached(
         self,

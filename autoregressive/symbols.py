@@ -176,12 +176,12 @@ class TimeOrder:
             sequences.
         """
         specs = opened(self._specs)
-        self.call.forget()
         lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
         levels, names = self.reading.codec.levels, layer_names(self.network)
         fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, levels, names)
         if fault:
             raise NotCausalError(f"`network` must be causal: {fault}.")
+        self.call.remember()
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return parameters [batch, time, ...], which depend only on the symbols before them."""
@@ -308,7 +308,7 @@ class RasterOrder:
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self.declared = inputs
+        self.declared, self.layout = inputs, layout_of(distribution, "raster")
         given = [inputs, *self.conditions.values()]
         call, self._specs = any_length(network, given, axes=2)
         self.call = Traces(call)
@@ -337,6 +337,8 @@ class RasterOrder:
         self.call.forget()
         names, levels = layer_names(self.network), self.reading.codec.levels
         fault = observed_unmasked(self.call, self.inputs, 0, levels, self._specs[1:], names)
+        if not fault:
+            self.call.remember()
         self.call.forget()
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")

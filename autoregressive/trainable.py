@@ -128,13 +128,13 @@ def layers_within(holder: Any) -> Iterator[Any]:
         if id(part) in seen:
             continue
         seen[id(part)] = part
-        if _is_layer(part):
+        if is_layer(part):
             yield part
         else:
             waiting += _parts(part)
 
 
-def _is_layer(part: Any) -> bool:
+def is_layer(part: Any) -> bool:
     """Return whether an object is a layer or model of any version of Keras, or a `Listed`."""
     return isinstance(part, Listed) or all(hasattr(type(part), name) for name in _OF_LAYERS)
 
@@ -146,19 +146,19 @@ def _parts(part: Any) -> Iterable[Any]:
     if isinstance(part, list | tuple | set | frozenset):
         return list(part)
     if isinstance(part, types.FunctionType):
-        return [] if _is_of_library(part) else _referred(part)
+        return [] if is_of_library(part) else _referred(part)
     if isinstance(part, types.MethodType):
         return [part.__self__, part.__func__]
     if isinstance(part, functools.partial):
         return [part.func, part.args, part.keywords]
     if hasattr(part, "python_function"):  # a tf.function
         return [part.python_function]
-    if isinstance(part, type | types.ModuleType) or _is_of_library(type(part)):
+    if isinstance(part, type | types.ModuleType) or is_of_library(type(part)):
         return []
     methods = [
         method
         for kind in type(part).__mro__
-        if not _is_of_library(kind)
+        if not is_of_library(kind)
         for method in vars(kind).values()
         if isinstance(method, types.FunctionType)
     ]
@@ -183,5 +183,6 @@ def _referred(function: types.FunctionType) -> list[Any]:
     return referred
 
 
-def _is_of_library(part: Any) -> bool:
+def is_of_library(part: Any) -> bool:
+    """Return whether a class or function is one of a library that contains no layers of a user."""
     return str(getattr(part, "__module__", "")).partition(".")[0] in _LIBRARIES

@@ -24,7 +24,8 @@ class Arrays(Kind):
     name, way = "arrays", "table"
 
     def __init__(self, model: Autoregressive):
-        self.conditionals = SymbolConditionals(model)
+        model.follow()
+        self.conditionals = model.compiled.once("codec", lambda: SymbolConditionals(model))
         self._model, self._is_in_time = model, model.order == "time"
 
     def digests(self) -> tuple[bytes, bytes | None]:

@@ -31,7 +31,7 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     if the model is stored and loaded, or if Keras created other layers before the model's. The
     second one, for files of format version 1, covers the trainable variables without their names.
     """
-    traced = _traced(model)
+    traced = model.compiled.once("digested", lambda: _traced(model))
     weights = [variable.numpy() for variable in traced.trainable_variables]
     old = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
     names = ranked(variable.name for variable in traced.variables)

@@ -60,11 +60,12 @@ class SymbolConditionals:
         self.ways: Sequence[str] = ways_of(model.distribution)
         self._network, self._window, self._past = model.symbol_network, window, past
         self._odds = ModelOdds(model.distribution, model.order)
-        self._passed = tf.function(
-            self._network.parameters, autograph=False, reduce_retracing=window > 0
+        kept = {"reduce_retracing": True} if window else {}
+        self._passed = model.compiled.function(
+            "windows" if window else "conditionals", self._network.parameters, **kept
         )
         self._step = compiled_step(self._one_step)
-        self._model = model
+        self._distribution = model.distribution
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of the stream for elements of this shape."""
@@ -126,11 +127,11 @@ class SymbolConditionals:
         symbols, network = np.zeros(shape, np.int32), self._network
         every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
         machine = self._machine
-        if machine is not None and machine.pays(*shape, condition):
-            state: Any = machine.begin(*shape, condition)
+        if machine is not None and machine.pays(shape[0], shape[1], condition):
+            state: Any = machine.begin(shape[0], shape[1], condition)
             inputs, outputs = np.repeat(state.of_one["input"], shape[0], 0), machine.outputs
         else:
-            first = first_state(network, *shape, condition)
+            first = first_state(network, shape[0], shape[1], condition)
             inputs, state, outputs = first["input"], first["network"], self._compiled_outputs
         for time in range(shape[1]):
             parameters, state = outputs(inputs, between(condition, time, time + 1), state)
@@ -142,7 +143,7 @@ class SymbolConditionals:
     def _machine(self) -> Any:
         from autoregressive.samplers.native import outputs_of  # a heavy import
 
-        return outputs_of(self._network, self._model.distribution)
+        return outputs_of(self._network, self._distribution)
 
     def _compiled_outputs(self, inputs: Any, now: Any, state: Any) -> tuple[tf.Tensor, Any]:
         """Return the parameters of one time step and the next state, by the compiled step."""

@@ -7,10 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.any_length import any_length
+from autoregressive.changes import Watch
 from autoregressive.elements import as_condition
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.named_conditions import between
+from autoregressive.samplers.compiled import compiled_step
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
@@ -66,6 +68,10 @@ class FlowStudent:
         self.specs = [tf.TensorSpec([None, None, 1])]
         if condition_channels:
             self.specs.append(tf.TensorSpec([None, None, condition_channels]))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what is made of the networks."""
         self.calls = [any_length(network, self.specs).call for network in self.networks]
         self._stepped: list[Any] = []
         self._tables = [
@@ -78,8 +84,18 @@ class FlowStudent:
                 raise ValueError(
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
                 )
-        self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
-        self._stepping = tf.function(self.step, autograph=False, jit_compile=True)
+        self.compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
+        self._stepping = compiled_step(lambda state, noise, *given: self.step(noise, state, *given))
+        self._watch = Watch(self.networks)
+
+    def follow(self, by_trace: bool = False) -> None:
+        """Make anew what was made of the networks, if they are no longer the same networks.
+
+        Args:
+          by_trace: whether to do so in any case, as before a student is trained or exported.
+        """
+        if tf.executing_eagerly() and (by_trace or self._watch.has_changed()):
+            self._begin()
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
         """Return the student's output for noise, float32 [batch, time].
@@ -181,10 +197,11 @@ class FlowStudent:
         Raises:
           ValueError: an argument is invalid.
         """
+        self.follow()
         num, length = self._sizes(num, length)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
         noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
-        return self._compiled(noise, self._given(condition, num, length)).numpy()
+        return self.compiled(noise, self._given(condition, num, length)).numpy()
 
     def stream(
         self,
@@ -210,6 +227,7 @@ class FlowStudent:
           ValueError: an argument is invalid.
           NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
         """
+        self.follow()
         num, length = self._sizes(num, length)
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
@@ -219,7 +237,7 @@ class FlowStudent:
             for start in range(0, length, chunk):
                 count = min(chunk, length - start)
                 noise = scale * self.noise(seed, tf.range(num), count, start)
-                values, state = self._stepping(noise, state, between(given, start, start + count))
+                values, state = self._stepping(state, noise, between(given, start, start + count))
                 yield self.elements(values).numpy()
 
         return parts(state)
@@ -235,6 +253,7 @@ class FlowStudent:
           seed: seed of the noise, an integer in [0, 2^64).
           condition: the condition of the sequences, or None.
         """
+        self.follow()
         num, length = self._sizes(num, length)
         noise = self.noise(checked_seed(seed), tf.range(num), length)
         drawn = self.draw(noise, self._given(condition, num, length))

@@ -27,6 +27,8 @@ SIXTEEN_BIT = 1 << 16  # levels
 class RingSymbols(SoundSymbols):
     """`SoundSymbols` with the step of `XlaSampler`, which compiles faster than a derived step."""
 
+    stepped = None  # no step is derived
+
     def __init__(self, network: WaveNet):
         super().__init__(network)
         self._sampler = XlaSampler(network)

@@ -1,11 +1,13 @@
 """Trace a network's graphs for given lengths, and find operations that depend on its inputs."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.changes import graph_digest
 from autoregressive.condition_specs import FIXED_ENTRIES, is_at_rate
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
 from autoregressive.incremental.scans import scans_in_order
@@ -30,6 +32,7 @@ class Traces:
         self.function = function
         self._graphs: dict[tuple, Any] = {}
         self._variables: dict[tuple, list[tf.Variable]] = {}
+        self._last: tuple[Sequence[tf.TensorSpec], tuple[str, Any]] | None = None
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Call the network."""
@@ -61,6 +64,28 @@ class Traces:
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output, computed eagerly from the graph for these shapes."""
         return run_traced(self.of(specs_of(arguments)).graph, arguments)
+
+    def remember(self) -> None:
+        """Keep the digest of the graph for the largest arguments, for `is_as_remembered`."""
+        if not self._graphs:
+            return
+        key = max(self._graphs, key=lambda key: math.prod(x or 1 for x in key[0][0]))
+        specs = [tf.TensorSpec(shape, dtype) for shape, dtype in key]
+        self._last = specs, graph_digest(self._graphs[key].graph)
+
+    def is_as_remembered(self) -> bool:
+        """Return whether a fresh trace is the graph of which `remember` has kept the digest.
+
+        New values of variables make no difference.
+        """
+        if self._last is None:
+            return True
+        specs, (digest, _) = self._last
+        try:
+            fresh = graph_of(self.function, specs)
+        except (ValueError, TypeError, tf.errors.OpError):
+            return False
+        return graph_digest(fresh.graph)[0] == digest
 
     def forget(self) -> None:
         """Drop all graphs, because the network may have changed."""

@@ -12,7 +12,7 @@ def compiled_step(step: Callable[..., tuple[tf.Tensor, Any]]) -> Callable[..., A
     """Return a step that XLA compiles once, whatever the position in its state.
 
     XLA compiles a program anew for every value of an argument at which a slice starts, as for the
-    position of a ring. It does not do so for what a loop changes, so the step is a loop's only pass.
+    position of a ring, but not for that of what a loop changes: the step is a loop's only pass.
 
     Args:
       step: function from a state and further tensors to a tensor and the next state.

@@ -67,6 +67,7 @@ def save(
       ValueError: the sample rate is not an integer of at least 1, or is given for a model of images
         or integers.
     """
+    model.follow(by_trace=True)
     network = model.symbol_network
     # A step whose state depends on a length or on conditions is derived after loading instead.
     fixed = [each for each in model.conditions.values() if not is_at_rate(each)]

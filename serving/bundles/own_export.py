@@ -90,6 +90,7 @@ def export(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
         )
     check_compiler()
+    model.follow(by_trace=True)
     layout = getattr(model, "layout", None)
     if layout is not None and layout.rank == 3:
         raise UserError(

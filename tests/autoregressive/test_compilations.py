@@ -1,0 +1,121 @@
+"""A second call with other elements, seeds and lengths of the same bucket compiles nothing."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from compilations import Compilations, Counts
+
+import onepass
+
+LAYERS, SYMBOLS, WIDTH, MOST = keras.layers, 8, 8, 256
+
+
+def causal(dilation):
+    return LAYERS.Conv1D(WIDTH, 2, padding="causal", dilation_rate=dilation)
+
+
+class Attending(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.attention = LAYERS.MultiHeadAttention(2, 4)
+
+    def call(self, inputs):
+        return self.attention(inputs, inputs, use_causal_mask=True)
+
+
+class Placed(keras.layers.Layer):
+    """Adds an entry of a table of positions."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(MOST, WIDTH), initializer="uniform")
+
+    def call(self, inputs):
+        return inputs + self.table[: tf.shape(inputs)[1]]
+
+
+KINDS = {
+    "positions, convolution and attention": lambda: [Placed(), causal(2), Attending()],
+    "convolution": lambda: [causal(1)],
+    "dense": lambda: [LAYERS.Dense(WIDTH, activation="relu")],
+    "dilated convolutions": lambda: [causal(1), causal(2), causal(4)],
+    "GRU": lambda: [LAYERS.GRU(WIDTH, return_sequences=True)],
+    "LSTM": lambda: [LAYERS.LSTM(WIDTH, return_sequences=True)],
+    "attention": lambda: [Attending()],
+    "positions": lambda: [Placed()],
+}
+QUICK = ("positions, convolution and attention",)
+
+
+@functools.cache
+def model_of(kind):
+    keras.utils.set_random_seed(1)
+    given = keras.Input([None], dtype="int32")
+    hidden = LAYERS.Embedding(SYMBOLS, WIDTH)(given)
+    for layer in KINDS[kind]():
+        hidden = layer(hidden)
+    network = keras.Model(given, LAYERS.Dense(SYMBOLS)(hidden))
+    return onepass.Autoregressive(network, onepass.likelihoods.Categorical(SYMBOLS), start=0)
+
+
+def rows_of(seed, length=40):
+    return np.random.default_rng(seed).integers(0, SYMBOLS, [1, length]).astype(np.int32)
+
+
+def sampling(method, lengths, **options):
+    """Return a call of `sample`; lengths of a bucket differ, if the method has buckets."""
+
+    def call(model, number):
+        length = lengths[min(number, 1)]
+        draft = {"draft": model_of("dense")} if method == "speculative" else {}
+        model.sample(1, length, seed=number, method=method, **draft, **options)
+
+    return call
+
+
+def streaming(chunk):
+    def call(model, number):
+        list(model.stream((40, 37)[min(number, 1)], seed=number, chunk=chunk))
+
+    return call
+
+
+def decompressing(model, number):
+    elements = rows_of(number)
+    data = onepass.compress(model, elements, verify=False)
+    np.testing.assert_array_equal(onepass.decompress(model, data), elements)
+
+
+CALLS = {
+    "auto": sampling("auto", (40, 37)),
+    "cached": sampling("cached", (40, 37)),
+    "cached, top-k": sampling("cached", (40, 37), top_k=3),
+    "stream": streaming(16),
+    "stream, one at a time": streaming(1),
+    "naive": sampling("naive", (20, 20)),
+    "fixed-point": sampling("fixed-point", (20, 20)),
+    "speculative": sampling("speculative", (20, 20)),
+    "log_prob": lambda model, number: model.log_prob(rows_of(number)),
+    "compress": lambda model, number: onepass.compress(model, rows_of(number)),
+    "decompress": decompressing,
+}
+
+
+def of_kinds():
+    slow = pytest.mark.slow
+    return [pytest.param(each, marks=() if each in QUICK else slow) for each in KINDS]
+
+
+@pytest.mark.parametrize("kind", of_kinds())
+def test_a_second_call_compiles_nothing(kind):
+    model, found = model_of(kind), {}
+    for name, call in CALLS.items():
+        call(model, 0)
+        with Compilations() as again:
+            call(model, 1)
+            call(model, 2)
+        if again.counts != Counts(0, 0, 0):
+            found[name] = again.counts
+    assert found == {}
