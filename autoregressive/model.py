@@ -23,7 +23,7 @@ from autoregressive.samplers.compiled import Compiled
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
-from foundation.arguments import checked_length, checked_seed, whole_number
+from foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
 from foundation.options import takes
 from foundation.tensorflow_state import check_eager
 from likelihoods.capabilities import pixel_channels
@@ -309,6 +309,7 @@ class Autoregressive:
         if method not in methods:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
+        return_log_prob = checked_flag(return_log_prob, "return_log_prob")
         shape, how = self.layout.shape(sizes), DrawOptions(**options)
         heat = how.choice(self.distribution, num, self.layout.noise_axes)
         self.check_length(sizes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from foundation.intervals import Measure, weighted_mean
 
@@ -45,15 +46,15 @@ def evaluate(
 
     Raises:
       UserError: the model has no log-probabilities, there are no examples, a condition does not
-        have one row per example, or `batch_size` is below 1.
-      ValueError: the data does not fit the model, or the network is not causal.
+        have one row per example.
+      ValueError: the data does not fit the model, `batch_size` is not an integer of at least 1, or
+        the network is not causal.
     """
     if not hasattr(model, "log_prob"):
         raise UserError(
             f"`model` must have log-probabilities to be evaluated, got {type(model).__name__}."
         )
-    if batch_size < 1:
-        raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+    batch_size = whole_number(batch_size, "batch_size")
     check = getattr(model, "check_causal", None)
     if check is not None:  # the results of a network that looks ahead are not code lengths
         check()

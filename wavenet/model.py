@@ -12,6 +12,7 @@ import tensorflow as tf
 from autoregressive.samplers import methods_of
 from autoregressive.samplers.acceptance import Acceptance
 from autoregressive.samplers.compiled import Compiled
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
@@ -124,6 +125,7 @@ class SpeechModel(TrainedSpeechModel):
           ValueError: If there are too few frames, or the length is unknown because both
             `condition` and `num_samples` are None.
         """
+        chunk_samples = whole_number(chunk_samples, "chunk_samples")
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
         for levels in self._drawn(request, backend, chunk_samples):

@@ -14,6 +14,7 @@ from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
+from foundation.arguments import whole_number
 from foundation.atomic_files import write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
@@ -72,8 +73,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
         integers.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
-    if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
-        raise ValueError(f"`sample_rate_hz` must be an integer of at least 1, got {rate_hz}.")
+    if rate_hz is not None:
+        rate_hz = whole_number(rate_hz, "sample_rate_hz")
     if rate_hz is not None and model.order != "time":
         raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
     if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
@@ -81,7 +82,7 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
             f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; an audio"
             " model has codec=onepass.likelihoods.Linear or MuLaw."
         )
-    return None if rate_hz is None else int(rate_hz)
+    return rate_hz
 
 
 def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folder: Path) -> Path:
