@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import onepass
 from foundation.arguments import checked_flag, integer
+from serving.errors import ServingError
 
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12) % 16
 WAVES = np.zeros([8, 12], np.float32)
@@ -16,7 +17,7 @@ FRAMES = np.full([3, 80], -3.0, np.float32)
 TAKEN = (np.int8(7), np.uint64(7), np.array(7), tf.constant(7))
 REFUSED = (1.0, np.float32(7), "7", None, np.array([7]), [7], True, np.bool_(True), -1)
 LARGE = {"seed": 2**64 - 1, "top_k": 2**64}  # other numbers end at 2^31 - 1
-OPTIONAL = ("patience", "first_samples", "refine", "sample_rate_hz")  # None: not set
+OPTIONAL = ("patience", "first_samples", "refine", "num_samples", "size")  # None: not set
 
 
 def test_an_integer_is_what_python_takes_as_an_index_and_no_boolean():
@@ -109,7 +110,7 @@ def assert_refused(call, name):
     for value in (*REFUSED, *([2**31] if name not in LARGE else [2**64] * (name == "seed"))):
         if value is None and name in OPTIONAL:
             continue
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises((ValueError, ServingError)) as caught:
             call(**{name: value})
         line = str(caught.value)
         assert line.startswith(f"`{name}` must be ") and repr(value) in line, (value, line)
