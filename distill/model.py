@@ -24,7 +24,7 @@ from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
 from distill.training import KIND
-from foundation.arguments import whole_number
+from foundation.arguments import check_unmasked, whole_number
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
@@ -210,6 +210,7 @@ class StudentModel(TrainedSpeechModel):
             isinstance(condition, FramesInPieces),
             self.config.student.feature_channels,
         )
+        check_unmasked(condition, "condition")
         frames = condition if in_pieces else np.asarray(condition)
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))

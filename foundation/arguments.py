@@ -142,6 +142,21 @@ def checked_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise ValueError for a masked array with a mask, or a list of them: no mask is read.
+
+    Args:
+      values: any argument that may be an array.
+      name: name of the argument, for the error message.
+    """
+    parts = values if isinstance(values, list | tuple) else (values,)
+    if any(np.ma.is_masked(part) for part in parts):
+        raise ValueError(
+            f"`{name}` must have no masked values, which would be read as if they were data; pass"
+            " rows of different lengths as a list, or `lengths`, or fill the values."
+        )
+
+
 def checked_length(length: Any, order: str) -> tuple[int, ...]:
     """Check a length and return the shape of a row: (length,), or (height, width, channels).
 
@@ -197,6 +212,7 @@ def checked_prefix(
 
 def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
     """Return a prefix as a list of rows; a prefix shared by all rows is repeated `num` times."""
+    check_unmasked(prefix, "prefix")
     given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
     try:
         is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from distill.command import STUDENT
 from distill.families import of_kind, of_model
 from distill.model_store import STORES
-from foundation.arguments import checked_flag
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE, kind_of
 from foundation.tensorflow_state import check_eager
@@ -89,6 +88,8 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       UserError: the model does not exist, cannot be read, or contains a program that does more than
         compute (unless `trust`); or the folder contains files of two kinds of models.
     """
+    from foundation.arguments import checked_flag  # imports NumPy
+
     checked_flag(trust, "trust")
     if is_url(location):
         from onepass.remote_model import RemoteModel

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from autoregressive.samplers import SAMPLERS
-from foundation.arguments import checked_seed, whole_number
+from foundation.arguments import check_unmasked, checked_seed, whole_number
 from foundation.errors import UserError
 from foundation.tensorflow_state import check_compiler, check_eager
 from pixelcnn.density import ImageDensity
@@ -104,6 +104,7 @@ def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], l
     numbers, since they could be images scaled to [0, 1]. Raise UserError where no model can run.
     """
     check_eager()
+    check_unmasked(images, name)
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(
         found == wanted or (wanted is None and found >= 1)
