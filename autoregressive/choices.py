@@ -50,7 +50,8 @@ class DrawOptions:
             TensorFlow cannot compute here.
         """
         check_compiler()
-        is_truncated = self.top_k != 0 or self.top_p != 1.0
+        top_k, top_p = checked_top_k(self.top_k), checked_top_p(self.top_p)
+        is_truncated = top_k != 0 or top_p != 1.0
         if is_truncated:
             Truncated(distribution)  # raises ValueError unless the distribution is over tokens
         heats = checked_temperatures(self.temperature, num, tempers(distribution))
@@ -59,7 +60,6 @@ class DrawOptions:
             heat = tf.reshape(heat, [num, *[1] * axes])
         if not is_truncated:
             return heat
-        top_k, top_p = checked_top_k(self.top_k), checked_top_p(self.top_p)
         return Choice(heat, tf.constant(top_k), tf.constant(top_p))
 
     def prompt(

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.layout import Layout
+from foundation.arguments import check_unmasked
 from foundation.tensorflow_state import check_eager
 from likelihoods.capabilities import is_of_tokens
 from likelihoods.codec import Codec, default_codec
@@ -57,8 +58,9 @@ def as_array(values: Any, name: str) -> np.ndarray:
       name: name of the argument, for the error message.
 
     Raises:
-      ValueError: the rows have different lengths, or the values are not numbers.
+      ValueError: the rows have different lengths, or the values are not numbers or are masked.
     """
+    check_unmasked(values, name)
     try:
         ragged = isinstance(values, tf.RaggedTensor)
         array = np.asarray(values.to_list() if ragged else values)

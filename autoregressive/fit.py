@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_values import given_to
@@ -20,8 +19,7 @@ from autoregressive.training.losses import Loss, Score, check_mean_over_rows, ch
 from autoregressive.training.rows import MEAN
 from autoregressive.training.scores import drawing, held_out_score
 from autoregressive.training.state import KerasState, WeightsModule
-from foundation.arguments import whole_number
-from foundation.field_rules import require
+from foundation.arguments import checked_flag, checked_seed, whole_number
 from foundation.options import takes
 from foundation.stored_config import defaults
 from foundation.tensorflow_state import check_compiler, check_eager
@@ -113,15 +111,16 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         for name in ("evaluate_every", "batch_size"):
-            _count(name, getattr(self, name))
+            whole_number(getattr(self, name), name)
         if self.patience is not None:
-            _count("patience", self.patience)
-        whole_number(self.seed, "seed", least=0)
+            whole_number(self.patience, "patience")
+        checked_seed(self.seed)
+        checked_flag(self.jit_compile, "jit_compile")
 
     def loop(self, steps: int) -> LoopConfig:
         """Return the settings of the training loop for a number of steps."""
         return LoopConfig(
-            num_steps=_count("steps", steps),
+            num_steps=whole_number(steps, "steps"),
             evaluate_every_steps=int(self.evaluate_every),
             patience=int(self.patience or 0),
             jit_compile=self.jit_compile,
@@ -263,12 +262,6 @@ class _Fit:
             "batches": {"batch_size": int(asked.batch_size), "seed": int(asked.seed)},
             "loop": dataclasses.asdict(self.loop),
         }
-
-
-def _count(name: str, count: Any) -> int:
-    is_count = isinstance(count, int | np.integer) and int(count) >= 1
-    require(is_count, name, "an integer of at least 1", count)
-    return int(count)
 
 
 def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:

@@ -23,7 +23,7 @@ from autoregressive.samplers.compiled import Compiled
 from autoregressive.sampling import Samplers
 from autoregressive.symbols_of import symbols_of
 from autoregressive.trainable import Weights, weights_read
-from foundation.arguments import checked_length, checked_seed, whole_number
+from foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
 from foundation.options import takes
 from foundation.tensorflow_state import check_eager
 from likelihoods.codec import Codec
@@ -323,6 +323,7 @@ class Autoregressive:
         if method not in methods:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
+        return_log_prob = checked_flag(return_log_prob, "return_log_prob")
         shape, how = self.layout.shape(sizes), DrawOptions(**options)
         heat = how.choice(self.distribution, num, self.layout.noise_axes)
         self.check_length(sizes)

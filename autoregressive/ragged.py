@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.elements import as_array
+from foundation.arguments import check_unmasked
 from likelihoods.codec import Codec
 
 
@@ -25,9 +26,13 @@ def listed(values: Any, axes: int) -> list[np.ndarray] | None:
     Args:
       values: a list or tuple of arrays, or a `tf.RaggedTensor`.
       axes: number of axes of a row.
+
+    Raises:
+      ValueError: a row is a masked array with a mask.
     """
     if not isinstance(values, list | tuple | tf.RaggedTensor):
         return None
+    check_unmasked(values, "elements")
     try:
         rows = [np.asarray(row) for row in values]
     except ValueError:

@@ -13,6 +13,7 @@ import numpy as np
 from compression import fields
 from compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
+from foundation.arguments import check_unmasked
 from foundation.errors import UserError
 from foundation.tensorflow_state import check_compiler
 
@@ -102,6 +103,7 @@ def compress(
         or the verification failed.
     """
     check_compiler()
+    check_unmasked(elements, "elements")
     if not 0 <= tolerance <= MOST_TOLERANCE:
         raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
     shape, description, parts = kind.pack(elements, condition, tolerance, **options)

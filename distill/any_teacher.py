@@ -13,6 +13,7 @@ from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Draw, Listed, Term, name_of, summed
 from distill.teacher import TeacherConditionals
+from foundation.arguments import checked_seed
 from foundation.tensorflow_state import check_eager
 from likelihoods import noise as counter_noise
 from likelihoods.capabilities import is_normal, with_density
@@ -109,6 +110,7 @@ def distill(
         the data have sequences of several lengths.
     """
     check_eager()
+    seed = checked_seed(seed)
     found, student = prepared(teacher, student)
     fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
     return student

@@ -23,6 +23,7 @@ from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
+from foundation.arguments import check_unmasked, whole_number
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
@@ -124,9 +125,12 @@ class StudentModel(TrainedSpeechModel):
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
+        chunk_samples = whole_number(chunk_samples, "chunk_samples")
         refiner = self._refiner(frames, self._passes(condition, refine))
         ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
-        first = FIRST_SAMPLES + ahead if first_samples is None else first_samples
+        first = FIRST_SAMPLES + ahead
+        if first_samples is not None:
+            first = whole_number(first_samples, "first_samples")
         chunks = stream(self.network, request, backend, chunk_samples, first)
         chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
@@ -153,9 +157,10 @@ class StudentModel(TrainedSpeechModel):
         """
         frames, network = None if condition is None else self._checked(condition), self.network
         request = self._request(frames, seed, num, length, speaker, 1.0)
-        phase = tf.zeros([num], tf.float64)
-        given, _ = condition_between(network, request, 0, length, phase)
-        drawn = network.draw(network.noise(seed, request.rows, 0, length), given)
+        phase = tf.zeros([len(request.rows)], tf.float64)
+        given, _ = condition_between(network, request, 0, request.num_samples, phase)
+        noise = network.noise(request.seed, request.rows, 0, request.num_samples)
+        drawn = network.draw(noise, given)
         return log_density(drawn, network.noise_kind).numpy()
 
     def as_draft(self, model: Any) -> SoundDraft:
@@ -169,7 +174,7 @@ class StudentModel(TrainedSpeechModel):
 
     def _passes(self, condition: np.ndarray | FramesInPieces | None, refine: int | None) -> int:
         if refine is not None:
-            return refine
+            return whole_number(refine, "refine", least=0)
         return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
 
     def _refiner(self, frames: Frames | None, passes: int) -> Refiner | None:
@@ -204,6 +209,7 @@ class StudentModel(TrainedSpeechModel):
             isinstance(condition, FramesInPieces),
             self.config.student.feature_channels,
         )
+        check_unmasked(condition, "condition")
         frames = condition if in_pieces else np.asarray(condition)
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))

@@ -11,39 +11,54 @@ from typing import Any
 
 import numpy as np
 
+MOST = 2**31 - 1  # the largest size of a tensor's axis, and the largest step
 
-def whole_number(value: Any, name: str, least: int = 1) -> int:
+
+def integer(value: Any) -> int | None:
+    """Return an integer of any library as a Python integer; None for anything else.
+
+    This is the rule for every integer argument of the library: an integer is what Python uses as an
+    index (`operator.index`), such as an array of integers without axes, but no boolean, no float
+    with a whole value, no array with axes and no text.
+    """
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST) -> int:
     """Check an argument and return it as a Python integer.
 
     Args:
-      value: a Python, NumPy or TensorFlow integer; booleans are not allowed.
+      value: an integer by the rule of `integer`.
       name: name of the argument, for the error message.
       least: smallest allowed value.
+      most: largest allowed value; None: any.
 
     Raises:
-      ValueError: `value` is not an integer, or is below `least`.
+      ValueError: `value` is not an integer, or is out of its range.
     """
-    number = _integer(value)
+    number = integer(value)
     if number is None or number < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    if most is not None and number > most:
+        raise ValueError(f"`{name}` must be an integer from {least} to {most}, got {value!r}.")
     return number
 
 
-def checked_seed(seed: Any) -> Any:
-    """Check a seed and return it unchanged.
-
-    Args:
-      seed: an integer, or a tensor or array used as a key, which `likelihoods.noise.as_key` checks
-        further.
+def checked_seed(seed: Any) -> int:
+    """Check a seed and return it as a Python integer.
 
     Raises:
-      ValueError: `seed` is not an integer in [0, 2^64), a tensor or an array.
+      ValueError: `seed` is not an integer in [0, 2^64), by the rule of `integer`.
     """
-    number = _integer(seed)
-    is_key = number is None and not np.isscalar(seed) and hasattr(seed, "dtype")
-    if not is_key and not (number is not None and 0 <= number < 2**64):
+    number = integer(seed)
+    if number is None or not 0 <= number < 2**64:
         raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
-    return seed
+    return number
 
 
 def checked_temperature(temperature: Any, tempers: bool = True) -> float:
@@ -92,10 +107,12 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 def checked_top_k(top_k: Any) -> int:
     """Check `top_k`, a number of tokens (0 means all), and return it as a Python integer.
 
+    More tokens than there are mean all, so the result is at most the largest int32.
+
     Raises:
       ValueError: `top_k` is not an integer of at least 0.
     """
-    return whole_number(top_k, "top_k", least=0)
+    return min(whole_number(top_k, "top_k", least=0, most=None), MOST)
 
 
 def checked_top_p(top_p: Any) -> float:
@@ -105,12 +122,39 @@ def checked_top_p(top_p: Any) -> float:
       ValueError: `top_p` is not a number in (0, 1].
     """
     try:
-        number = math.nan if isinstance(top_p, str | bool) else float(top_p)
+        is_other = isinstance(top_p, str | bool) or np.ndim(top_p) > 0
+        number = math.nan if is_other else float(top_p)
     except (TypeError, ValueError):
         number = math.nan
     if not 0.0 < number <= 1.0:
         raise ValueError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
     return number
+
+
+def checked_flag(value: Any, name: str) -> bool:
+    """Check a switch and return it as a Python boolean.
+
+    Raises:
+      ValueError: `value` is neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise ValueError for a masked array with a mask, or a list of them: no mask is read.
+
+    Args:
+      values: any argument that may be an array.
+      name: name of the argument, for the error message.
+    """
+    parts = values if isinstance(values, list | tuple) else (values,)
+    if any(np.ma.is_masked(part) for part in parts):
+        raise ValueError(
+            f"`{name}` must have no masked values, which would be read as if they were data; pass"
+            " rows of different lengths as a list, or `lengths`, or fill the values."
+        )
 
 
 def checked_length(length: Any, order: str) -> tuple[int, ...]:
@@ -121,17 +165,21 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
       order: "time" or "raster".
 
     Raises:
-      ValueError: `length` is not the number of integers that `order` needs, or one is below 1.
+      ValueError: `length` is not the number of integers that `order` needs, or one is out of range.
     """
     axes = 1 if order == "time" else 3
     given = [length]
-    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str | bytes):
+    is_shape = isinstance(length, Sequence | np.ndarray) and not isinstance(length, str | bytes)
+    if is_shape and axes > 1:
         given = list(length) if np.ndim(length) == 1 else []
-    sizes = [_integer(size) for size in given]
-    if len(sizes) != axes or any(size is None or size < 1 for size in sizes):
+    sizes = [integer(size) for size in given]
+    found = tuple(size for size in sizes if size is not None and 1 <= size <= MOST)
+    if len(sizes) != axes or len(found) != axes:
         meaning = "a number of elements, an integer" if axes == 1 else "(height, width, channels)"
-        raise ValueError(f"`length` must be {meaning} of at least 1, got {length!r}.")
-    return tuple(size for size in sizes if size is not None)
+        is_large = any(size is not None and size > MOST for size in sizes)
+        rule = f"from 1 to {MOST}" if is_large else "of at least 1"
+        raise ValueError(f"`length` must be {meaning} {rule}, got {length!r}.")
+    return found
 
 
 def checked_prefix(
@@ -164,6 +212,7 @@ def checked_prefix(
 
 def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
     """Return a prefix as a list of rows; a prefix shared by all rows is repeated `num` times."""
+    check_unmasked(prefix, "prefix")
     given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
     try:
         is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes
@@ -197,13 +246,3 @@ def checked_stop(stop: Any) -> Any:
     if element.ndim:
         raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
     return element
-
-
-def _integer(value: Any) -> int | None:
-    """Return an integer of any library as a Python integer; None for anything else."""
-    if isinstance(value, bool | np.bool_):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None

@@ -35,19 +35,24 @@ def ends(data: Any, name: str) -> bool:
 
 
 def bounded(
-    parts: Iterable[Part], rows: Callable[[Part], int], name: str, say: Callable[[str], object]
+    parts: Iterable[Part],
+    rows: Callable[[Part], int],
+    name: str,
+    say: Callable[[str], object],
+    most: int | None = None,
 ) -> Iterator[Part]:
-    """Yield parts until they have `MOST_ROWS` rows; if there are more, say so and stop.
+    """Yield parts until they have enough rows; if there are more, say so and stop.
 
     Args:
       parts: batches or rows of data that may have no end.
       rows: function that returns the number of rows of a part.
       name: name of the argument, for the message.
       say: function that receives the message.
+      most: number of rows after which nothing is read; None: `MOST_ROWS`.
     """
-    count = 0
+    count, most = 0, MOST_ROWS if most is None else most
     for part in parts:
-        if count >= MOST_ROWS:
+        if count >= most:
             say(
                 f"`{name}` may have no end: only its first {count:,} rows are read; to use more,"
                 " pass arrays, a list or a dataset of known length."

@@ -12,6 +12,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from foundation.arguments import checked_seed, integer
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
 # The second counter word of `fold_in`; no lane of `bits` may use it, so keys and noise differ.
@@ -38,17 +40,14 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
     """Return a seed as a cipher key, uint32 [..., 2]: the high word, then the low word.
 
     Args:
-      seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
+      seed: an integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
 
     Raises:
       ValueError: the seed is out of range, or does not have one of these types and shapes.
     """
-    if isinstance(seed, int | np.integer):
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
-        return tf.constant([int(seed) >> 32, int(seed) & 0xFFFFFFFF], tf.uint32)
-    if seed is None or isinstance(seed, str | float):
-        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
+    if not hasattr(seed, "dtype") or integer(seed) is not None:
+        number = checked_seed(seed)
+        return tf.constant([number >> 32, number & 0xFFFFFFFF], tf.uint32)
     seed = tf.convert_to_tensor(seed)
     if seed.dtype not in (tf.int32, tf.uint32) or seed.shape[-1:] != [2]:
         raise ValueError(

@@ -56,7 +56,7 @@ def run_evaluate(arguments: list[str], parse: Callable) -> int:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
     rows = rows_of(given.data, model)
     try:
-        found = evaluate(model, rows, condition, batch_size=given.batch)
+        found = evaluate(model, rows, condition, batch_size=given.batch, most_rows=None)
     except UserError:
         raise
     except (ServingError, ValueError) as error:

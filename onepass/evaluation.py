@@ -2,13 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sized
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from foundation.arguments import whole_number
+from foundation.ending import MOST_ROWS, bounded, ends
 from foundation.errors import UserError
 from foundation.intervals import Measure, weighted_mean
+from onepass.evaluation_batches import Example, batches, examples, rank_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,71 +32,63 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any, data: Iterable, condition: Any = None, *, batch_size: int = 16
+    model: Any,
+    data: Any,
+    condition: Any = None,
+    *,
+    batch_size: int = 16,
+    most_rows: int | None = MOST_ROWS,
 ) -> Evaluation:
     """Measure the log-likelihood of data under a model.
 
     Args:
       model: a model with `log_prob`: an `Autoregressive`, a bundle or a served model.
-      data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
-        first axis, which may differ in length. All examples have equal weight.
-      condition: [num, ...], for a model with a condition, or a dict of conditions by name; a
-        single number is the condition of all rows.
+      data: what `fit` takes: elements [num, time, ...] or [num, height, width, channels], a list of
+        rows of different lengths, a pair of elements and condition, a dict of arrays (`elements`,
+        `condition`, `lengths` of padded rows), or an iterable or `tf.data` dataset of such batches
+        or of single examples. All examples have equal weight.
+      condition: [num, ...], for a model with a condition, or a dict of conditions by name, where
+        `data` has none; a single number is the condition of all rows.
       batch_size: number of examples per batch.
+      most_rows: number of examples that are read at most of a generator, or of another iterable
+        whose length is unknown, with a warning if there are more; None: all, until it ends.
 
     Returns:
       The log-likelihood with its interval.
 
     Raises:
-      UserError: the model has no log-probabilities, there are no examples, a condition does not
-        have one row per example, or `batch_size` is below 1.
-      ValueError: the data does not fit the model, or the network is not causal.
+      UserError: the model has no log-probabilities, there are no examples, the data has no end, or
+        a condition does not have one row per example.
+      ValueError: the data does not fit the model, `batch_size` or `most_rows` is not an integer of
+        at least 1, or the network is not causal.
     """
     if not hasattr(model, "log_prob"):
         raise UserError(
             f"`model` must have log-probabilities to be evaluated, got {type(model).__name__}."
         )
-    if batch_size < 1:
-        raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+    batch_size = whole_number(batch_size, "batch_size")
+    most = None if most_rows is None else whole_number(most_rows, "most_rows")
+    if callable(data) and not hasattr(data, "__iter__"):
+        raise UserError("`data` must be data that ends, not a function.")
     check = getattr(model, "check_causal", None)
     if check is not None:  # the results of a network that looks ahead are not code lengths
         check()
-    is_named = isinstance(condition, dict)
-    given = condition if is_named else {} if condition is None else {"condition": condition}
-    if isinstance(data, Sized):
-        _check_rows(given, len(data))
+    rows: Iterator[Example] = examples(data, condition, rank_of(model))
+    if not ends(data, "data") and most is not None:
+        rows = bounded(rows, lambda row: 1, "data", _warn, most)
     nats: list[float] = []
     elements = 0
-    for rows in _batches(data, batch_size):
-        part = {
-            name: x[len(nats) : len(nats) + len(rows)] if np.ndim(x) else x
-            for name, x in given.items()
-        }
-        found = model.log_prob(rows, part if is_named else part.get("condition"))
-        found = np.asarray(found, np.float64)
-        nats += [-float(row.sum()) / rows[0].size for row in found]
-        elements += rows.size
+    for batch in batches(rows, batch_size):
+        lengths = {} if batch.lengths is None else {"lengths": batch.lengths}
+        found = np.asarray(model.log_prob(batch.elements, batch.condition, **lengths), np.float64)
+        sizes = batch.sizes
+        nats += [-float(row.sum()) / max(size, 1) for row, size in zip(found, sizes, strict=True)]
+        elements += sum(sizes)
     if not nats:
         raise UserError("`data` must contain an example.")
-    _check_rows(given, len(nats))
     each = np.array(nats)
     return Evaluation(weighted_mean(each), weighted_mean(each / math.log(2.0)), elements)
 
 
-def _check_rows(given: dict[str, Any], count: int) -> None:
-    """Raise UserError unless every condition has `count` rows, or is one number for all rows."""
-    for name, each in given.items():
-        if np.ndim(each) and len(each) != count:
-            raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
-
-
-def _batches(rows: Iterable, size: int) -> Iterator[np.ndarray]:
-    """Yield batches of at most `size` consecutive rows of equal shape."""
-    together: list[np.ndarray] = []
-    for row in map(np.asarray, rows):
-        if together and (row.shape != together[0].shape or len(together) == size):
-            yield np.stack(together)
-            together = []
-        together.append(row)
-    if together:
-        yield np.stack(together)
+def _warn(message: str) -> None:
+    warnings.warn(f"{message[:-1]}, or `most_rows=None`.", stacklevel=5)

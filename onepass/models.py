@@ -88,6 +88,9 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       UserError: the model does not exist, cannot be read, or contains a program that does more than
         compute (unless `trust`); or the folder contains files of two kinds of models.
     """
+    from foundation.arguments import checked_flag  # imports NumPy
+
+    checked_flag(trust, "trust")
     if is_url(location):
         from onepass.remote_model import RemoteModel
 

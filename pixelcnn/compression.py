@@ -18,6 +18,7 @@ from compression.container import Container
 from compression.files import Kind
 from compression.model_digest import digest_of_network
 from compression.stream import Decoder, Layout, depth_of
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
@@ -224,8 +225,7 @@ class Images(Kind):
                 f"Images must be uint8 [num, {', '.join(map(str, self._shape))}], got "
                 f"{images.dtype} {list(images.shape)}."
             )
-        if not 1 <= batch <= MOST_BATCH:
-            raise UserError(f"`batch` must be 1 to {MOST_BATCH}, got {batch}.")
+        whole_number(batch, "batch", most=MOST_BATCH)
         values = list(condition) if isinstance(condition, list | tuple) else [condition]
         if len(values) not in (1, len(images)):
             raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")

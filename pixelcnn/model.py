@@ -14,7 +14,6 @@ from foundation.atomic_files import Arrays
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
-from foundation.tensorflow_state import check_compiler, check_eager
 from likelihoods.initial import ZeroInitial
 from likelihoods.noise import as_key
 from pixelcnn import shipped
@@ -29,7 +28,7 @@ from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.request_checks import check_images, check_request
+from pixelcnn.request_checks import check_images, check_request, checked_draw
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.training import config_from
 
@@ -182,9 +181,8 @@ class ImageModel:
           UserError: If an argument does not fit the model; raised at the call.
           ValueError: If the shape or the levels of `given` or `start` do not fit the model.
         """
-        check_compiler()
+        seed, num, size, batch = checked_draw(seed, num, self.size if size is None else size, batch)
         conditions = as_list(condition, num)
-        size = self.size if size is None else size
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
         rest = kept, given, start, sampler, guidance, batch
         request = Request(tuple(range(num)), seed, size, {}, *rest)
@@ -232,7 +230,7 @@ class ImageModel:
         """
         images = self.sample(num, length, seed, condition, method=method)
         batch = self._batch(images, condition)
-        parts = self._drawn_nats(batch, as_key(seed), tf.range(num))
+        parts = self._drawn_nats(batch, as_key(seed), tf.range(len(images)))
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     def as_draft(self, model: Any) -> Any:
@@ -261,7 +259,6 @@ class ImageModel:
 
     def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
         """Return the density's inputs for images and conditions; errors are those of `log_prob`."""
-        check_eager()
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
         shape = (None, self.size, self.size, self.channels)

@@ -5,12 +5,26 @@ from typing import Any
 import numpy as np
 
 from autoregressive.samplers import SAMPLERS
+from foundation.arguments import check_unmasked, checked_seed, whole_number
 from foundation.errors import UserError
+from foundation.tensorflow_state import check_compiler, check_eager
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
+
+
+def checked_draw(seed: Any, num: Any, size: Any, batch: Any) -> tuple[int, int, int, int]:
+    """Return seed, number of images, their size and number per pass as Python integers.
+
+    Raises:
+      ValueError: one is not an integer, or is out of range.
+      UserError: TensorFlow cannot draw images here.
+    """
+    check_compiler()
+    counts = whole_number(num, "num"), whole_number(size, "size"), whole_number(batch, "batch")
+    return checked_seed(seed), *counts
 
 
 def check_request(density: ImageDensity, request: Request) -> None:
@@ -45,8 +59,6 @@ def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
         raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
     if sampler == "naive" and density.multiscale is not None:
         raise UserError("Only a PixelCNN has a naive sampler.")
-    if batch < 1:
-        raise UserError(f"`batch` must be at least 1, got {batch}.")
     if batch > 1 and sampler != "fixed-point":
         raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
 
@@ -80,8 +92,6 @@ def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: A
     if not isinstance(temperature, int | float):
         raise UserError("A PixelCNN has one scale and takes one temperature.")
     temperatures_of(temperature, 1)
-    if size < 1:
-        raise UserError(f"The size must be at least 1 pixel, got {size}.")
     trained = density.config.data.size
     if density.conditioner.map_channels and size != trained:
         raise UserError(f"The condition is a map of {trained} pixels a side, not {size}.")
@@ -91,8 +101,10 @@ def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], l
     """Raise a ValueError unless images have the expected shape and integers below `levels`.
 
     None in `shape` matches any size of at least 1. Floats are rejected even if they are whole
-    numbers, since they could be images scaled to [0, 1].
+    numbers, since they could be images scaled to [0, 1]. Raise UserError where no model can run.
     """
+    check_eager()
+    check_unmasked(images, name)
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(
         found == wanted or (wanted is None and found >= 1)

@@ -47,8 +47,11 @@ class FeatureExtraction:
 
         Returns:
           float32 [frames, channels].
+
+        Raises:
+          ValueError: the waveform is empty, or is not one-dimensional, floating and finite.
         """
-        waveform = without_offset(waveform)
+        waveform = without_offset(audio.checked_waveform(waveform))
         gain_db = self.level_gain_db(waveform)
         frames = self.frames_at_level(audio.amplify(waveform, gain_db))
         return recorded_frames(frames, gain_db)
@@ -59,6 +62,7 @@ class FeatureExtraction:
 
     def frames_at_level(self: Any, waveform: np.ndarray) -> np.ndarray:
         """Return the frames of a waveform that is already at the model's level."""
+        waveform = audio.checked_waveform(waveform)
         mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
         columns = []
         if mel is not None:

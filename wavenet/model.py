@@ -12,6 +12,7 @@ import tensorflow as tf
 from autoregressive.samplers import methods_of
 from autoregressive.samplers.acceptance import Acceptance
 from autoregressive.samplers.compiled import Compiled
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_model
 from foundation.stored_config import checked_config
@@ -123,6 +124,7 @@ class SpeechModel(TrainedSpeechModel):
           ValueError: If there are too few frames, or the length is unknown because both
             `condition` and `num_samples` are None.
         """
+        chunk_samples = whole_number(chunk_samples, "chunk_samples")
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
         for levels in self._drawn(request, backend, chunk_samples):
@@ -219,12 +221,7 @@ class SpeechModel(TrainedSpeechModel):
           UserError: If the model does not know the speaker.
           ValueError: If the waveform is not one-dimensional, floating-point and finite.
         """
-        waveform = np.asarray(waveform)
-        if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
-            raise ValueError(
-                "`waveform` must be finite floating-point samples in [-1, 1], [samples], got "
-                f"{waveform.dtype} {list(waveform.shape)}."
-            )
+        waveform = audio.checked_waveform(waveform)
         gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
         levels = self._levels(audio.amplify(waveform, gain_db))
         return self._density.log_prob(levels, condition, self.speaker_number(speaker))
@@ -296,7 +293,10 @@ class SpeechModel(TrainedSpeechModel):
 
     def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
         """Return the levels of the prime after applying the gain of the condition's recording."""
-        return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
+        if prime is None:
+            return None
+        waveform = audio.checked_waveform(prime, "prime")
+        return self._levels(audio.amplify(waveform, gain_of(condition)))
 
     def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
         """Return the waveform of integer levels, at the level of the condition's recording."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from foundation.arguments import checked_seed, whole_number
 from foundation.field_rules import at_least, require
 from foundation.tensorflow_state import check_eager
 from wavenet.feature_extractor import FeatureExtraction
@@ -170,10 +171,12 @@ class TrainedSpeechModel(FeatureExtraction):
     ) -> Request:
         """Return a `Request` for the arguments of `generate`; `prime` is int32 levels [samples]."""
         check_eager()
+        seed, num = checked_seed(seed), whole_number(num, "num")
         if num_samples is None:
             if condition is None:
                 raise ValueError("`num_samples` must be given when there is no `condition`.")
             num_samples = len(condition) * self.hop_samples - (0 if prime is None else len(prime))
+        num_samples = whole_number(num_samples, "num_samples")
         number = self.speaker_number(speaker)
         return Request(
             num_samples,

@@ -19,6 +19,7 @@ from autoregressive.storage.load import network_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
 from foundation.allowed_operations import PROGRAM, scanned_program
+from foundation.arguments import whole_number
 from foundation.atomic_files import write_errors, write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
@@ -119,8 +120,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
         integers.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
-    if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
-        raise ValueError(f"`sample_rate_hz` must be an integer of at least 1, got {rate_hz}.")
+    if rate_hz is not None:
+        rate_hz = whole_number(rate_hz, "sample_rate_hz")
     if rate_hz is not None and model.order != "time":
         raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
     if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
@@ -128,7 +129,7 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
             f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; an audio"
             " model has codec=onepass.likelihoods.Linear or MuLaw."
         )
-    return None if rate_hz is None else int(rate_hz)
+    return rate_hz
 
 
 def write(

@@ -8,6 +8,7 @@ import numpy as np
 from autoregressive.elements import as_array
 from autoregressive.incremental.derive import bucket
 from autoregressive.ragged import ended, filler, listed, padded
+from foundation.arguments import check_unmasked
 from likelihoods.codec import Codec
 
 ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"
@@ -73,6 +74,7 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
     arrays, ragged, longest = {LENGTHS: np.asarray(counts, np.int32)}, {ELEMENTS}, max(counts)
     arrays[ELEMENTS] = padded(rows, longest, fill)
     for name, value in batch.items():
+        check_unmasked(value, name)
         given = [np.asarray(row) for row in value] if isinstance(value, list | tuple) else []
         if name != ELEMENTS and counts == [len(row) if row.ndim else -1 for row in given]:
             arrays[name], ragged = padded(given, longest), ragged | {name}

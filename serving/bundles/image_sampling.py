@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from foundation.arguments import checked_seed, whole_number
 from serving.bundles.condition_inputs import has_named
 from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from serving.bundles.sampling import Sampling
@@ -69,10 +70,12 @@ class ImageSampling(Sampling):
         """
         if IMAGE not in self.signatures[COMPILED].outputs:
             raise InvalidInput(f"The model `{self.name}` draws no images.")
+        with self._own_errors():
+            num, options["seed"] = whole_number(num, "num"), checked_seed(options.get("seed", 0))
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
             conditions = list(condition)
-        if num < 1 or len(conditions) != num:
+        if len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         calls = [
             self.inputs(value, row=row, start=start, **options)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs, is_at_rate
 from autoregressive.named_conditions import NamedConditions
+from foundation.arguments import integer
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
 from serving.bundles.functions import Tensors
@@ -206,7 +207,7 @@ def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, 
     found = {}
     for name, given in by_name.items():
         sizes = tuple(given) if isinstance(given, list | tuple) else (given,)
-        is_whole = all(isinstance(size, int | np.integer) and size > 0 for size in sizes)
+        is_whole = all((integer(size) or 0) > 0 for size in sizes)
         if not is_whole or len(sizes) != free[name]:
             count = f"{free[name]} numbers" if free[name] > 1 else "a number"
             raise ValueError(

@@ -13,6 +13,7 @@ from autoregressive.storage.assignments import assigning_nothing
 from autoregressive.storage.save import named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
 from foundation.allowed_operations import PROGRAM
+from foundation.arguments import checked_length
 from foundation.atomic_folders import replacing_folder
 from foundation.errors import UserError
 from foundation.tensorflow_state import check_compiler
@@ -197,19 +198,14 @@ def _exported_images(
 
 
 def _length(length: Length) -> int | None:
-    if length is not None and (not isinstance(length, int | np.integer) or length < 1):
-        raise ValueError(f"`length` must be a number of elements, at least 1, got {length}.")
-    return None if length is None else int(length)
+    return None if length is None else checked_length(length, "time")[0]
 
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     network = model.symbol_network
     declared = getattr(network, "declared", network.inputs)  # default of a one-size network
     given = declared.shape[1:].as_list() if length is None else length
-    shape = tuple(given) if isinstance(given, Sequence) else (given,)
-    if len(shape) != 3 or any(size is None or size < 1 for size in shape):
-        raise ValueError(f"`length` must be (height, width, channels), got {length}.")
-    return shape
+    return checked_length(given, "raster")
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:

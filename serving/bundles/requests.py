@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arguments import (
+    check_unmasked,
     checked_length,
     checked_prefix,
     checked_seed,
@@ -223,6 +224,7 @@ def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.n
     Raises:
       ValueError: an integer does not fit the type.
     """
+    check_unmasked(elements, name)
     array = np.asarray(elements)
     if array.dtype.kind in "iu" and info.dtype.kind == "i" and array.size:
         limits, least, greatest = np.iinfo(info.dtype), array.min(), array.max()

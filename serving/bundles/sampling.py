@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foundation.arguments import whole_number
+from foundation.arguments import checked_flag, whole_number
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import ELEMENTS, conditions_given, names_of
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
@@ -80,6 +80,7 @@ class Sampling:
         """
         self._check_own()
         with self._own_errors():
+            return_log_prob = checked_flag(return_log_prob, "return_log_prob")
             order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
             given = (num, length, seed, self._conditions(condition))
             request = Request.checked(order, *given, **options)

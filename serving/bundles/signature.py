@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foundation.arguments import check_unmasked
 from serving.bundles.condition_inputs import check_conditions, shared_conditions
 from serving.bundles.prompt_inputs import check_prompt, completed_prompt
 from serving.errors import InvalidInput, TooLarge, shortened
@@ -236,6 +237,10 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
     """Return one input as an array of its dtype; raise InvalidInput unless it fits `info`."""
+    try:
+        check_unmasked(value, name)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from serving.bundles.condition_inputs import FRAMES, has_named
 from serving.bundles.numba_engine import Engine
@@ -148,8 +149,9 @@ class SoundSampling(Sampling):
           InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
         """
         request = self._request(condition, **options)
-        if chunk_samples < 1:
-            raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
+        with self._own_errors():
+            chunk_samples = whole_number(chunk_samples, "chunk_samples")
+            refine = None if refine is None else whole_number(refine, "refine", least=0)
         refinement = self._refinement(condition, refine)
         # The first chunk includes the look-ahead of its refinement.
         ahead = 0 if refinement is None else refinement.ahead_samples
@@ -223,6 +225,8 @@ class SoundSampling(Sampling):
         length = most if num_samples is None else num_samples
         if length is None:
             raise InvalidInput("`num_samples` must be given if there are no frames.")
+        with self._own_errors():
+            length = whole_number(length, "num_samples")
         if length < 1 or (most is not None and length > most):
             rule = "at least 1" if most is None else f"between 1 and {most}"
             raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")

@@ -97,7 +97,7 @@ def test_rows_of_different_lengths_have_no_array_of_conditionals(model, rows):
 @pytest.mark.parametrize("seed", [-1, 1.5, None, "x"])
 def test_a_seed_of_fit_is_named(model, seed):
     line = refusal(lambda: fit(model, np.zeros([4, 8], np.float32), steps=1, seed=seed))
-    assert line == f"`seed` must be an integer of at least 0, got {seed!r}."
+    assert line == f"`seed` must be an integer in [0, 2^64), got {seed!r}."
 
 
 class Coin:

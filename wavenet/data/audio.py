@@ -8,13 +8,16 @@ converted to waveforms and levels without loss. Silence (s = 0) is 1/65535.
 import contextlib
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 import soxr
 
+from foundation.arguments import check_unmasked
 from foundation.atomic_files import replacing
 from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import (
@@ -107,23 +110,73 @@ def _encoded(samples: np.ndarray, sample_rate_hz: int, container: str) -> bytes:
     return memory.getvalue()
 
 
-def _pcm(waveform: np.ndarray) -> np.ndarray:
-    waveform = np.asarray(waveform)
-    if waveform.ndim != 1:
-        raise ValueError(f"`waveform` must have the shape [samples], got {waveform.shape}.")
-    if waveform.dtype == np.int16:
-        return waveform
-    if waveform.dtype.kind != "f":
-        raise ValueError(f"`waveform` must be floating or int16, got {waveform.dtype}.")
-    if not np.all(np.isfinite(waveform)):
-        raise ValueError("`waveform` must be finite, got NaN or infinity.")
-    return to_int16(waveform)
+def checked_waveform(waveform: Any, name: str = "waveform", least: int = 1) -> np.ndarray:
+    """Return a waveform as an array, floating [samples].
+
+    Args:
+      waveform: floats [samples].
+      name: name of the argument, for the error message.
+      least: smallest number of samples.
+
+    Raises:
+      ValueError: the waveform is not one-dimensional, floating and finite, or is too short.
+    """
+    check_unmasked(waveform, name)
+    array = np.asarray(waveform)
+    rule = f"`{name}` must be finite floating-point samples in [-1, 1], [samples]"
+    if array.ndim != 1 or array.dtype.kind != "f" or array.size < least:
+        raise ValueError(f"{rule}, got {array.dtype} {list(array.shape)}.")
+    finite = np.isfinite(array)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        raise ValueError(f"{rule}, got {array[first]} at sample {first}.")
+    return array
+
+
+def _pcm(waveform: Any) -> np.ndarray:
+    check_unmasked(waveform, "waveform")
+    array = np.asarray(waveform)
+    if array.dtype == np.int16 and array.ndim == 1:
+        return array
+    if array.dtype.kind != "f":
+        raise ValueError(f"`waveform` must be floating or int16, got {array.dtype}.")
+    return to_int16(checked_waveform(waveform, least=0))
+
+
+class _Clipping:
+    """Counts the samples that `to_int16` clips in a file.
+
+    Args:
+      path: the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._clipped, self._samples = path, 0, 0
+
+    def pcm(self, waveform: np.ndarray) -> np.ndarray:
+        """Return a waveform's int16 samples, [samples], and count those that are clipped."""
+        samples, given = _pcm(waveform), np.asarray(waveform)
+        self._samples += samples.size
+        if given.dtype != np.int16:
+            wide = np.rint(given.astype(np.float64) * 32767.5 - 0.5)
+            self._clipped += int(np.count_nonzero(wide != samples))
+        return samples
+
+    def warn(self) -> None:
+        """Warn if samples were clipped."""
+        if self._clipped:
+            warnings.warn(
+                f"{self._path}: {self._clipped:,} of {self._samples:,} samples are beyond [-1, 1]"
+                " and were clipped; pass int16 to store samples as they are.",
+                stacklevel=3,
+            )
 
 
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
     """Write a 16-bit WAV or FLAC file, depending on the suffix, atomically.
 
-    A floating-point waveform [samples] is clipped to [-1, 1]; int16 samples are stored exactly.
+    A floating-point waveform [samples] is clipped to [-1, 1], with a warning; int16 samples are
+    stored exactly.
 
     Raises:
       AudioError: If the suffix is neither `.wav` nor `.flac`, or the file cannot be written.
@@ -133,11 +186,13 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
     if container is None:
         raise AudioError(path, "the name must end in .wav or .flac")
     try:
-        data = _encoded(_pcm(waveform), sample_rate_hz, container)
+        clipping = _Clipping(path)
+        data = _encoded(clipping.pcm(waveform), sample_rate_hz, container)
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
+    clipping.warn()
 
 
 @contextlib.contextmanager
@@ -152,14 +207,16 @@ def writing(
     Raises:
       AudioError: If the file cannot be written.
     """
+    clipping = _Clipping(path)
     try:
         with (
             replacing(path) as temporary,
             soundfile.SoundFile(temporary, "w", sample_rate_hz, 1, "PCM_16", format="WAV") as file,
         ):
-            yield lambda waveform: file.write(_pcm(waveform))
+            yield lambda waveform: file.write(clipping.pcm(waveform))
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
+    clipping.warn()
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:

@@ -51,8 +51,15 @@ def test_a_waveform_is_stored_as_its_nearest_sample(tmp_path, name):
     np.testing.assert_array_equal(stored, np.rint(waveform.astype(np.float64) * 32767.5 - 0.5))
 
 
-def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped(tmp_path):
-    audio.write(tmp_path / "a.wav", np.array([-3.0, 0.0, 3.0]), RATE_HZ)
+def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped_and_said(tmp_path):
+    said = r"\.wav: 2 of 3 samples are beyond \[-1, 1\] and were clipped"
+    with pytest.warns(UserWarning, match=said):
+        audio.write(tmp_path / "a.wav", np.array([-3.0, 0.0, 3.0]), RATE_HZ)
+    with pytest.warns(UserWarning, match=said), audio.writing(tmp_path / "b.wav", RATE_HZ) as put:
+        put(np.array([-3.0, 0.0]))
+        put(np.array([32767.0]))
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+    audio.write(tmp_path / "c.wav", np.array([-1.0, 1.0, 1.00001]), RATE_HZ)  # nearest samples
     np.testing.assert_array_equal(
         soundfile.read(tmp_path / "a.wav", dtype="int16")[0], [-32768, 0, 32767]
     )
@@ -147,8 +154,9 @@ def test_a_file_that_cannot_be_written_says_why(tmp_path, name, why):
 @pytest.mark.parametrize(
     ("waveform", "why"),
     [
-        (np.zeros((2, 3)), r"must have the shape \[samples\], got \(2, 3\)"),
-        (np.array([np.nan]), "must be finite"),
+        (np.zeros((2, 3)), r"\[samples\], got float64 \[2, 3\]"),
+        (np.array([0.0, np.nan]), "must be finite .*, got nan at sample 1"),
+        (np.ma.masked_less(np.array([-0.5, 0.5]), 0.0), "must have no masked values"),
         (np.zeros(3, np.int32), "must be floating or int16, got int32"),
     ],
 )
