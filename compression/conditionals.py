@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from compression.stream import Channels, Decoder, Encoder, Layout, odds_of
+from compression.stream import Advance, Channels, Decoder, Encoder, Layout, odds_of, silent
 
 Moved = Callable[[np.ndarray], np.ndarray]
 
@@ -82,7 +82,13 @@ class Conditionals(Protocol):
         """
 
 
-def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, coding: Coding) -> bytes:
+def encode(
+    conditionals: Conditionals,
+    levels: np.ndarray,
+    condition: Any,
+    coding: Coding,
+    advance: Advance = silent,
+) -> bytes:
     """Encode levels as one stream.
 
     Args:
@@ -90,6 +96,7 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
       levels: the elements' levels, int32; the first axis is the batch axis.
       condition: what the model reads besides the elements, or None.
       coding: how odds are computed, and the tolerance of the outputs.
+      advance: function that is called with the number of elements whose odds have been computed.
 
     Raises:
       UserError: an output of the network is not finite, or `constriction` is not installed.
@@ -102,6 +109,7 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
             odds.append(odds_of(known.channels(before), own, layout.depth))
             before = own
         encoder.add(odds, known.class_, known.calls)
+        advance(known.levels.size)
     return encoder.finish()
 
 
@@ -111,6 +119,7 @@ def decode(
     shape: tuple[int, ...],
     condition: Any,
     coding: Coding,
+    advance: Advance = silent,
 ) -> np.ndarray:
     """Decode a stream to levels, int32.
 
@@ -120,10 +129,11 @@ def decode(
       shape: the shape of the levels.
       condition: what the model read besides the elements, or None.
       coding: how odds are computed.
+      advance: function that is called with the number of elements that have been decoded.
 
     Raises:
       UserError: the stream is damaged, an output of the network is not finite, or `constriction` is
         not installed.
     """
-    decoder = Decoder(stream, conditionals.layout(shape))
+    decoder = Decoder(stream, conditionals.layout(shape), advance)
     return conditionals.read(shape, condition, coding, decoder)

@@ -83,6 +83,14 @@ def test_files_of_one_name_in_several_folders_all_come_back(here, model):
         np.testing.assert_array_equal(np.asarray(Image.open(here / "back" / name)), image[..., 0])
 
 
+def test_a_file_of_more_elements_than_asked_for_is_refused(here, capsys):
+    main(["compress", "m", "a.png", "b.png", "--condition", "1", "--out", "x.onepass"])
+    words = ["decompress", "m", "x.onepass", "--out", "back", "--max-elements"]
+    assert "at most `max_elements` = 127 elements, got 128" in mistake(capsys, *words, 127)
+    assert not (here / "back").exists()
+    assert main([*words, "128"]) == 0
+
+
 def test_a_damaged_cut_or_missing_file_is_refused_and_nothing_is_written(here, capsys):
     main(["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"])
     data = (here / "x.onepass").read_bytes()
