@@ -9,7 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from compression.stream import Channels, Decoder, Distribution, Encoder, Layout, odds_of
+from compression.stream import (
+    Advance,
+    Channels,
+    Decoder,
+    Distribution,
+    Encoder,
+    Layout,
+    odds_of,
+    silent,
+)
 from foundation.errors import UserError
 
 Moved = Callable[[np.ndarray], np.ndarray]
@@ -83,7 +92,13 @@ class Conditionals(Protocol):
         """
 
 
-def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, coding: Coding) -> bytes:
+def encode(
+    conditionals: Conditionals,
+    levels: np.ndarray,
+    condition: Any,
+    coding: Coding,
+    advance: Advance = silent,
+) -> bytes:
     """Encode levels as one stream.
 
     Args:
@@ -91,6 +106,7 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
       levels: the elements' levels, int32; the first axis is the batch axis.
       condition: what the model reads besides the elements, or None.
       coding: how odds are computed, and the tolerance of the outputs.
+      advance: function that is called with the number of elements whose odds have been computed.
 
     Raises:
       UserError: an element has the probability zero, an output of the network is not finite, or
@@ -107,6 +123,7 @@ def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, codin
             before = own
         encoder.add(odds, known.class_, known.calls)
         done += len(known.levels)
+        advance(known.levels.size)
     return encoder.finish()
 
 
@@ -135,6 +152,7 @@ def decode(
     shape: tuple[int, ...],
     condition: Any,
     coding: Coding,
+    advance: Advance = silent,
 ) -> np.ndarray:
     """Decode a stream to levels, int32.
 
@@ -144,10 +162,11 @@ def decode(
       shape: the shape of the levels.
       condition: what the model read besides the elements, or None.
       coding: how odds are computed.
+      advance: function that is called with the number of elements that have been decoded.
 
     Raises:
       UserError: the stream is damaged, an output of the network is not finite, or `constriction` is
         not installed.
     """
-    decoder = Decoder(stream, conditionals.layout(shape))
+    decoder = Decoder(stream, conditionals.layout(shape), advance)
     return conditionals.read(shape, condition, coding, decoder)

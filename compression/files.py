@@ -4,6 +4,7 @@ A `Kind` defines what differs between images, recordings and arrays.
 """
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 from compression import fields
 from compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
+from compression.stream import Advance, silent
 from foundation.arguments import check_unmasked
 from foundation.errors import UserError
+from foundation.progress import Progress
 from foundation.tensorflow_state import check_compiler
 
 TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
@@ -83,6 +86,7 @@ def compress(
     tolerance: float = TOLERANCE,
     verify: bool | None = None,
     names: list[str] | None = None,
+    progress: bool = False,
     **options: Any,
 ) -> bytes:
     """Compress elements of a model and return the bytes of the file.
@@ -96,6 +100,7 @@ def compress(
       verify: whether to decode the file once, with outputs that differ by half the tolerance, and
         raise an error unless this reproduces the elements; None: only if `is_cheap`.
       names: names to store in the file, such as those of the images; None: none are stored.
+      progress: whether to show progress on standard error.
       **options: further arguments of `Kind.pack`, such as `batch`.
 
     Raises:
@@ -112,13 +117,24 @@ def compress(
     made = Container(*head, (), kind.version)
     coding = dataclasses.replace(kind.coding(made), tolerance=tolerance)
     streams, checksum = [], 0
-    for levels, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
-        checksum = checksum_of(levels.astype(kind.dtype), checksum)
-        streams.append(encode(kind.conditionals, levels, given, coding))
+    with _advancing(made, "compressing", progress) as advance:
+        for levels, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
+            checksum = checksum_of(levels.astype(kind.dtype), checksum)
+            streams.append(encode(kind.conditionals, levels, given, coding, advance))
     data = dataclasses.replace(made, checksum=checksum, streams=tuple(streams)).to_bytes()
     if kind.conditionals.is_cheap(shape) if verify is None else verify:
-        _verify(kind, data, condition, tolerance)
+        _verify(kind, data, condition, tolerance, progress)
     return data
+
+
+@contextlib.contextmanager
+def _advancing(found: Container, title: str, progress: bool) -> Iterator[Advance]:
+    """Yield a function that is called with numbers of elements, and shows them if wanted."""
+    if not progress:
+        yield silent
+        return
+    with Progress(found.elements, title, "element") as shown:
+        yield shown.advance
 
 
 def read(kind: Kind, data: bytes) -> Container:
@@ -134,7 +150,15 @@ def read(kind: Kind, data: bytes) -> Container:
     return found
 
 
-def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | None = None) -> Any:
+def decompress(
+    kind: Kind,
+    data: bytes,
+    condition: Any = None,
+    moved: Moved | None = None,
+    *,
+    max_elements: int | None = None,
+    progress: str = "",
+) -> Any:
     """Return the elements in a file that `compress` made.
 
     Args:
@@ -142,24 +166,32 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
       data: the bytes of the file.
       condition: what the model read besides the elements, if the file does not store it.
       moved: function that changes the network's outputs, for verification; None: no change.
+      max_elements: largest number of elements to decode; None: no limit but those of the format.
+      progress: title under which progress is shown on standard error; "": it is not shown.
 
     Raises:
       UserError: the file is damaged, truncated or of a different kind, was made with a different
-        model, or cannot be decoded on this processor.
+        model, holds more than `max_elements`, or cannot be decoded on this processor.
     """
     check_compiler()
     found = read(kind, data)
+    if max_elements is not None and found.elements > max_elements:
+        raise UserError(
+            f"The compressed file must hold at most `max_elements` = {max_elements:,} elements, "
+            f"got {found.elements:,}."
+        )
     coding = dataclasses.replace(kind.coding(found), moved=moved)
     parts, checksum = [], 0
-    for stream, block in zip(found.streams, kind.blocks(found, condition), strict=True):
-        levels = decode(kind.conditionals, stream, *block, coding)
-        parts.append(levels.astype(kind.dtype))
-        checksum = checksum_of(parts[-1], checksum)
+    with _advancing(found, progress, bool(progress)) as advance:
+        for stream, block in zip(found.streams, kind.blocks(found, condition), strict=True):
+            levels = decode(kind.conditionals, stream, *block, coding, advance)
+            parts.append(levels.astype(kind.dtype))
+            checksum = checksum_of(parts[-1], checksum)
     check_decoded(checksum, found)
     return kind.unpack(parts)
 
 
-def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float) -> None:
+def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float, progress: bool) -> None:
     """Raise UserError unless a file can be decoded with outputs changed by half the tolerance."""
     draws = np.random.default_rng(0)
 
@@ -167,7 +199,7 @@ def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float) -> None:
         return outputs * (1.0 + SHARE * tolerance * draws.choice([-1.0, 1.0], outputs.shape))
 
     try:
-        decompress(kind, data, condition, moved)
+        decompress(kind, data, condition, moved, progress="verifying" if progress else "")
     except UserError as error:
         raise UserError(
             f"The file could not be decoded again, and is not written: the network's cached or"

@@ -33,6 +33,11 @@ _SPARE_CHOICE_BITS = 7  # leaves several choices that fit, one of them with a sh
 _LARGEST_GROUP = 2**16 - 1
 # Every choice takes its full number of bits, except for up to this much in the coder's state.
 _SLACK_BYTES = 64
+# A coder with no more words than this has only its state left, from which pixels that are almost
+# certain could be decoded for ever. No stream has more than `DRY_CALLS` calls left by then: an
+# encoder begins with further words where it otherwise would.
+_DRY_WORDS = 2
+DRY_CALLS = 1 << 14
 
 
 class Distribution(Protocol):
@@ -44,6 +49,14 @@ class Distribution(Protocol):
 
 # A function from the levels of the previous channel (None for the first) to the next distribution.
 Channels = Callable[[np.ndarray | None], Distribution]
+
+
+# A function that is called with a number of elements that have been encoded or decoded.
+Advance = Callable[[int], object]
+
+
+def silent(elements: int) -> None:
+    """Say nothing about progress."""
 
 
 def alone(distribution: Distribution) -> Channels:
@@ -146,13 +159,24 @@ class Encoder:
         each = choices[index // (group * bits)]
         flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
         order, ones = self._coding_order(), rounded(*flat, choice_bits)
-        # The coder is a stack, read in reverse order. A range coder would lose 1e-4 bits per
-        # symbol.
-        coder = _constriction().stream.stack.AnsCoder()
-        coder.encode_reverse(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
+        coder = self._coded(odds.bit.ravel()[order].astype(np.int32), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
         words = coder.get_compressed().astype("<u4").tobytes()
         return _HEAD.pack(choice_bits, group) + _packed(table) + words
+
+    def _coded(self, bits: np.ndarray, ones: np.ndarray) -> Any:
+        """Return a coder with all bits, given the probability of a 1 for each."""
+        # The coder is a stack, read in reverse order. A range coder would lose 1e-4 bits per
+        # symbol.
+        stack, model = _constriction().stream.stack, _bit_model()
+        tail = sum(self._calls[:-DRY_CALLS]) * self.layout.bits
+        coder = stack.AnsCoder()
+        coder.encode_reverse(bits[tail:], model, ones[tail:])
+        if tail and coder.num_words() <= _DRY_WORDS:
+            coder = stack.AnsCoder(np.ones(_DRY_WORDS + 1, np.uint32))
+            coder.encode_reverse(bits[tail:], model, ones[tail:])
+        coder.encode_reverse(bits[:tail], model, ones[:tail])
+        return coder
 
     def _steps(self, odds: Odds, classes: np.ndarray) -> np.ndarray:
         """Choose the step of each class and bit; return indices in STEPS, int64 [classes, bits]."""
@@ -186,12 +210,17 @@ class Encoder:
 class Decoder:
     """Decoder of the levels of pixels, which must be requested in the order of encoding.
 
+    Args:
+      stream: the bytes that an `Encoder` returned.
+      layout: the stream's sizes.
+      advance: function that is called with the number of elements that have been decoded.
+
     Raises:
       UserError: the stream is too short or invalid, or `constriction` is not installed.
     """
 
-    def __init__(self, stream: bytes, layout: Layout) -> None:
-        self.layout, self._done = layout, 0
+    def __init__(self, stream: bytes, layout: Layout, advance: Advance = silent) -> None:
+        self.layout, self._done, self._dry, self._advance = layout, 0, 0, advance
         size = (layout.classes * layout.bits + 1) // 2
         if len(stream) < _HEAD.size + size or (len(stream) - _HEAD.size - size) % 4:
             raise UserError("The compressed file is damaged: a stream is too short.")
@@ -239,7 +268,8 @@ class Decoder:
           channel: index of the channel; the last channel completes the pixels.
 
         Raises:
-          UserError: an output of the network is not finite, or a decoded level is out of range.
+          UserError: an output of the network is not finite, a decoded level is out of range, or
+            the stream has ended long before.
         """
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
@@ -253,10 +283,20 @@ class Decoder:
             ones = rounded(t, steps, choices, index + bit, self._bits)
             low = low + half * self._coder.decode(model, ones).astype(np.int64)
         if channel == layout.channels - 1:
-            self._done += pixels
+            self._finish_call(pixels)
         if layout.levels and low.max(initial=0) >= layout.levels:
             raise UserError("The compressed file is damaged: it holds a level out of range.")
         return low
+
+    def _finish_call(self, pixels: int) -> None:
+        self._done += pixels
+        self._dry += self._coder.num_words() <= _DRY_WORDS
+        if self._dry > DRY_CALLS:
+            raise UserError(
+                f"The compressed file is damaged: a stream of {self.layout.pixels:,} pixels or "
+                f"samples ends before number {self._done:,}."
+            )
+        self._advance(pixels * self.layout.channels)
 
 
 def _packed(table: np.ndarray) -> bytes:

@@ -47,23 +47,28 @@ def compress(
     return files.compress(kind, elements, condition, tolerance=tolerance, verify=verify)
 
 
-def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
+def decompress(
+    model: Any, data: bytes, condition: Any = None, *, max_elements: int | None = None
+) -> np.ndarray:
     """Decompress the elements in a file that `compress` made.
 
     Args:
       model: the model that compressed the file.
       data: the bytes of the file.
       condition: the condition that was passed to `compress`, if the file does not contain it.
+      max_elements: largest number of elements to decode, each of which may take a step of the
+        network; None: 1,024 for each byte of the file.
 
     Returns:
       The elements, [num, time] or [num, height, width, channels].
 
     Raises:
-      UserError: the file is damaged or truncated, was made with a different model, or cannot be
-        decoded on this processor, whose network outputs differ by more than the file's tolerance.
+      UserError: the file is damaged or truncated, was made with a different model, holds more than
+        `max_elements`, or cannot be decoded on this processor, whose network outputs differ by more
+        than the file's tolerance.
       ValueError: `condition` is missing or does not fit the model.
     """
-    return files.decompress(kind_of(model), data, condition)
+    return files.decompress(kind_of(model), data, condition, max_elements=max_elements)
 
 
 def kind_of(model: Any, name: str = "`model`") -> files.Kind:

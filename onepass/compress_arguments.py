@@ -49,5 +49,8 @@ class DecompressArguments:
     """Folder for the decompressed files; created if missing."""
     overwrite: bool = False
     """Replace existing files of the same names."""
+    max_elements: int | None = None
+    """Refuse a file that holds more elements (channels of pixels, samples) than this; default: only
+    one that declares more than 1,024 for each of its bytes, or whose bytes end long before."""
     trust: bool = False
     """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""

@@ -43,7 +43,7 @@ def compress(given: CompressArguments) -> int:
     condition = condition[0] if condition and own.most[1] == 1 else condition
     names = [path.name for path in given.files] if own.most[0] is None else None
     options: dict[str, Any] = {"tolerance": given.tolerance, "verify": VERIFY[given.verify]}
-    options |= {"names": names, "batch": given.batch}
+    options |= {"names": names, "batch": given.batch, "progress": True}
     try:
         data = files.compress(kind, own.together(parts), condition, **options)
     except UserError:
@@ -73,7 +73,9 @@ def decompress(given: DecompressArguments) -> int:
     only = given.out / safe_name(f"{given.file.stem}.npy")
     paths = _paths(given.out, found, own) if many else [only]
     check_new(paths, given.overwrite)
-    elements = files.decompress(kind, data)
+    elements = files.decompress(
+        kind, data, max_elements=given.max_elements, progress="decompressing"
+    )
     make_folder(given.out)
     for path, each in zip(paths, elements if many else [elements], strict=True):
         own.write(path, each, model)

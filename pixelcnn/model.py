@@ -299,8 +299,7 @@ class ImageModel:
     ) -> bytes:
         """Compress images losslessly and return the content of the file.
 
-        With many images and the default tolerance, the file is less than 0.5 % larger than the
-        information content according to `log_prob`.
+        With many images, the file is less than 0.5 % larger than their `-log_prob` in bits.
 
         Args:
           images: uint8 [num, size, size, channels], with the size in training.
@@ -317,18 +316,19 @@ class ImageModel:
         """
         from compression.files import compress
 
-        options: dict[str, Any] = {"tolerance": tolerance, "verify": verify, "batch": batch}
+        options: Any = {"tolerance": tolerance, "verify": verify, "batch": batch}
         return compress(self.compressed, images, condition, **options)
 
-    def decompress(self, data: bytes) -> np.ndarray:
+    def decompress(self, data: bytes, *, max_elements: int | None = None) -> np.ndarray:
         """Return the images in a file from `compress`, uint8 [num, size, size, channels].
 
         Raises:
-          UserError: If the file is damaged, truncated, or from a different model.
+          UserError: If the file is damaged, truncated, from a different model, or holds more than
+            `max_elements` (None: 1,024 for each byte of the file).
         """
         from compression.files import decompress
 
-        return decompress(self.compressed, data)
+        return decompress(self.compressed, data, max_elements=max_elements)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
         """Return the conditioner's inputs for a class, a caption or a map, as a batch of one.

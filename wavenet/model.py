@@ -254,15 +254,20 @@ class SpeechModel(TrainedSpeechModel):
 
         return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
-    def decompress(self, data: bytes) -> list[np.ndarray]:
+    def decompress(self, data: bytes, *, max_elements: int | None = None) -> list[np.ndarray]:
         """Return the recordings in a file from `compress`, bit for bit.
 
+        Args:
+          data: the bytes of the file.
+          max_elements: largest number of samples to decode; None: 1,024 for each byte of the file.
+
         Raises:
-          UserError: If the file is damaged, truncated, or from a different model.
+          UserError: If the file is damaged, truncated, from a different model, or holds more than
+            `max_elements`.
         """
         from compression.files import decompress
 
-        return decompress(self.compressed, data)
+        return decompress(self.compressed, data, max_elements=max_elements)
 
     @functools.cached_property
     def compressed(self) -> "Recordings":

@@ -1,5 +1,6 @@
 """Streams give back levels, at the bits that their distributions say, by nearly equal ones too."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from marks import some_slow
 from scipy import special
 
-from compression import rounding
-from compression.splits import Mixture
-from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
+from compression import rounding, stream
+from compression.splits import Categorical, Mixture
+from compression.stream import Decoder, Encoder, Layout, alone, depth_of, odds_of
+from foundation.errors import UserError
 
 COMPONENTS = 3
 
@@ -81,6 +83,57 @@ def test_levels_come_back_by_distributions_that_are_off_by_their_tolerances(leve
     stream, layout = encoded(mixture, drawn, 5)
     other = moved(mixture, np.random.default_rng(1))
     np.testing.assert_array_equal(decoded(stream, layout, other, 5), drawn)
+
+
+def certain(count, level):
+    """Distributions that give nearly all their mass to one level of eight, and these levels."""
+    logits = np.full([count, 8], -40.0)
+    logits[:, level] = 0.0
+    return Categorical(logits, np.zeros_like(logits)), np.full(count, level)
+
+
+def taken(stream, layout, row):
+    """The levels of a stream that is read pixel by pixel, with the same distribution for each."""
+    decoder = Decoder(stream, layout)
+    return np.array([decoder.pixels(alone(row), 1)[0, 0] for _ in range(layout.pixels)])
+
+
+@pytest.mark.parametrize("level", [0, 3, 7])
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_levels_that_cost_next_to_nothing_come_back_after_the_last_word(monkeypatch, level, more):
+    monkeypatch.setattr(stream, "DRY_CALLS", 40)
+    count = 400 + more
+    distribution, levels = certain(count, level)
+    levels[: 3 * more] = more  # levels that cost much come first
+    made, layout = encoded(distribution, levels, count)
+    row = Categorical(distribution.logits[:1], distribution.tolerance[:1])
+    np.testing.assert_array_equal(taken(made, layout, row), levels)
+
+
+@pytest.mark.parametrize("level", [0, 3])
+def test_a_stream_has_few_calls_left_when_its_words_end(monkeypatch, level):
+    monkeypatch.setattr(stream, "DRY_CALLS", 40)
+    distribution, levels = certain(500, level)
+    row = Categorical(distribution.logits[:1], distribution.tolerance[:1])
+    made, layout = encoded(distribution, levels[:30], 30)
+    longer = dataclasses.replace(layout, pixels=500)
+    with pytest.raises(UserError, match="a stream of 500 pixels or samples ends before number 4"):
+        taken(made, longer, row)
+    draws = np.random.default_rng(level).integers(0, 256, 4 * 5, dtype=np.uint8)
+    head = made[: len(made) - len(made[5:]) // 4 * 4]
+    even = Categorical(np.zeros([1, 8]), np.zeros([1, 8]))
+    with pytest.raises(UserError, match="a stream of 500 pixels or samples ends before"):
+        taken(head + draws.tobytes(), longer, even)
+
+
+def test_progress_counts_every_pixel():
+    mixture, levels = mixtures(60, 256)
+    made, layout = encoded(mixture, levels, 20)
+    counts = []
+    decoder = Decoder(made, layout, counts.append)
+    for i in range(20):
+        decoder.pixels(alone(rows_of(mixture, slice(3 * i, 3 * i + 3))), 3)
+    assert counts == [3] * 20
 
 
 def test_sixteen_bits_come_back():

@@ -98,6 +98,17 @@ def test_the_accuracy_counts_every_dev_image_once(run_under, strategy):
     assert found.group(0) in run_under("single", "resnet50")[1]
 
 
+def test_resnet50_has_no_class_of_a_hidden_folder_or_of_an_archive(tmp_path):
+    names = ("train/a/1.png", "train/b/2.PNG", "train/.x/3.png", "train/__MACOSX/a/4.png")
+    for name in (*names, "train/a/._1.png", "train/a/deep/5.png", "dev/b/6.png", "dev/.x/7.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    settings = resnet50.Settings(tmp_path, tmp_path)
+    train = [str(tmp_path / name) for name in names[:2]]
+    assert resnet50.listed(settings, "train") == (train, [0, 1], 2)
+    assert resnet50.listed(settings, "dev") == ([str(tmp_path / "dev/b/6.png")], [1], 2)
+
+
 def test_resnet50_has_the_parameters_of_the_paper():
     network = resnet50.ResNet(np.random.default_rng(0), (3, 4, 6, 3), 64, 1000)
     # 25.6 million; of which kernels, with a scale and a shift for each output, and the last layer.

@@ -10,12 +10,13 @@ import pytest
 from fine_models import LEVELS, Steps, mixed, outputs
 
 import onepass
-from compression import files
+from compression import files, stream
 from compression.conditionals import Coding, decode, encode
 from compression.container import read
 from compression.model_digest import digests_of_model, ranked
 from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
+from foundation.progress import Progress
 from onepass import likelihoods
 from onepass.array_compression import kind_of
 
@@ -34,6 +35,55 @@ def test_a_file_with_wrong_fields_is_refused():
         lambda decoded: np.array_equal(decoded, elements),
         count=20,
     )
+
+
+@pytest.mark.parametrize("declared", ["as many as the bytes allow", "as many rows"])
+def test_a_small_file_that_declares_millions_of_elements_is_left_when_its_bytes_end(
+    monkeypatch, declared
+):
+    monkeypatch.setattr(stream, "DRY_CALLS", 100)
+    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(16))
+    found = read(onepass.compress(made, made.sample(num=1, length=100, seed=1), verify=False))
+    shape = (1, 3_000_000, 1, 1) if "rows" not in declared else (1000, 3000, 1, 1)
+    # Groups of 65,535 pixels, of one choice bit each, so that the choices fit.
+    streams = tuple(b"\x01\xff\xff" + each[3:] for each in found.streams)
+    data = dataclasses.replace(found, shape=shape, streams=streams).to_bytes()
+    assert len(data) == 2930
+    steps, pixels = [], stream.Decoder.pixels
+    monkeypatch.setattr(stream.Decoder, "pixels", lambda *given: steps.append(1) or pixels(*given))
+    with pytest.raises(UserError, match="a stream of 3,000,000 pixels or samples ends before"):
+        onepass.decompress(made, data)
+    assert 100 < len(steps) < 400
+
+
+def test_a_file_of_more_elements_than_the_caller_takes_is_refused_before_a_step(monkeypatch):
+    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(16))
+    elements = made.sample(num=2, length=30, seed=1)
+    data = onepass.compress(made, elements, verify=False)
+    np.testing.assert_array_equal(onepass.decompress(made, data, max_elements=60), elements)
+    monkeypatch.setattr(stream.Decoder, "pixels", None)
+    with pytest.raises(UserError, match="at most `max_elements` = 59 elements, got 60"):
+        onepass.decompress(made, data, max_elements=59)
+
+
+def test_progress_counts_every_element_of_encoding_verifying_and_decoding(monkeypatch):
+    counts = {}
+
+    class Counting(Progress):
+        def advance(self, count=1, **figures):
+            counts[self.title] = counts.get(self.title, 0) + count
+            assert self.total == 60
+
+    monkeypatch.setattr(files, "Progress", Counting)
+    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(16))
+    elements = made.sample(num=2, length=30, seed=1)
+    kind = kind_of(made)
+    data = files.compress(kind, elements, verify=True, progress=True)
+    files.decompress(kind, data, progress="decompressing")
+    assert counts == {"compressing": 60, "verifying": 60, "decompressing": 60}
+    counts.clear()
+    onepass.decompress(made, onepass.compress(made, elements))
+    assert counts == {}
 
 
 def test_outputs_that_are_not_finite_are_refused():

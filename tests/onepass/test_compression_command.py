@@ -18,7 +18,7 @@ from foundation.errors import UserError
 from onepass import compression_command
 from onepass.array_files import FILES, rows_of
 from onepass.command import main
-from wavenet.data import sound_file
+from wavenet.data import audio, sound_file
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,14 @@ def test_files_of_one_name_in_several_folders_all_come_back(here, model):
     names = ("same.png", "same-1.png", "same-2.png")
     for name, image in zip(names, images_for(model, 3), strict=True):
         np.testing.assert_array_equal(np.asarray(Image.open(here / "back" / name)), image[..., 0])
+
+
+def test_a_file_of_more_elements_than_asked_for_is_refused(here, capsys):
+    main(["compress", "m", "a.png", "b.png", "--condition", "1", "--out", "x.onepass"])
+    words = ["decompress", "m", "x.onepass", "--out", "back", "--max-elements"]
+    assert "at most `max_elements` = 127 elements, got 128" in mistake(capsys, *words, 127)
+    assert not (here / "back").exists()
+    assert main([*words, "128"]) == 0
 
 
 def test_a_damaged_cut_or_missing_file_is_refused_and_nothing_is_written(here, capsys):
@@ -316,6 +324,18 @@ def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatc
     line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")
     assert line == "onepass: x.wav: has changed while it was read.\n"
     assert not pathlib.Path("x.onepass").exists()
+
+
+def test_what_is_evaluated_is_read_as_what_is_sampled_from_and_said(tmp_path, capsys):
+    loud = NOISE // 3 + 9000
+    (tmp_path / "a.wav").write_bytes(wav_of(loud.astype(np.int16))[:-2000])
+    (row,) = rows_of(tmp_path, _Sounds())
+    np.testing.assert_array_equal(row, audio.read(tmp_path / "a.wav"))
+    assert len(row) == 5000 and abs(row.mean()) < 1e-6
+    lines = capsys.readouterr().err.splitlines()
+    promise = "is cut off: its header promises 0.75 s, it has 0.62 s"
+    assert lines[0] == f"{tmp_path / 'a.wav'}: {promise}"
+    assert "has a constant offset of -11." in lines[1] and len(lines) == 2
 
 
 def test_a_constant_offset_is_part_of_what_is_compressed(tmp_path):

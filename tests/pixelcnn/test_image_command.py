@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import shutil
+import types
 
 import image_runs
 import made_once
@@ -18,6 +19,7 @@ import onepass
 from foundation.errors import UserError
 from foundation.run_directory import RunDirectory
 from foundation.stored_config import to_json
+from onepass.sample import image_inputs
 from onepass.sample import images as image_samples
 from pixelcnn import evaluation_callback
 from pixelcnn import model as models
@@ -163,6 +165,25 @@ def test_a_start_is_enlarged_and_a_prime_is_gone_on_from(tmp_path):
         drawn = levels_of(tmp_path / f"b{rows}" / "sample_0_0_cat.png")[..., 0]
         np.testing.assert_array_equal(drawn[:rows], noise[:rows])
         assert not np.array_equal(drawn[rows], noise[rows])
+
+
+def test_a_transparent_map_is_refused_and_a_transparent_prime_is_on_white_and_said(
+    tmp_path, capsys
+):
+    grey = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 2)
+    for name, image, options in (
+        ("key.png", grey, {"transparency": 0}),
+        ("channel.png", grey.convert("LA"), {}),
+        ("palette.gif", grey.convert("P"), {"transparency": 1}),
+    ):
+        image.save(tmp_path / name, **options)
+        with pytest.raises(UserError, match=r"\.(png|gif) must not have transparency"):
+            image_inputs.labels_of(tmp_path / name, None)
+    shape = types.SimpleNamespace(channels=1, bits=8)
+    levels, kept = image_inputs.primed(tmp_path / "key.png", None, 8, shape)
+    np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey) == 0, 255, 1))
+    assert kept == 32
+    assert capsys.readouterr().err == f"{tmp_path / 'key.png'}: transparent, laid on white\n"
 
 
 def test_a_map_is_read_from_an_image(tmp_path, mistake):

@@ -1,6 +1,7 @@
 """`onepass sample` for sounds: levels, names of files, mel files and what is said of recordings."""
 
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -32,6 +33,18 @@ def sample(kind, out, *words):
 
 def named(folder):
     return sorted(path.name for path in folder.glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("../../.bashrc", "_.bashrc_0_0.wav"), ("-rf", "_-rf_0_0.wav"), ("a/..", "unnamed_0_0.wav")],
+)
+def test_no_name_of_a_servers_example_leaves_the_folder(tmp_path, name, file):
+    sources = dict.fromkeys(("recording", "mel", "text", "example", "seconds", "force"))
+    given = types.SimpleNamespace(**sources, num=1, seed=0, out=tmp_path)
+    spec = {"condition": "frames", "sample_rate_hz": RATE_HZ}
+    model = types.SimpleNamespace(spec=spec, examples=lambda: [{"name": name}])
+    assert sound.ServedSound(given, model, {}).paths == [tmp_path / file]
 
 
 @pytest.mark.parametrize(
