@@ -62,7 +62,7 @@ class SpeechRequest(Struct):
     response_format: Literal["mp3", "opus", "ogg", "flac", "wav", "pcm"] | None = None
     stream_format: Literal["audio", "sse"] | None = None
     speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
-    seed: Seed | None = None
+    seed: Seed = None
     temperature: Temperature | None = None
 
 
