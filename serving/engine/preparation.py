@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.engine.fair_shares import FairShares, current_client
 from serving.engine.permits import PROCESSORS, Permits
-from serving.engine.turns import Turns
+from serving.engine.request_order import RequestOrder
 from serving.errors import Cancelled, DeadlineExceeded
 
 MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
@@ -24,7 +24,7 @@ class _Job:
     client: str
     run: Callable[[], Any]
     size: float
-    turn: float
+    rank: float
 
 
 class Work:
@@ -65,9 +65,9 @@ class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
     The next job is one of the client with the fewest running jobs or, among several such clients,
-    of the one that has been served least: the job whose turn it is (`Turns`). A client whose jobs
-    take all of its threads may have one more for a short job. Unlike an executor's threads, these
-    are daemons, so a job that hangs does not keep the process alive.
+    of the one that has been served least: its job of the lowest rank (`RequestOrder`). A client
+    whose jobs take all of its threads may have one more for a short job. Unlike an executor's
+    threads, these are daemons, so a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
@@ -75,7 +75,7 @@ class FairThreads:
         self._lock = threading.Lock()
         self._waiting: dict[Future, _Job] = {}
         self._running: dict[str, list[float]] = {}  # sizes of the jobs
-        self._shares, self._turns = FairShares(), Turns()
+        self._shares, self._order = FairShares(), RequestOrder()
 
     def submit(self, client: str, job: Callable[[], Any], size: float = 1.0) -> Future:
         """Return the future of a job's result; cancelling it removes a waiting job.
@@ -87,7 +87,7 @@ class FairThreads:
         """
         future: Future = Future()
         with self._lock:
-            self._waiting[future] = _Job(client, job, size, self._turns.join(client, size))
+            self._waiting[future] = _Job(client, job, size, self._order.join(client, size))
             self._start_next()
         future.add_done_callback(self._forget)
         return future
@@ -95,7 +95,7 @@ class FairThreads:
     def _forget(self, future: Future) -> None:
         with self._lock:
             if (job := self._waiting.pop(future, None)) is not None:
-                self._turns.leave(job.client)
+                self._order.leave(job.client)
 
     def _start_next(self) -> None:
         """Start the next job if a thread is free; the lock must be held."""
@@ -105,7 +105,7 @@ class FairThreads:
         for future, job in self._waiting.items():
             if self._has_thread_for(job):
                 first = self._waiting[able.setdefault(job.client, future)]
-                able[job.client] = future if job.turn < first.turn else able[job.client]
+                able[job.client] = future if job.rank < first.rank else able[job.client]
         if not able:
             return
         client = min(
@@ -113,8 +113,8 @@ class FairThreads:
         )
         job = self._waiting.pop(able[client])
         self._running.setdefault(client, []).append(job.size)
-        self._turns.advance(client, job.size)
-        self._turns.leave(client)
+        self._order.advance(client, job.size)
+        self._order.leave(client)
         self._shares.serve(client)
         self._shares.charge(client, 1.0)
         run = functools.partial(self._run, job, able[client])

@@ -1,4 +1,4 @@
-"""The rows that wait for a model: clients get fair shares, and a client's requests take turns."""
+"""The rows that wait for a model: clients get fair shares, and short requests come first."""
 
 import asyncio
 import collections
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
-from serving.engine.turns import Turns
+from serving.engine.request_order import RequestOrder
 from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
@@ -31,7 +31,7 @@ class Request:
       results: outputs of each row; None for a row without outputs yet.
       waiting: indices of the rows that no call has taken yet.
       row_seconds: estimated seconds per row; 0.0 if unknown.
-      turn: when it comes among the requests of its client (`Turns`), set by the queue.
+      rank: its rank among the requests of its client (`RequestOrder`), set by the queue.
     """
 
     client: str
@@ -43,7 +43,7 @@ class Request:
     results: list[Arrays | None]
     waiting: collections.deque[int]
     row_seconds: float
-    turn: float = 0.0
+    rank: float = 0.0
 
     @property
     def missing(self) -> int:
@@ -101,7 +101,7 @@ class RowQueue:
     """Requests with waiting rows.
 
     The next row belongs to the client whose rows have taken the least time, and there to the
-    request whose turn it is (`Turns`): a short one before longer ones, and none too late.
+    request of the lowest rank (`RequestOrder`): short ones first, and none is starved.
 
     Args:
       padding: the allowed batch sizes.
@@ -113,7 +113,7 @@ class RowQueue:
     def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
         self._padding, self._limits, self._changed = padding, limits, changed
         self._requests: dict[Request, None] = {}
-        self._shares, self._turns = FairShares(), Turns()
+        self._shares, self._order = FairShares(), RequestOrder()
         self.rows = self.bytes = 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -121,7 +121,7 @@ class RowQueue:
 
     def add(self, request: Request) -> None:
         """Append a request."""
-        request.turn = self._turns.join(request.client, len(request.waiting) * request.charge)
+        request.rank = self._order.join(request.client, len(request.waiting) * request.charge)
         self._requests[request] = None
         self._count(request, len(request.waiting))
 
@@ -131,7 +131,7 @@ class RowQueue:
         request.waiting.clear()
         if request in self._requests:
             del self._requests[request]
-            self._turns.leave(request.client)
+            self._order.leave(request.client)
 
     def room_for(self, new: Request) -> list[Request] | None:
         """Return the requests to drop so that a new one fits; None if it must be rejected.
@@ -178,7 +178,7 @@ class RowQueue:
         for request in self._requests:
             if is_able(request):
                 first = able.setdefault(request.client, request)
-                able[request.client] = min(first, request, key=lambda each: each.turn)
+                able[request.client] = min(first, request, key=lambda each: each.rank)
         return able[self._shares.next_of(able)] if able else None
 
     def alike(self, request: Request) -> list[Request]:
@@ -193,7 +193,7 @@ class RowQueue:
         more rows of any other client than its own.
         """
         by_client: dict[str, list[Row]] = {}
-        for request in sorted(self.alike(first), key=lambda each: each.turn):
+        for request in sorted(self.alike(first), key=lambda each: each.rank):
             rows = by_client.setdefault(request.client, [])
             rows += [Row(request, number) for number in request.waiting]
         each = min(map(len, by_client.values()))
@@ -223,7 +223,7 @@ class RowQueue:
     def _remove(self, rows: list[Row]) -> None:
         for row in rows:
             row.request.waiting.popleft()
-            self._turns.advance(row.request.client, row.request.charge)
+            self._order.advance(row.request.client, row.request.charge)
             self._count(row.request, -1)
         for request in dict.fromkeys(row.request for row in rows):
             if not request.waiting:

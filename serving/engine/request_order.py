@@ -3,14 +3,14 @@
 import collections
 
 
-class Turns:
-    """The turns of the requests that wait, by client; the request with the least turn is next.
+class RequestOrder:
+    """Ranks of the requests that wait; of a client's requests, the one of the lowest rank is next.
 
-    A turn is when a request would end if all waiting requests of its client advanced at the same
+    A rank is when a request would end if all waiting requests of its client advanced at the same
     pace: the fair sojourn protocol (Friedman and Henderson 2003, "Fairness and efficiency in web
-    server protocols", section 3). A short request therefore comes before the long ones that wait,
-    while every piece of work that is done brings the turn of a long one closer, whatever arrives
-    later. Clients do not affect each other's turns.
+    server protocols"). A short request therefore comes before the long ones that wait, while all
+    work that is done raises the ranks of requests that arrive later, so that a long one is next in
+    the end. Clients do not affect each other's ranks.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Turns:
         self._progress: dict[str, float] = {}  # work done for each of a client's requests
 
     def join(self, client: str, work: float) -> float:
-        """Return the turn of a new request, which needs `work`, in a unit common to all."""
+        """Return the rank of a new request, which needs `work`, in a unit common to all."""
         self._waiting[client] += 1
         return self._progress.setdefault(client, 0.0) + work
 

@@ -9,13 +9,13 @@ from test_fair_rows import queue_of
 
 from serving.engine.padding import Fitted
 from serving.engine.preparation import FairThreads
+from serving.engine.request_order import RequestOrder
 from serving.engine.row_queue import Request
-from serving.engine.turns import Turns
 
 
-def ends_in_turns(arrivals, pieces=1.0):
-    """When requests (arrival, work) end that one processor serves by turns, piece by piece."""
-    turns, now, ends = Turns(), 0.0, {}
+def ends_in_order(arrivals, pieces=1.0):
+    """When requests (arrival, work) end that one processor serves by rank, piece by piece."""
+    order, now, ends = RequestOrder(), 0.0, {}
     coming = sorted(range(len(arrivals)), key=lambda n: arrivals[n][0])
     waiting, left = {}, {}
     while coming or waiting:
@@ -23,13 +23,13 @@ def ends_in_turns(arrivals, pieces=1.0):
             n = coming.pop(0)
             now = max(now, arrivals[n][0])
             left[n] = arrivals[n][1]
-            waiting[n] = turns.join("one", left[n])
+            waiting[n] = order.join("one", left[n])
         n = min(waiting, key=waiting.get)
         done = min(pieces, left[n])
-        turns.advance("one", done)
+        order.advance("one", done)
         now, left[n] = now + done, left[n] - done
         if not left[n]:
-            turns.leave("one")
+            order.leave("one")
             del waiting[n]
             ends[n] = now
     return ends
@@ -56,18 +56,18 @@ def ends_in_equal_shares(arrivals, step=1.0):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_requests_of_one_time_end_no_later_by_turns_than_in_equal_shares(seed):
+def test_requests_of_one_time_end_no_later_than_in_equal_shares(seed):
     random = np.random.default_rng(seed)
     arrivals = [(0.0, float(work)) for work in random.integers(1, 40, 12)]
-    by_turns, shared = ends_in_turns(arrivals), ends_in_equal_shares(arrivals)
+    ordered, shared = ends_in_order(arrivals), ends_in_equal_shares(arrivals)
     # A piece of each that waits may be on the way in another order.
-    assert all(by_turns[n] <= shared[n] + len(arrivals) for n in shared)
-    assert sum(by_turns.values()) <= sum(shared.values())
+    assert all(ordered[n] <= shared[n] + len(arrivals) for n in shared)
+    assert sum(ordered.values()) <= sum(shared.values())
 
 
 def test_a_short_request_waits_for_one_piece_of_the_long_ones_that_wait():
     arrivals = [(0.0, 100.0)] * 16 + [(50.0, 1.0)]
-    assert ends_in_turns(arrivals)[16] <= 52.0
+    assert ends_in_order(arrivals)[16] <= 52.0
     assert ends_in_equal_shares(arrivals)[16] >= 60.0
 
 
@@ -75,22 +75,22 @@ def test_a_short_request_waits_for_one_piece_of_the_long_ones_that_wait():
 def test_a_long_request_ends_however_many_short_ones_keep_coming(gap):
     """One that needs 20, while one that needs 1 comes whenever the processor would be free."""
     arrivals = [(0.0, 20.0)] + [(gap * n, 1.0) for n in range(1000)]
-    assert ends_in_turns(arrivals)[0] <= 3 * 20
+    assert ends_in_order(arrivals)[0] <= 3 * 20
 
 
-def test_turns_of_one_client_do_not_move_those_of_another():
-    turns = Turns()
-    assert turns.join("a", 5.0) == 5.0
-    turns.advance("a", 4.0)
-    assert turns.join("b", 5.0) == 5.0 and turns.join("a", 5.0) == 9.0
-    turns.advance("a", 4.0)  # of two requests
-    assert turns.join("a", 0.0) == 6.0
+def test_ranks_of_one_client_do_not_move_those_of_another():
+    order = RequestOrder()
+    assert order.join("a", 5.0) == 5.0
+    order.advance("a", 4.0)
+    assert order.join("b", 5.0) == 5.0 and order.join("a", 5.0) == 9.0
+    order.advance("a", 4.0)  # of two requests
+    assert order.join("a", 0.0) == 6.0
     for _ in range(3):
-        turns.leave("a")
-    assert turns.join("a", 1.0) == 1.0  # nothing is kept of who waits no more
-    turns.leave("a")
-    turns.leave("b")
-    assert not turns._progress and not turns._waiting
+        order.leave("a")
+    assert order.join("a", 1.0) == 1.0  # nothing is kept of who waits no more
+    order.leave("a")
+    order.leave("b")
+    assert not order._progress and not order._waiting
 
 
 # The queue of rows
@@ -126,19 +126,19 @@ def test_rows_of_short_requests_are_called_first_and_other_clients_keep_their_sh
     left = taken(queue, 17)
     assert [each for each in left if each.client == "a"] == long[1:]  # in their order
     assert [each.client for each in left[:4]].count("b") == 2
-    assert queue.rows == 0 and not queue._turns._waiting
+    assert queue.rows == 0 and not queue._order._waiting
 
 
-def test_a_request_that_leaves_the_queue_takes_its_turn_with_it():
+def test_a_request_that_leaves_the_queue_leaves_the_order():
     queue = queue_of([])
     kept, gone = request_of("a", 3, 0.1), request_of("a", 1, 0.1)
     for each in (kept, gone):
         queue.add(each)
     for _ in range(2):
         queue.remove(gone)
-    assert queue._turns._waiting == {"a": 1}
+    assert queue._order._waiting == {"a": 1}
     queue.remove(kept)
-    assert not queue._turns._waiting and not queue._turns._progress
+    assert not queue._order._waiting and not queue._order._progress
 
 
 # The threads before and after a model's call
@@ -197,7 +197,7 @@ def test_a_client_whose_threads_are_taken_has_one_more_for_a_short_job():
     assert held.order.index("z") == 6
 
 
-def test_a_cancelled_job_takes_its_turn_with_it():
+def test_a_cancelled_job_leaves_the_order():
     threads = FairThreads(1, 1)
     held = Held(threads)
     held.submit("a", "first", 1.0)
@@ -205,6 +205,6 @@ def test_a_cancelled_job_takes_its_turn_with_it():
     gone = held.submit("a", "gone", 1.0)
     held.jobs.remove(gone)
     assert gone.cancel()
-    assert not threads._turns._waiting and not threads._turns._progress
+    assert not threads._order._waiting and not threads._order._progress
     held.end()
     assert held.order == ["first"]
