@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from serving.engine.fair_shares import FairShares, current_client
-from serving.engine.permits import PROCESSORS, Permits
+from serving.engine.permits import PROCESSORS, Permits, Use
 from serving.engine.request_order import RequestOrder
 from serving.errors import Cancelled, DeadlineExceeded
 
@@ -34,7 +34,7 @@ class Work:
     """
 
     def __init__(self, permits: Permits, client: str):
-        self._permits, self._client = permits, client
+        self._permits, self._client, self._use = permits, client, Use()
         self._stopped = threading.Event()
         self._piece = contextlib.ExitStack()
 
@@ -46,7 +46,7 @@ class Work:
         """Wait for a permit for the next piece; raise Cancelled if the work was stopped."""
         self._piece.close()
         self._check()
-        self._piece.enter_context(self._permits.permit(self._client))
+        self._piece.enter_context(self._permits.permit(self._client, self._use))
         self._check()
 
     def _check(self) -> None:

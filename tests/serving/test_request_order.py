@@ -2,12 +2,15 @@
 
 import collections
 import threading
+import types
 
 import numpy as np
 import pytest
+from serve_load import until
 from test_fair_rows import queue_of
 
 from serving.engine.padding import Fitted
+from serving.engine.permits import HEAD_START_SECONDS, Permits, Use
 from serving.engine.preparation import FairThreads
 from serving.engine.request_order import RequestOrder
 from serving.engine.row_queue import Request
@@ -208,3 +211,57 @@ def test_a_cancelled_job_leaves_the_order():
     assert not threads._order._waiting and not threads._order._progress
     held.end()
     assert held.order == ["first"]
+
+
+# The processors
+
+
+def granted(permits, clock, asked):
+    """The names of `asked`, of (name, client, seconds held before, when), as they get a permit."""
+    order, threads = [], []
+
+    def work(name, client, held):
+        with permits.permit(client, Use(held)):
+            order.append(name)
+
+    with permits.permit("first"):
+        for name, client, held, when in asked:
+            clock.now = when
+            threads.append(threading.Thread(target=work, args=(name, client, held)))
+            threads[-1].start()
+            until(lambda: len(permits._waiting) == len(threads))
+    for thread in threads:
+        thread.join(30)
+    return order
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = types.SimpleNamespace(now=0.0, monotonic=lambda: made.now)
+    monkeypatch.setattr("serving.engine.permits.time", made)
+    return made
+
+
+def test_work_that_has_held_no_permit_gets_one_before_long_work_of_its_client(clock):
+    asked = [("long", "a", 50.0, 0.0), ("longer", "a", 90.0, 0.1), ("short", "a", 0.02, 0.5)]
+    assert granted(Permits(1), clock, asked) == ["short", "long", "longer"]
+
+
+def test_long_work_waits_for_no_work_that_comes_a_second_later(clock):
+    asked = [("long", "a", 50.0, 0.0), ("new", "a", 0.0, HEAD_START_SECONDS + 0.1)]
+    assert granted(Permits(1), clock, asked) == ["long", "new"]
+
+
+def test_short_work_of_one_client_takes_no_permit_of_another(clock):
+    permits = Permits(1)
+    permits._shares.charge("a", 5.0)
+    asked = [("short", "a", 0.0, 0.0), ("long", "b", 50.0, 0.1)]
+    assert granted(permits, clock, asked) == ["long", "short"]
+
+
+def test_the_use_of_a_permit_is_added_to_that_of_the_work(clock):
+    use = Use()
+    for seconds in (0.25, 0.5):
+        with Permits(1).permit("a", use):
+            clock.now += seconds
+    assert use.seconds == 0.75
