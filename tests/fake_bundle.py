@@ -37,6 +37,7 @@ class Control:
     entered: threading.Event = dataclasses.field(default_factory=threading.Event)
     warm_open: threading.Event = dataclasses.field(default_factory=threading.Event)
     calls: list = dataclasses.field(default_factory=list)
+    seeds: list = dataclasses.field(default_factory=list)  # of calls and chunks, in [0, 2^64)
     chunks: int = 0
     closed: int = 0
     warmed: int = 0
@@ -47,10 +48,11 @@ class Control:
 
     def call(self, signature, inputs):
         """Notes a call, waits and fails as its control says."""
-        seeds = [int(seed) for seed in inputs["seed"]]
+        seeds = [int(seed) % 2**64 for seed in inputs["seed"]]
         frames = inputs.get("frames")
         length = None if frames is None else frames.shape[1]
         self.calls.append((signature, len(seeds), length, seeds))
+        self.seeds += seeds
         self.entered.set()
         self._wait(self.seconds)
         if self.fails_on in seeds:
@@ -59,6 +61,7 @@ class Control:
     def chunk(self, seed):
         """Notes a chunk, waits and fails as its control says."""
         self.chunks += 1
+        self.seeds.append(seed)
         self.entered.set()
         self._wait(self.chunk_seconds)
         if seed == self.fails_on:
@@ -172,7 +175,7 @@ class FakeSound(Fake):
 
     def _sound(self, frames, seed, row, temperature):
         place = np.arange(len(frames) * HOP)
-        noise = np.sin(place * (1.0 + int(seed) % 97 + int(row))) * 0.1 * float(temperature)
+        noise = np.sin(place * (1.0 + int(seed) % 2**64 % 97 + int(row))) * 0.1 * float(temperature)
         return (np.repeat(frames.mean(axis=1), HOP) * 0.1 + noise).clip(-1, 1).astype(np.float32)
 
     def generate(self, condition=None, *, num=1, num_samples=None, **rest):

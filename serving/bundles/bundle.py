@@ -25,6 +25,7 @@ from serving.bundles.signature import (
     COMPILED,
     IMAGE,
     PLAIN,
+    SEED,
     SOUND,
     WHOLE,
     Arrays,
@@ -289,7 +290,8 @@ class Bundle(SoundSampling, ImageSampling):
 
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
         # Requests to other models are checked as a whole, and may be longer than on a server.
-        return self.call(signature, self.check(signature, inputs) if self._is_own else inputs)
+        checked = inputs | {SEED: inputs[SEED].view(np.int64)} if SEED in inputs else inputs
+        return self.call(signature, self.check(signature, inputs) if self._is_own else checked)
 
 
 def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:

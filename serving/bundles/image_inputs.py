@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foundation.errors import UserError
-from serving.bundles.requests import noise_inputs
+from serving.bundles.requests import noise_inputs, seed_number
 from serving.bundles.signature import IMAGE, Arrays, TensorInfo
 from serving.errors import InvalidInput, shortened
 
@@ -37,8 +37,10 @@ def image_inputs(
       condition: inputs that are conditions, by name, with one row, or one row per image.
       problem: factory of the error for an argument that the model cannot use.
     """
-    if not 0 <= seed < 2**64:
-        raise problem(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
+    try:
+        seed = seed_number(seed)
+    except ValueError as error:
+        raise problem(str(error)) from error
     count, scales = len(rows), known["temperature"].shape[1] or 1
     each = np.atleast_1d(temperature)
     if len(each) not in (1, scales):

@@ -1,6 +1,7 @@
 """Requests for rows of a model, which are checked once and converted to inputs of signatures."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from foundation.arguments import (
 )
 from serving.bundles.condition_inputs import COUNT, FRAMES, is_timed
 from serving.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
-from serving.bundles.signature import Arrays, TensorInfo
+from serving.bundles.signature import SEED, Arrays, TensorInfo
 
 LAST_ROW = 2**31 - 1  # largest row number of a seed
 
@@ -105,7 +106,7 @@ class Request:
         return cls(
             num,
             shape,
-            checked_seed(seed),
+            seed_number(seed),
             np.asarray(heat, np.float32),
             conditions,
             checked_top_k(top_k),
@@ -190,6 +191,14 @@ class Request:
         return inputs
 
 
+def seed_number(seed: Any) -> int:
+    """Return a seed as a Python integer; raise ValueError unless it is an integer in [0, 2^64)."""
+    try:
+        return operator.index(checked_seed(seed))
+    except TypeError:  # a key, which only a live model takes
+        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.") from None
+
+
 def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
     """Return the inputs that determine the noise of rows.
 
@@ -200,9 +209,8 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
       temperature: temperature of each row or scale, [rows], [rows, 1], [scales] or [1].
     """
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
-    # A seed of 2^63 or more becomes a negative int64; the program reads its bits.
     return {
-        "seed": np.full([len(rows)], seed, np.uint64).astype(np.int64),
+        SEED: np.full([len(rows)], seed, np.uint64),
         "row": np.array(rows, np.int32),
         "temperature": np.full(sides, temperature, np.float32),
     }

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from foundation.arguments import check_unmasked
+from foundation.arguments import check_unmasked, checked_seed
 from serving.bundles.condition_inputs import check_conditions, shared_conditions
 from serving.bundles.prompt_inputs import check_prompt, completed_prompt
 from serving.errors import InvalidInput, TooLarge, shortened
@@ -38,6 +39,7 @@ COMPILED, PLAIN = "compiled", "serving_default"
 WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
 LOG_PROB, CHUNK = "log_prob", "chunk"
 SPEAKER, STATE = "speaker", "state_"  # an input, and the prefix of a state's inputs
+SEED = "seed"  # an input int64, whose bits are those of an integer in [0, 2^64)
 SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two are output names
 MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # names of the kinds in messages
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
@@ -242,13 +244,26 @@ def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
     except ValueError as error:
         raise InvalidInput(str(error)) from error
     try:
-        array = np.asarray(value)
+        array = checked_seeds(value).view(np.int64) if name == SEED else np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"`{name}` must be rectangular and of numbers.") from error
     array = _of_dtype(name, info.dtype, array)
     _check_shape(name, info.shape, array)
     _check_range(name, info, array)
     return array
+
+
+def checked_seeds(seeds: Any) -> np.ndarray:
+    """Return seeds as uint64; raise InvalidInput unless each is an integer in [0, 2^64)."""
+    # NumPy would round integers that no type holds together, and count booleans among them.
+    array = np.asarray(seeds, None if hasattr(seeds, "dtype") else object)
+    if array.dtype.kind == "u" or (array.dtype.kind == "i" and (array >= 0).all()):
+        return array.astype(np.uint64)
+    try:
+        numbers = [operator.index(checked_seed(seed)) for seed in array.astype(object).flat]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(str(error)) from error
+    return np.array(numbers, np.uint64).reshape(array.shape)
 
 
 def example(

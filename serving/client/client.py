@@ -9,11 +9,14 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from foundation.arguments import whole_number
 from foundation.errors import UserError
 from serving.bundles.names import name_problem
-from serving.bundles.signature import PLAIN, TensorInfo
+from serving.bundles.requests import seed_number
+from serving.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers
+from serving.errors import InvalidInput
 from serving.settings import SCHEMES, is_loopback
 
 if TYPE_CHECKING:
@@ -153,13 +156,17 @@ class Client:
           force: whether to accept frames that are unlike the training data.
           timeout_seconds: time limit until the end of the audio; None: the client's.
         """
-        arguments: dict[str, Any] = {"seed": seed, "row": row}
+        with _user_errors():
+            whole = {"seed": seed_number(seed), "row": whole_number(row, "row", 0)}
+        arguments: dict[str, Any] = dict(whole)
         if frames is not None:
             arguments["frames"] = _as_array("frames", frames, np.float32)
         if recording is not None:
             arguments["recording"] = _read(recording)
-        given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
-        given |= {"temperature": temperature, "force": force or None}
+        for key, value in (("seconds", seconds), ("temperature", temperature)):
+            if value is not None:
+                arguments[key] = _numbers(key, value)
+        given = {"example": example, "text": text, "speaker": speaker, "force": force or None}
         arguments |= {key: value for key, value in given.items() if value is not None}
         check_numbers(arguments)
         with self._named(name):
@@ -192,13 +199,14 @@ class Client:
             distribution; 0: the model's own density.
           timeout_seconds: time limit until the last image; None: the client's.
         """
-        arguments: dict[str, Any] = {"num": num, "seed": seed}
-        if isinstance(temperature, Sequence):
-            arguments["temperature"] = [float(number) for number in temperature]
-        else:
-            arguments["temperature"] = float(temperature)
+        with _user_errors():
+            whole = {"num": whole_number(num, "num"), "seed": seed_number(seed)}
+            if label is not None and not isinstance(label, str):
+                label = whole_number(label, "label", 0)
+        arguments: dict[str, Any] = dict(whole)
+        arguments["temperature"] = _numbers("temperature", temperature)
         if guidance:
-            arguments["guidance"] = float(guidance)
+            arguments["guidance"] = _numbers("guidance", guidance)
         labels = None if map is None else _as_array("map", map, np.int64).tolist()
         given = {"class": label, "caption": caption, "map": labels}
         arguments |= {key: value for key, value in given.items() if value is not None}
@@ -227,6 +235,15 @@ class Client:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
             raise ClientError(f"There is no model `{name}`; {hint}", error.code) from None
+
+
+@contextlib.contextmanager
+def _user_errors() -> Iterator[None]:
+    """Raise a ValueError of the block as a UserError."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def checked_address(address: str) -> tuple[str, str]:
@@ -292,6 +309,11 @@ def _transport_class(scheme: str) -> "type[GrpcTransport | HttpTransport]":
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
+    if name == SEED:
+        try:
+            return checked_seeds(value)
+        except InvalidInput as error:
+            raise ClientError(str(error), error.code) from error
     return _as_array(name, value, known[name].dtype if name in known else None)
 
 
@@ -303,6 +325,11 @@ def _as_array(name: str, value: Any, dtype: Any) -> np.ndarray:
             f"`{name}` must be rectangular, of {np.dtype(dtype) if dtype else 'numbers'}.",
             "invalid_input",
         ) from error
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """Return a number, or a sequence of numbers, of any library as Python floats."""
+    return _as_array(name, value, np.float64).tolist()
 
 
 def _read(recording: str | Path | bytes) -> bytes:

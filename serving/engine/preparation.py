@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -9,11 +10,21 @@ from concurrent.futures import Future
 from typing import Any
 
 from serving.engine.fair_shares import FairShares, current_client
-from serving.engine.permits import PROCESSORS, Permits
+from serving.engine.permits import PROCESSORS, Permits, Use
+from serving.engine.request_order import RequestOrder
 from serving.errors import Cancelled, DeadlineExceeded
 
 MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
 MAX_RUNNING_OF_CLIENT = 4
+SHORT_PART = 1 / 8  # a job with less of the work of each running job of its client is short
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    client: str
+    run: Callable[[], Any]
+    size: float
+    rank: float
 
 
 class Work:
@@ -23,7 +34,7 @@ class Work:
     """
 
     def __init__(self, permits: Permits, client: str):
-        self._permits, self._client = permits, client
+        self._permits, self._client, self._use = permits, client, Use()
         self._stopped = threading.Event()
         self._piece = contextlib.ExitStack()
 
@@ -35,7 +46,7 @@ class Work:
         """Wait for a permit for the next piece; raise Cancelled if the work was stopped."""
         self._piece.close()
         self._check()
-        self._piece.enter_context(self._permits.permit(self._client))
+        self._piece.enter_context(self._permits.permit(self._client, self._use))
         self._check()
 
     def _check(self) -> None:
@@ -53,58 +64,76 @@ class Work:
 class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
-    The next job is the first one of the client with the fewest running jobs or, among several such
-    clients, the one that has been served least. Unlike an executor's threads, these are daemons, so
-    a job that hangs does not keep the process alive.
+    The next job is one of the client with the fewest running jobs or, among several such clients,
+    of the one that has been served least: its job of the lowest rank (`RequestOrder`). A client
+    whose jobs take all of its threads may have one more for a short job. Unlike an executor's
+    threads, these are daemons, so a job that hangs does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
         self._most, self._most_of_client = most, most_of_client
         self._lock = threading.Lock()
-        self._waiting: dict[Future, tuple[str, Callable[[], Any]]] = {}
-        self._running: dict[str, int] = {}
-        self._shares = FairShares()
+        self._waiting: dict[Future, _Job] = {}
+        self._running: dict[str, list[float]] = {}  # sizes of the jobs
+        self._shares, self._order = FairShares(), RequestOrder()
 
-    def submit(self, client: str, job: Callable[[], Any]) -> Future:
-        """Return the future of a job's result; cancelling it removes a waiting job."""
+    def submit(self, client: str, job: Callable[[], Any], size: float = 1.0) -> Future:
+        """Return the future of a job's result; cancelling it removes a waiting job.
+
+        Args:
+          client: name of the client.
+          job: function that is called in a thread.
+          size: estimated work of the job, in a unit common to all jobs.
+        """
         future: Future = Future()
         with self._lock:
-            self._waiting[future] = (client, job)
+            self._waiting[future] = _Job(client, job, size, self._order.join(client, size))
             self._start_next()
         future.add_done_callback(self._forget)
         return future
 
     def _forget(self, future: Future) -> None:
         with self._lock:
-            self._waiting.pop(future, None)
+            if (job := self._waiting.pop(future, None)) is not None:
+                self._order.leave(job.client)
 
     def _start_next(self) -> None:
         """Start the next job if a thread is free; the lock must be held."""
-        if sum(self._running.values()) >= self._most:
+        if sum(map(len, self._running.values())) >= self._most:
             return
         able: dict[str, Future] = {}
-        for future, (client, _) in self._waiting.items():
-            if self._running.get(client, 0) < self._most_of_client:
-                able.setdefault(client, future)
+        for future, job in self._waiting.items():
+            if self._has_thread_for(job):
+                first = self._waiting[able.setdefault(job.client, future)]
+                able[job.client] = future if job.rank < first.rank else able[job.client]
         if not able:
             return
         client = min(
-            able, key=lambda name: (self._running.get(name, 0), self._shares.account(name))
+            able, key=lambda name: (len(self._running.get(name, ())), self._shares.account(name))
         )
-        _, job = self._waiting.pop(able[client])
-        self._running[client] = self._running.get(client, 0) + 1
+        job = self._waiting.pop(able[client])
+        self._running.setdefault(client, []).append(job.size)
+        self._order.advance(client, job.size)
+        self._order.leave(client)
         self._shares.serve(client)
         self._shares.charge(client, 1.0)
-        run = functools.partial(self._run, client, able[client], job)
+        run = functools.partial(self._run, job, able[client])
         threading.Thread(target=run, name="preparing", daemon=True).start()
 
-    def _run(self, client: str, future: Future, job: Callable[[], Any]) -> None:
+    def _has_thread_for(self, job: _Job) -> bool:
+        running = self._running.get(job.client, [])
+        if len(running) == self._most_of_client:
+            return job.size < SHORT_PART * min(running)
+        return len(running) < self._most_of_client
+
+    def _run(self, job: _Job, future: Future) -> None:
+        client = job.client
         try:
             if future.set_running_or_notify_cancel():
-                _complete(future, job)
+                _complete(future, job.run)
         finally:
             with self._lock:
-                self._running[client] -= 1
+                self._running[client].remove(job.size)
                 if not self._running[client]:
                     del self._running[client]
                 self._start_next()
@@ -123,7 +152,11 @@ THREADS = FairThreads()
 
 
 async def prepared(
-    seconds: float, function: Callable[..., Any], *arguments: Any, in_pieces: bool = False
+    seconds: float,
+    function: Callable[..., Any],
+    *arguments: Any,
+    in_pieces: bool = False,
+    size: float = 1.0,
 ) -> Any:
     """Call a function in a thread, taking turns with the work of other clients.
 
@@ -136,6 +169,8 @@ async def prepared(
       *arguments: the function's positional arguments.
       in_pieces: whether the function takes the keyword `pause`, a function that it calls between
         pieces of its work.
+      size: estimated work, by which a client's shorter calls come first: for a text its characters
+        at speed 1.
 
     Returns:
       The result of the function.
@@ -154,7 +189,7 @@ async def prepared(
 
     try:
         async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(THREADS.submit(client, job))
+            return await asyncio.wrap_future(THREADS.submit(client, job, size))
     except TimeoutError as error:
         raise DeadlineExceeded("The input took too long to process.") from error
     finally:

@@ -1,4 +1,4 @@
-"""The rows that wait for a model: clients get fair shares, and a client's requests take turns."""
+"""The rows that wait for a model: clients get fair shares, and short requests come first."""
 
 import asyncio
 import collections
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
+from serving.engine.request_order import RequestOrder
 from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
@@ -30,6 +31,7 @@ class Request:
       results: outputs of each row; None for a row without outputs yet.
       waiting: indices of the rows that no call has taken yet.
       row_seconds: estimated seconds per row; 0.0 if unknown.
+      rank: its rank among the requests of its client (`RequestOrder`), set by the queue.
     """
 
     client: str
@@ -41,6 +43,7 @@ class Request:
     results: list[Arrays | None]
     waiting: collections.deque[int]
     row_seconds: float
+    rank: float = 0.0
 
     @property
     def missing(self) -> int:
@@ -97,8 +100,8 @@ class Row(NamedTuple):
 class RowQueue:
     """Requests with waiting rows.
 
-    The next row belongs to the client whose rows have taken the least time. The requests of a
-    client take turns: a request whose rows do not all fit into a call moves to the end.
+    The next row belongs to the client whose rows have taken the least time, and there to the
+    request of the lowest rank (`RequestOrder`): short ones first, and none is starved.
 
     Args:
       padding: the allowed batch sizes.
@@ -110,7 +113,7 @@ class RowQueue:
     def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
         self._padding, self._limits, self._changed = padding, limits, changed
         self._requests: dict[Request, None] = {}
-        self._shares = FairShares()
+        self._shares, self._order = FairShares(), RequestOrder()
         self.rows = self.bytes = 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -118,6 +121,7 @@ class RowQueue:
 
     def add(self, request: Request) -> None:
         """Append a request."""
+        request.rank = self._order.join(request.client, len(request.waiting) * request.charge)
         self._requests[request] = None
         self._count(request, len(request.waiting))
 
@@ -125,7 +129,9 @@ class RowQueue:
         """Remove a request with its waiting rows, if it is in the queue."""
         self._count(request, -len(request.waiting))
         request.waiting.clear()
-        self._requests.pop(request, None)
+        if request in self._requests:
+            del self._requests[request]
+            self._order.leave(request.client)
 
     def room_for(self, new: Request) -> list[Request] | None:
         """Return the requests to drop so that a new one fits; None if it must be rejected.
@@ -154,8 +160,8 @@ class RowQueue:
     def seconds_before(self, new: Request) -> float:
         """Estimate the seconds of other requests' calls before the last call of a new request.
 
-        The requests of its client take turns with it, so each of them gets at most as much time;
-        every other client gets at most as much time as this client.
+        Each request of its client gets at most as much time before it ends, as if they all took
+        turns; every other client gets at most as much time as this client.
         """
         rivals = [other for other in self._requests if other.is_long == new.is_long]
         own = [min(other.seconds, new.seconds) for other in rivals if other.client == new.client]
@@ -171,7 +177,8 @@ class RowQueue:
         able: dict[str, Request] = {}
         for request in self._requests:
             if is_able(request):
-                able.setdefault(request.client, request)
+                first = able.setdefault(request.client, request)
+                able[request.client] = min(first, request, key=lambda each: each.rank)
         return able[self._shares.next_of(able)] if able else None
 
     def alike(self, request: Request) -> list[Request]:
@@ -186,7 +193,7 @@ class RowQueue:
         more rows of any other client than its own.
         """
         by_client: dict[str, list[Row]] = {}
-        for request in self.alike(first):
+        for request in sorted(self.alike(first), key=lambda each: each.rank):
             rows = by_client.setdefault(request.client, [])
             rows += [Row(request, number) for number in request.waiting]
         each = min(map(len, by_client.values()))
@@ -216,11 +223,11 @@ class RowQueue:
     def _remove(self, rows: list[Row]) -> None:
         for row in rows:
             row.request.waiting.popleft()
+            self._order.advance(row.request.client, row.request.charge)
             self._count(row.request, -1)
         for request in dict.fromkeys(row.request for row in rows):
-            del self._requests[request]
-            if request.waiting:
-                self._requests[request] = None  # moved to the end
+            if not request.waiting:
+                self.remove(request)
 
     def _part(self, request: Request) -> float:
         """Return the share of the queue that a request fills."""

@@ -169,8 +169,6 @@ class ServedModel:
             checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
         else:
             checked = self.bundle.check(signature, inputs)
-        if "seed" in checked and (checked["seed"] < 0).any():  # a rule of all commands and routes
-            raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from foundation.errors import UserError
 from serving.engine.fair_shares import ClientSlots, current_client
-from serving.engine.permits import PROCESSORS
+from serving.engine.permits import PROCESSORS, Use
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
 
@@ -90,7 +90,7 @@ class _StreamThread(Generic[Chunk]):
         ended: Callable[[], None],
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
-        self._client = client
+        self._client, self._use = client, Use()
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[Any] = asyncio.Queue()
         self._slots = threading.Semaphore(LOOKAHEAD)
@@ -133,7 +133,7 @@ class _StreamThread(Generic[Chunk]):
                 while self._slots.acquire(timeout=self._reader_seconds):
                     if self._stopped.is_set():
                         break
-                    with PROCESSORS.permit(self._client):
+                    with PROCESSORS.permit(self._client, self._use):
                         chunk = next(iterator, _END)
                     if chunk is _END:
                         break

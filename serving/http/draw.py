@@ -43,7 +43,7 @@ class DrawRequest(Struct, rename={"label": "class"}):
     label: str | int | None = None
     caption: Annotated[str, Meta(max_length=MAX_CAPTION_CHARACTERS)] | None = None
     map: Map = None
-    seed: Seed | None = None
+    seed: Seed = None
     num: Annotated[int, Meta(ge=1)] | None = None
     temperature: float | Annotated[list[float], Meta(min_length=1)] | None = None
     guidance: Annotated[float, Meta(ge=0)] | None = None

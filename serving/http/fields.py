@@ -11,14 +11,15 @@ import msgspec
 import orjson
 from msgspec import Meta
 
+from serving.bundles.requests import seed_number
 from serving.errors import InvalidInput
 
 SHOWN_CHARACTERS = 80
 # Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
 MAX_VALUES = 400_000
 MAX_LISTS = 100_000  # lists and objects, which are each as slow as several numbers
-MAX_SEED = 2**63 - 1
 MAX_NAME_CHARACTERS = 200
+SEED_TEXT = re.compile(r"[0-9]{1,20}")
 MISSING = re.compile(r"Object missing required field `(.+)`")
 EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]*)`(?P<limits>[^,]*)")
 STEP = re.compile(r"[^.\[\]]+")  # one step of a path such as inputs[0].shape
@@ -26,7 +27,9 @@ TYPES = {"int": "an integer", "float": "a number", "str": "a text", "bool": "tru
 TYPES |= {"array": "a list", "object": "an object"}
 Model = TypeVar("Model")
 
-Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
+# Checked by `as_model`, as msgspec knows no limit beyond int64.
+SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+Seed = Annotated[Any, Meta(extra_json_schema=SEED_SCHEMA)]
 Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 
 
@@ -83,11 +86,19 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
     """
     try:
         # The hook converts paths, the only type of field that JSON and YAML do not have.
-        return msgspec.convert(
+        made = msgspec.convert(
             fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
         )
     except msgspec.ValidationError as error:
         raise _invalid(model, fields, str(error)) from error
+    seed: Any = getattr(made, "seed", None)
+    if seed is not None:
+        is_text = not strict and isinstance(seed, str) and SEED_TEXT.fullmatch(seed)
+        try:
+            made.seed = seed_number(int(seed) if is_text else seed)  # type: ignore[attr-defined]
+        except ValueError:
+            raise invalid_field("seed", "an integer in [0, 2^64)", seed) from None
+    return made
 
 
 def invalid_field(name: str, rule: str, value: object) -> InvalidInput:

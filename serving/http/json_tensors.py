@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from serving.bundles.signature import Signature, TensorInfo, input_info
+from serving.bundles.signature import SEED, Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
 from serving.http.fields import invalid_field
 
@@ -37,6 +37,8 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
 
 def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
     element, words = ELEMENTS[dtype.kind]
+    if name == SEED and dtype.kind in "iu":  # whose range the signature's check knows
+        element, dtype = Any, np.dtype(object)
     kind: Any = functools.reduce(lambda inner, _: GenericAlias(list, inner), range(rank), element)
     try:
         with np.errstate(over="ignore"):

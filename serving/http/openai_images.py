@@ -30,7 +30,7 @@ from serving.http.responses import cancel_on_disconnect, json_response
 
 MAX_IMAGES = 10  # OpenAI's limit
 FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
-SEED_BITS = 62
+SEED_BITS = 64
 
 
 class ImagesRequest(Struct):
@@ -42,7 +42,7 @@ class ImagesRequest(Struct):
     size: str | None = None
     response_format: Literal["b64_json"] | None = None
     output_format: Literal["png", "jpeg", "webp"] | None = None
-    seed: Seed | None = None
+    seed: Seed = None
     stream: bool | None = None
 
 

@@ -62,7 +62,7 @@ class SpeechRequest(Struct):
     response_format: Literal["mp3", "opus", "ogg", "flac", "wav", "pcm"] | None = None
     stream_format: Literal["audio", "sse"] | None = None
     speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
-    seed: Seed | None = None
+    seed: Seed = None
     temperature: Temperature | None = None
 
 
@@ -121,8 +121,10 @@ class OpenaiSpeech(Endpoints):
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
         speed = parsed.speed or 1.0
+        given = text_frames, served, parts[number], speed
+        size = len(parts[number]) / speed
         limit = self._settings.timeout_seconds
-        frames = await prepared(limit, text_frames, served, parts[number], speed, in_pieces=True)
+        frames = await prepared(limit, *given, in_pieces=True, size=size)
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )

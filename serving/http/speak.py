@@ -126,7 +126,8 @@ class SpeakRoute(Endpoints):
             return frames
         if source == "text":
             check_length(value)
-            return await prepared(limit, text_frames, served, value, in_pieces=True)
+            size = len(value)
+            return await prepared(limit, text_frames, served, value, in_pieces=True, size=size)
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):

@@ -27,7 +27,7 @@ Temperature = Annotated[float, Meta(ge=0, le=10)]
 class SynthesisFields(Struct, kw_only=True):
     """Options for the synthesis of speech."""
 
-    seed: Seed | None = None
+    seed: Seed = None
     row: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     temperature: Temperature | None = None
     speaker: Name | None = None

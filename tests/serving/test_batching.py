@@ -298,12 +298,24 @@ async def test_a_small_request_goes_between_the_rows_of_a_large_one():
     assert order.index(99) <= 2 and sorted(order) == [*range(20), 99]
 
 
-async def test_requests_alternate_and_none_waits_for_all_rows_of_another():
+async def test_short_requests_come_before_longer_ones_and_equal_ones_in_their_order():
     engine = Engine(allowed=[1])
     first = await engine.hold()
     tasks = [await engine.asked([10 * n, 10 * n + 1, 10 * n + 2]) for n in range(3)]
+    tasks += [await engine.asked([98, 99]), await engine.asked([97])]
     await engine.go(first, *tasks)
-    assert engine.order == [1000, 0, 10, 20, 1, 11, 21, 2, 12, 22]
+    assert engine.order == [1000, 97, 98, 99, 0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+async def test_a_request_of_few_costly_rows_comes_after_one_of_many_cheap_ones():
+    engine = Engine(allowed=[1])
+    engine.known(3, 0.01)
+    engine.known(400, 0.5)
+    first = await engine.hold()
+    costly = await engine.asked([1, 2], 400)
+    cheap = await engine.asked(list(range(10, 20)), 3)
+    await engine.go(first, costly, cheap)
+    assert engine.order == [1000, *range(10, 20), 1, 2]
 
 
 async def test_a_large_request_ends_however_many_small_ones_keep_coming():
@@ -316,8 +328,8 @@ async def test_a_large_request_ends_however_many_small_ones_keep_coming():
             await engine.ask([number])
 
     await engine.go(large, *map(client, (100, 200, 300)))
-    # Between two rows of it each client has one turn.
-    assert engine.order.index(4) <= 4 * 4
+    # No later than if each of the others had a turn between two rows of it.
+    assert engine.order.index(4) <= 4 * 5
 
 
 async def test_answered_requests_are_released_though_the_queue_never_empties():

@@ -257,8 +257,8 @@ def test_a_wrong_input_is_refused_with_the_field_and_the_rule(client):
     with pytest.raises(ClientError, match="`frames` must be finite") as raised:
         client.predict("voice", inputs)
     assert raised.value.code == "invalid_input"
-    with pytest.raises(ClientError, match="`seed` must be rectangular"):
-        client.predict("voice", {"seed": [[1], [2, 3]]})
+    with pytest.raises(ClientError, match="`num_frames` must be rectangular"):
+        client.predict("voice", {"num_frames": [[1], [2, 3]]})
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_what_is_no_array_is_refused_with_the_name(client, call):
 
 def test_a_seed_below_zero_is_refused_as_the_command_refuses_it(client):
     inputs = {"label": [3], "seed": np.array([-1], np.int64)}
-    with pytest.raises(ClientError, match="`seed` must be at least 0, got -1"):
+    with pytest.raises(ClientError, match=r"`seed` must be an integer in \[0, 2\^64\), got -1"):
         client.predict("shapes", inputs)
 
 

@@ -224,7 +224,7 @@ def with_input(name):
         ("pixelcnn", 3, {}, "`condition` must be a class, got `3`; there are cat, dog, eel."),
         ("pixelcnn", None, {}, "The model needs a class."),
         ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
-        ("pixelcnn", 0, {"seed": -1}, "`seed` must be between 0 and 2^64 - 1, got -1."),
+        ("pixelcnn", 0, {"seed": -1}, "`seed` must be an integer in [0, 2^64), got -1."),
         ("map", MAP, {"guidance": 1.0}, "`guidance` must be 0: the model has no null condition."),
         ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
         ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),

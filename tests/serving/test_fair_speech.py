@@ -96,6 +96,24 @@ def test_many_texts_of_a_client_leave_the_others_their_turn(models, front_end, p
 
 
 @pytest.mark.parametrize("path", [SPEECH, SPEAK])
+def test_a_short_text_does_not_wait_for_the_long_ones_of_its_own_client(models, front_end, path):
+    name = "input" if path == SPEECH else "text"
+    long = [{name: f"endless {n} ".ljust(400, "a"), "format": "wav"} for n in range(16)]
+    with Running(models, timeout_seconds=30.0) as running:
+        with asked_by(running, HEAVY, long, path) as statuses:
+            until(lambda: front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT)
+            until(lambda: len(preparation.THREADS._waiting) == 16 - front_end.count("endless"))
+            for address in (HEAVY, LIGHT, HEAVY):
+                with client_at(running, address) as client:
+                    answer = client.post(path, json={name: "hello"})
+                    assert answer.status_code == 200
+            assert statuses == [] and front_end.ended == ["hello"] * 3
+            front_end.go.set()
+        assert len(statuses) == 16 and set(statuses) <= {200, 503}
+    assert front_end.count("endless") == 16
+
+
+@pytest.mark.parametrize("path", [SPEECH, SPEAK])
 def test_the_work_ends_when_the_client_leaves(models, front_end, path):
     body = json.dumps({"input": "endless", "text": "endless"}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"

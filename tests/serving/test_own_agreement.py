@@ -26,7 +26,7 @@ from foundation.errors import UserError
 from serving.errors import InvalidInput
 
 NUM = 3
-SEED, SMALL_SEED = 2**63 + 5, 5  # beyond int64, as seeds may be; one that JSON holds, too
+SEED = 2**63 + 5  # beyond int64, as seeds may be
 RANDOM = np.random.default_rng(4)
 GIVEN = {
     "conditioned": RANDOM.normal(size=[NUM, LONGEST, 2]).astype(np.float32),
@@ -153,28 +153,28 @@ def test_a_served_model_draws_and_streams_what_the_model_draws(protocol, asked):
     with served(protocol, *names) as (_, remotes):
         for name, remote in zip(names, remotes, strict=True):
             for case in asked[name]:
-                expected = live(name, case, SMALL_SEED)
-                same(drawn(remote, name, case, SMALL_SEED), expected, name)
+                expected = live(name, case, SEED)
+                same(drawn(remote, name, case, SEED), expected, name)
             rest = (GIVEN[name],) if name in GIVEN else ()
             nats = model(name).log_prob(expected[0], *rest)
             np.testing.assert_allclose(remote.log_prob(expected[0], *rest), nats, atol=1e-3)
             if name in ONCE:
-                once = drawn(model(name), name, case, SMALL_SEED, condition=ONCE[name])
-                same(drawn(remote, name, case, SMALL_SEED, condition=ONCE[name]), once, name)
+                once = drawn(model(name), name, case, SEED, condition=ONCE[name])
+                same(drawn(remote, name, case, SEED, condition=ONCE[name]), once, name)
             if name == "picture":
-                images = remote.generate(seed=SMALL_SEED, num=NUM)
+                images = remote.generate(seed=SEED, num=NUM)
                 np.testing.assert_array_equal(images, expected[0])
             if own_models.length(name) != LONGEST or name in ("attention", "real"):
                 continue  # images, and what has no step, are not streamed
             options = row_of(name, case, 0)
             condition = options.pop("condition", None)
             rest = () if condition is None else (rows_of_condition(condition, 0),)
-            parts = list(remote.stream(*rest, seed=SMALL_SEED, length=LONGEST, chunk=7, **options))
+            parts = list(remote.stream(*rest, seed=SEED, length=LONGEST, chunk=7, **options))
             found = np.concatenate(parts)
             np.testing.assert_allclose(found, expected[0][0, : len(found)], rtol=0, atol=1e-6)
             for text, condition in WRONG.get(name, {}).items():
                 with pytest.raises(UserError, match=text) as refused:
-                    remote.sample(NUM, LONGEST, SMALL_SEED, condition)
+                    remote.sample(NUM, LONGEST, SEED, condition)
                 assert "\n" not in str(refused.value)
 
 
@@ -182,7 +182,7 @@ def words_of(name, case, folder):
     """The words that ask for a case, its arrays in files."""
     options = dict(ASKED[name][case])
     words = ["--length", *np.atleast_1d(own_models.length(name)), "--num", NUM]
-    words += ["--seed", SMALL_SEED, "--log-prob"]
+    words += ["--seed", SEED, "--log-prob"]
     prefix = options.pop("prefix", ())
     prefix = prefix if isinstance(prefix, list) else [prefix] * NUM if len(prefix) else []
     for number, row in enumerate(prefix):
@@ -208,18 +208,18 @@ def words_of(name, case, folder):
     ],
 )
 def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path, name, case):
-    words, expected = words_of(name, case, tmp_path), live(name, case, SMALL_SEED)
+    words, expected = words_of(name, case, tmp_path), live(name, case, SEED)
     with served("http", name) as (url, _):
         for number, place in enumerate(own_models.places(name, url)):
             out = tmp_path / f"out{number}"
             assert ran("sample", place, "--out", out, *words, *["--npy"][: number < 2]) == 0
-            found = [np.load(out / f"sample_{SMALL_SEED}{part}.npy") for part in ("", "_log_prob")]
+            found = [np.load(out / f"sample_{SEED}{part}.npy") for part in ("", "_log_prob")]
             same(found, expected, name)
         if name == "classes":
-            words = ["--condition", "2", "--length", *SHAPE, "--seed", SMALL_SEED]
+            words = ["--condition", "2", "--length", *SHAPE, "--seed", SEED]
             assert ran("sample", f"{url}/classes", "--out", tmp_path / "one", *words) == 0
-            found = np.load(tmp_path / "one" / f"sample_{SMALL_SEED}.npy")
-            np.testing.assert_array_equal(found, model(name).sample(1, SHAPE, SMALL_SEED, 2))
+            found = np.load(tmp_path / "one" / f"sample_{SEED}.npy")
+            np.testing.assert_array_equal(found, model(name).sample(1, SHAPE, SEED, 2))
 
 
 # What is no condition of a model, by what is said of it.

@@ -317,7 +317,7 @@ def test_an_example_is_a_recording_of_the_package(models):
         ({"frames": [["1", 2, 3]]}, 400, "must hold numbers"),
         ({"frames": [[1, 2, 3]] * 12_001}, 413, "at most 12,000 frames"),
         ({"frames": [[1, 2, 3]], "seed": -1}, 400, "`seed` must be an integer"),
-        ({"frames": [[1, 2, 3]], "seed": 2**63}, 400, "`seed` must be an integer"),
+        ({"frames": [[1, 2, 3]], "seed": 2**64}, 400, "`seed` must be an integer"),
         ({"frames": [[1, 2, 3]], "seed": 1.5}, 400, "`seed` must be an integer"),
         ({"frames": [[1, 2, 3]], "row": 2**31}, 400, "`row` must be"),
         ({"frames": [[1, 2, 3]], "temperature": -0.1}, 400, "`temperature` must be a number"),
