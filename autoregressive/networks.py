@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -83,8 +83,8 @@ def image_spec(
     """
     if given is not None:
         return given
-    own = keras_inputs(network)
-    if own:
+    own = declared_inputs(network)
+    if own and own[0].shape.rank == 4:
         return own[0]
     return tf.TensorSpec([None, None, None, channels or 1], tf.float32)
 
@@ -95,18 +95,21 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
     Args:
       network: any network.
       given: a spec, specs by name or in a list, or the number of channels of a condition with a
-        time axis; None: the further inputs of a Keras model, and trial calls find which of them
-        are `Memory`.
+        time axis; None: those in the network's attribute `conditions`, specs by name; or the
+        further inputs of a Keras model, and trial calls find which of them are `Memory`.
 
     Raises:
       ValueError: `given` has none of these forms.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
-    if specs and specs.keys() == set(inputs.names):
-        return {name: specs[name] for name in inputs.names}
-    if specs or not inputs.names:
+    own = getattr(network, "conditions", None)
+    own = dict(own) if isinstance(own, Mapping) else {}
+    names = list(own) or inputs.names
+    if specs and specs.keys() == set(names):
+        return {name: specs[name] for name in names}
+    if specs or not names:
         return specs
-    return inputs.conditions(as_function(network, inputs.specs))
+    return own or inputs.conditions(as_function(network, inputs.specs))
 
 
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:

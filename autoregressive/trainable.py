@@ -91,14 +91,14 @@ def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
 
 
 def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
-    """Return the indices of the variables that are frozen in an object's layers.
+    """Return the indices of the variables that are not trainable, or frozen in an object's layers.
 
     Args:
       variables: the variables that the indices refer to.
       holder: any object, such as a model.
     """
     listed = _listed_by_layers(holder)
-    return [place for place, each in enumerate(variables) if not listed.get(id(each), True)]
+    return [place for place, each in enumerate(variables) if not listed.get(id(each), each.trainable)]
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:

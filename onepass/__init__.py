@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
     from autoregressive.samplers import register as register
+    from autoregressive.torch_networks.conversion import from_torch as from_torch
+    from autoregressive.torch_networks.network import load_network as load_network
+    from autoregressive.torch_networks.table import aten as aten
     from distill.any_teacher import distill as distill
     from distill.flow_student import FlowStudent as FlowStudent
     from distill.losses.divergence import KL as KL
@@ -56,6 +59,7 @@ _EXPORTS = {
     "NotCausalError": "autoregressive.incremental",
     "OptimizerConfig": "replicator",
     "UnsupportedNetworkError": "autoregressive.incremental",
+    "aten": "autoregressive.torch_networks.table",
     "check_causal": "autoregressive.causality",
     "compress": "onepass.array_compression",
     "decompress": "onepass.array_compression",
@@ -63,8 +67,10 @@ _EXPORTS = {
     "evaluate": "onepass.evaluation",
     "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
+    "from_torch": "autoregressive.torch_networks.conversion",
     "incremental": "autoregressive.incremental",
     "likelihoods": "likelihoods",
+    "load_network": "autoregressive.torch_networks.network",
     "register": "autoregressive.samplers",
     "save": "distill.model_store",
     "strategies": "replicator.strategies",
@@ -81,6 +87,7 @@ __all__ = [
     "UnsupportedNetworkError",
     "UserError",
     "__version__",
+    "aten",
     "check_causal",
     "compress",
     "decompress",
@@ -88,10 +95,12 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "from_torch",
     "incremental",
     "likelihoods",
     "list_models",
     "load",
+    "load_network",
     "main",
     "register",
     "save",

@@ -1,1 +1,1 @@
-"""PyTorch networks as TensorFlow functions: `torch.export`, a neutral graph and a table of rules."""
+"""PyTorch networks as TensorFlow functions, by `torch.export` and a table of operations."""

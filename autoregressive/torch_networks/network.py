@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from autoregressive.condition_specs import Memory
 from autoregressive.incremental.streams import UnsupportedNetworkError
+from autoregressive.torch_networks.folder import read_folder
 from autoregressive.torch_networks.graph import Block, Graph, Input, Node, mapped
 from autoregressive.torch_networks.operations import (
     creation,
@@ -19,6 +21,7 @@ from autoregressive.torch_networks.operations import (
     shapes,
 )
 from autoregressive.torch_networks.table import rule_for
+from foundation.errors import UserError
 
 RULE_MODULES = (creation, elementwise, indexing, products, reductions, sequences, shapes)
 Values = dict[str, Any]
@@ -188,3 +191,26 @@ def _last_uses(block: Block) -> dict[int, list[str]]:
         found[place] = [name for name in dict.fromkeys(used) if name not in kept]
         kept.update(used)
     return found
+
+
+def load_network(folder: str | Path) -> TorchNetwork:
+    """Return the network in a folder that `python -m onepass.torch_network` wrote.
+
+    The folder contains no code, and torch need not be installed.
+
+    Args:
+      folder: the folder.
+
+    Raises:
+      UserError: the folder does not exist or is damaged.
+      UnsupportedNetworkError: an operation has no rule.
+    """
+    network = TorchNetwork(read_folder(folder))
+    try:
+        tf.function(network, network.input_signature, autograph=False).get_concrete_function()
+    except UnsupportedNetworkError:
+        raise
+    except Exception as error:  # what a damaged graph raises depends on where it is damaged
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder} contains no network that can be computed: {line}.") from error
+    return network

@@ -109,10 +109,18 @@ def result_type(*values: Any) -> tf.DType:
     return tf.as_dtype(result)
 
 
+def as_dtype(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """Return a tensor or a number in a dtype; a number is not rounded to float32 on the way."""
+    if is_tensor(value):
+        return tf.cast(value, dtype)
+    whole = bool if dtype.is_bool else int
+    return tf.constant(value if dtype.is_floating or dtype.is_complex else whole(value), dtype)
+
+
 def promoted(*values: Any, dtype: tf.DType | None = None) -> list[tf.Tensor]:
     """Return tensors and numbers as tensors of one dtype, that of `result_type` by default."""
     dtype = dtype or result_type(*values)
-    return [tf.cast(value, dtype) for value in values]
+    return [as_dtype(value, dtype) for value in values]
 
 
 def floating(x: Any) -> tf.Tensor:

@@ -7,17 +7,17 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.torch_networks.table import aten
-from autoregressive.torch_networks.values import UNITS, as_shape, is_tensor, sizes
+from autoregressive.torch_networks.values import UNITS, as_dtype, as_shape, is_tensor, sizes
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 
 
 def _filled(shape: Sequence[Any], value: Any, dtype: Any) -> tf.Tensor:
-    return tf.fill(as_shape(shape), tf.cast(value, dtype))
+    return tf.fill(as_shape(shape), as_dtype(value, tf.as_dtype(dtype)))
 
 
 def _register(name: str, value: int) -> None:
-    @aten(name, f"{name}_permuted")
+    @aten(name)
     def _new(shape: Sequence[Any], *ignored: Any, dtype: Any = None) -> tf.Tensor:
         return _filled(shape, value, dtype or tf.float32)
 
@@ -63,9 +63,9 @@ def _copy(x: tf.Tensor, source: tf.Tensor, *ignored: Any) -> tf.Tensor:
     return tf.broadcast_to(tf.cast(source, x.dtype), as_shape(sizes(x)))
 
 
-@aten("scalar_tensor", "tensor")
+@aten("scalar_tensor")
 def _scalar(value: Any, dtype: Any = None) -> tf.Tensor:
-    return tf.cast(value, dtype or tf.float32)
+    return as_dtype(value, dtype or tf.float32)
 
 
 def _whole(value: Any) -> bool:
@@ -75,6 +75,8 @@ def _whole(value: Any) -> bool:
 @aten("arange")
 def _arange(*bounds: Any, dtype: Any = None) -> tf.Tensor:
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    if dtype is not None and dtype.is_integer:  # a number such as 2.5 is rounded down first
+        start, end, step = (x if is_tensor(x) else int(x) for x in (start, end, step))
     if all(map(_whole, (start, end, step))):
         dtype = dtype or tf.int64
         if any(map(is_tensor, (start, end, step))):
@@ -83,14 +85,14 @@ def _arange(*bounds: Any, dtype: Any = None) -> tf.Tensor:
     count: Any = (end - start) / step
     count = tf.math.ceil(count) if is_tensor(count) else math.ceil(count)
     places = tf.cast(tf.range(tf.cast(count, tf.int32)), tf.float64)
-    values = tf.cast(start, tf.float64) + places * tf.cast(step, tf.float64)
+    values = as_dtype(start, tf.float64) + places * as_dtype(step, tf.float64)
     return tf.cast(values, dtype or tf.float32)
 
 
 @aten("linspace")
 def _linspace(start: Any, end: Any, steps: Any, dtype: Any = None) -> tf.Tensor:
     places = tf.cast(tf.range(steps), tf.float64) / tf.cast(tf.maximum(steps - 1, 1), tf.float64)
-    low, high = tf.cast(start, tf.float64), tf.cast(end, tf.float64)
+    low, high = as_dtype(start, tf.float64), as_dtype(end, tf.float64)
     return tf.cast(low + (high - low) * places, dtype or tf.float32)
 
 

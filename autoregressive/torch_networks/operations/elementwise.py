@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
+    as_dtype,
     axis_of,
     floating,
     is_tensor,
@@ -19,12 +20,13 @@ from autoregressive.torch_networks.values import (
 Function = Callable[..., tf.Tensor]
 LOG_2, LOG_10 = 0.6931471805599453, 2.302585092994046
 
+# The same in PyTorch and in TensorFlow.
+ALIKE = """
+exp log log1p expm1 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
+atanh sigmoid erf erfc erfinv lgamma digamma
+"""
 OF_FLOATS: dict[str, Function] = {
-    **{name: getattr(tf.math, name) for name in ["exp", "log", "log1p", "expm1", "sqrt", "rsqrt"]},
-    **{name: getattr(tf.math, name) for name in ["sin", "cos", "tan", "asin", "acos", "atan"]},
-    **{name: getattr(tf.math, name) for name in ["sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]},
-    **{name: getattr(tf.math, name) for name in ["sigmoid", "erf", "erfc", "erfinv", "lgamma", "digamma"]},
-    "reciprocal": tf.math.reciprocal,
+    **{name: getattr(tf.math, name) for name in ALIKE.split()},
     "log2": lambda x: tf.math.log(x) / LOG_2,
     "log10": lambda x: tf.math.log(x) / LOG_10,
     "exp2": lambda x: tf.exp(x * LOG_2),
@@ -51,7 +53,7 @@ OF_ANY: dict[str, Function] = {
 }
 SAME = """
 clone detach alias contiguous lift_fresh lift_fresh_copy dropout feature_dropout alpha_dropout
-positive native_dropout _conj conj resolve_conj resolve_neg
+positive native_dropout resolve_conj resolve_neg
 """
 COMPARISONS = {
     ("lt", "less"): tf.less,
@@ -90,13 +92,13 @@ def _add(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
     a, b = promoted(a, b)
     if a.dtype.is_bool:
         return tf.logical_or(a, b)
-    return a + b if alpha == 1 else a + b * tf.cast(alpha, b.dtype)
+    return a + b if alpha == 1 else a + b * as_dtype(alpha, b.dtype)
 
 
 @aten("sub", "subtract")
 def _sub(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
     a, b = promoted(a, b)
-    return a - b if alpha == 1 else a - b * tf.cast(alpha, b.dtype)
+    return a - b if alpha == 1 else a - b * as_dtype(alpha, b.dtype)
 
 
 @aten("rsub")
@@ -128,7 +130,12 @@ def _floor_divide(a: Any, b: Any) -> tf.Tensor:
     return _div(a, b, "floor")
 
 
-@aten("pow", "float_power")
+@aten("float_power")
+def _float_power(a: Any, b: Any) -> tf.Tensor:
+    return tf.pow(*promoted(a, b, dtype=tf.float64))
+
+
+@aten("pow")
 def _pow(a: Any, b: Any) -> tf.Tensor:
     if not is_tensor(b) and b == 2:
         return tf.square(promoted(a, b)[0])
@@ -181,7 +188,7 @@ def _hypot(a: Any, b: Any) -> tf.Tensor:
 
 @aten("lerp")
 def _lerp(a: Any, b: Any, weight: Any) -> tf.Tensor:
-    return a + tf.cast(weight, a.dtype) * (b - a)
+    return a + as_dtype(weight, a.dtype) * (b - a)
 
 
 @aten("addcmul")
@@ -257,9 +264,9 @@ def _nan_to_num(
     if not x.dtype.is_floating:
         return x
     high, low = (x.dtype.max if posinf is None else posinf), (neginf or x.dtype.min)
-    x = tf.where(tf.math.is_nan(x), tf.cast(nan or 0.0, x.dtype), x)
-    x = tf.where(tf.math.is_inf(x) & (x > 0), tf.cast(high, x.dtype), x)
-    return tf.where(tf.math.is_inf(x) & (x < 0), tf.cast(low, x.dtype), x)
+    x = tf.where(tf.math.is_nan(x), as_dtype(nan or 0.0, x.dtype), x)
+    x = tf.where(tf.math.is_inf(x) & (x > 0), as_dtype(high, x.dtype), x)
+    return tf.where(tf.math.is_inf(x) & (x < 0), as_dtype(low, x.dtype), x)
 
 
 @aten("round")
@@ -278,8 +285,8 @@ def _clamp(x: tf.Tensor, min: Any = None, max: Any = None) -> tf.Tensor:
     bounds = [bound for bound in (min, max) if bound is not None]
     dtype = result_type(x, *bounds)
     x = tf.cast(x, dtype)
-    x = x if min is None else tf.maximum(x, tf.cast(min, dtype))
-    return x if max is None else tf.minimum(x, tf.cast(max, dtype))
+    x = x if min is None else tf.maximum(x, as_dtype(min, dtype))
+    return x if max is None else tf.minimum(x, as_dtype(max, dtype))
 
 
 @aten("clamp_min")
@@ -294,12 +301,14 @@ def _clamp_max(x: tf.Tensor, bound: Any) -> tf.Tensor:
 
 @aten("masked_fill")
 def _masked_fill(x: tf.Tensor, mask: tf.Tensor, value: Any) -> tf.Tensor:
-    return tf.where(mask, tf.cast(value, x.dtype), x)
+    return tf.where(mask, as_dtype(value, x.dtype), x)
 
 
 @aten("gelu")
 def _gelu(x: tf.Tensor, approximate: str = "none") -> tf.Tensor:
-    return tf.nn.gelu(x, approximate=approximate == "tanh")
+    if approximate == "tanh":
+        return tf.nn.gelu(x, approximate=True)
+    return 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5))
 
 
 @aten("elu")
@@ -333,7 +342,7 @@ def _prelu(x: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
 
 @aten("threshold")
 def _threshold(x: tf.Tensor, threshold: float, value: float) -> tf.Tensor:
-    return tf.where(x > tf.cast(threshold, x.dtype), x, tf.cast(value, x.dtype))
+    return tf.where(x > as_dtype(threshold, x.dtype), x, as_dtype(value, x.dtype))
 
 
 @aten("hardshrink")
@@ -365,9 +374,9 @@ def _to(x: tf.Tensor, *where: Any, dtype: Any = None, **ignored: Any) -> tf.Tens
     return tf.identity(x) if dtype is None else tf.cast(x, dtype)
 
 
+PYTHON = "add sub mul floordiv mod neg truediv pow lt le gt ge eq ne"
 OF_SIZES: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in ["add", "sub", "mul", "floordiv", "mod", "neg"]},
-    **{name: getattr(operator, name) for name in ["truediv", "pow", "lt", "le", "gt", "ge", "eq", "ne"]},
+    **{name: getattr(operator, name) for name in PYTHON.split()},
     **{name: getattr(operator, f"{name}_") for name in ("and", "or")},
     "getitem": lambda values, place: values[place],
     "sym_max": lambda a, b: tf.maximum(a, b) if is_tensor(a) or is_tensor(b) else max(a, b),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
+    as_dtype,
     as_shape,
     axis_of,
     broadcast_shape,
@@ -144,7 +145,7 @@ def _scatter(
         raise ValueError(f"`reduce` must be one of add, sum, amax and amin, got {reduce!r}")
     if is_tensor(source) and source.shape.rank:
         source = source[tuple(slice(size) for size in sizes(index))]
-    source = tf.broadcast_to(tf.cast(source, x.dtype), as_shape(sizes(index)))
+    source = tf.broadcast_to(as_dtype(source, x.dtype), as_shape(sizes(index)))
     return WRITES[reduce](x, _places(index, axis_of(x, dim)), source)
 
 
@@ -163,7 +164,7 @@ def _along_axis(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> list[t
 def _index_add(
     x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor, alpha: Any = 1
 ) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, source * tf.cast(alpha, source.dtype)), True)
+    return _index_put(*_along_axis(x, dim, index, source * as_dtype(alpha, source.dtype)), True)
 
 
 @aten("index_copy")
@@ -173,7 +174,7 @@ def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor) -> 
 
 @aten("index_fill")
 def _index_fill(x: tf.Tensor, dim: int, index: tf.Tensor, value: Any) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, tf.cast(value, x.dtype)))
+    return _index_put(*_along_axis(x, dim, index, as_dtype(value, x.dtype)))
 
 
 @aten("one_hot")

@@ -9,6 +9,7 @@ from autoregressive.torch_networks.operations.shapes import _pairs
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
     along,
+    as_dtype,
     as_shape,
     axis_of,
     moved_back,
@@ -33,7 +34,7 @@ def _linear(x: tf.Tensor, weight: tf.Tensor, bias: Any = None) -> tf.Tensor:
     return y if bias is None else y + bias
 
 
-@aten("matmul", "mm", "bmm", "mv", "dot", "inner_product")
+@aten("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     is_row, is_column = a.shape.rank == 1, b.shape.rank == 1
     a, b = a[None] if is_row else a, b[:, None] if is_column else b
@@ -46,8 +47,8 @@ def _matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 @aten("addmm", "addmv", "baddbmm")
 def _addmm(x: tf.Tensor, a: tf.Tensor, b: tf.Tensor, beta: Any = 1, alpha: Any = 1) -> tf.Tensor:
     y = _matmul(a, b)
-    y = y if alpha == 1 else y * tf.cast(alpha, y.dtype)
-    return y + (x if beta == 1 else x * tf.cast(beta, x.dtype))
+    y = y if alpha == 1 else y * as_dtype(alpha, y.dtype)
+    return y + (x if beta == 1 else x * as_dtype(beta, x.dtype))
 
 
 @aten("outer", "ger")
@@ -256,6 +257,7 @@ for _name in ("fft", "ifft", "rfft", "irfft"):
 aten("real")(lambda x: tf.math.real(x))
 aten("imag")(lambda x: tf.math.imag(x))
 aten("angle")(lambda x: tf.math.angle(x))
+aten("conj", "_conj", "conj_physical")(lambda x: tf.math.conj(x))
 aten("complex")(lambda a, b: tf.complex(a, b))
 aten("polar")(lambda r, phase: tf.complex(r * tf.cos(phase), r * tf.sin(phase)))
 aten("view_as_real")(lambda x: tf.stack([tf.math.real(x), tf.math.imag(x)], -1))

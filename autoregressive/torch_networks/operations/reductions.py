@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
+    as_dtype,
     as_shape,
     axes_of,
     axis_of,
@@ -30,7 +31,6 @@ def _reduced(function: Callable[..., tf.Tensor], prepare: Callable) -> Callable[
 
 
 aten("sum")(_reduced(tf.reduce_sum, counted))
-aten("nansum")(_reduced(tf.reduce_sum, lambda x: tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)))
 aten("mean")(_reduced(tf.reduce_mean, lambda x: x))
 aten("prod")(_reduced(tf.reduce_prod, counted))
 aten("amax")(_reduced(tf.reduce_max, lambda x: x))
@@ -179,7 +179,7 @@ def _standard(x: tf.Tensor, axes: list[int], eps: float) -> tf.Tensor:
     """Return a tensor less its mean, over its standard deviation."""
     centred = x - tf.reduce_mean(x, axes, True)
     variance = tf.reduce_mean(tf.square(centred), axes, True)
-    return centred * tf.math.rsqrt(variance + tf.cast(eps, x.dtype))
+    return centred * tf.math.rsqrt(variance + as_dtype(eps, x.dtype))
 
 
 @aten("layer_norm")
@@ -202,7 +202,7 @@ def _rms_norm(
     axes = list(range(x.shape.rank - len(shape), x.shape.rank))
     eps = 2.0 ** (-23 if x.dtype == tf.float32 else -52) if eps is None else eps
     mean = tf.reduce_mean(tf.square(x), axes, True)
-    return _scaled(x * tf.math.rsqrt(mean + tf.cast(eps, x.dtype)), weight, None)
+    return _scaled(x * tf.math.rsqrt(mean + as_dtype(eps, x.dtype)), weight, None)
 
 
 def _by_channel(value: Any, x: tf.Tensor) -> Any:
@@ -241,7 +241,7 @@ def _batch_norm(x: tf.Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest
 def _native_batch_norm(
     x: tf.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> list[tf.Tensor]:
-    scale = tf.math.rsqrt(var + tf.cast(eps, var.dtype))
+    scale = tf.math.rsqrt(var + as_dtype(eps, var.dtype))
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
     return [_scaled(x, _by_channel(scale, x), _by_channel(shift, x))]
@@ -267,5 +267,5 @@ def _adaptive(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
 
 @aten("cosine_similarity")
 def _cosine(a: tf.Tensor, b: tf.Tensor, dim: int = 1, eps: float = 1e-8) -> tf.Tensor:
-    norms = [tf.maximum(_norm(each, 2, dim, True), tf.cast(eps, each.dtype)) for each in (a, b)]
+    norms = [tf.maximum(_norm(each, 2, dim, True), as_dtype(eps, each.dtype)) for each in (a, b)]
     return tf.reduce_sum((a / norms[0]) * (b / norms[1]), axis_of(a, dim))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from autoregressive.torch_networks.operations.products import _linear
 from autoregressive.torch_networks.table import aten
-from autoregressive.torch_networks.values import axis_of, sizes
+from autoregressive.torch_networks.values import as_dtype, axis_of, sizes
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}
@@ -28,7 +28,7 @@ def _attention(
         count = query.shape[-3] // key.shape[-3]
         key, value = (tf.repeat(each, count, axis_of(each, -3)) for each in (key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = tf.matmul(query, key, transpose_b=True) * tf.cast(factor, query.dtype)
+    scores = tf.matmul(query, key, transpose_b=True) * as_dtype(factor, query.dtype)
     # Not minus infinity, of which a gradient would be NaN.
     lowest = tf.constant(scores.dtype.min, scores.dtype)
     if is_causal:

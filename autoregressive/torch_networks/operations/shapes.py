@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
     along,
+    as_dtype,
     as_shape,
     axes_of,
     axis_of,
@@ -83,7 +84,8 @@ def _unsqueeze(x: tf.Tensor, dim: int) -> tf.Tensor:
 
 @aten("squeeze")
 def _squeeze(x: tf.Tensor, dims: Any = None) -> tf.Tensor:
-    return tf.squeeze(x, [axis for axis in axes_of(x, dims) if x.shape[axis] == 1] or [[]][0])
+    axes = [axis for axis in axes_of(x, dims) if x.shape[axis] == 1]
+    return tf.squeeze(x, axes) if axes else tf.identity(x)  # without axes, it would take all
 
 
 @aten("expand", "broadcast_to")
@@ -317,13 +319,16 @@ def _pad(x: tf.Tensor, pads: Sizes, mode: Any = "constant", value: Any = None) -
         return tf.identity(x)
     if not value:
         return tf.pad(x, pairs)
-    return tf.pad(x, pairs, constant_values=tf.cast(value, x.dtype))
+    return tf.pad(x, pairs, constant_values=as_dtype(value, x.dtype))
 
 
-for _mode in ("reflection", "replication"):
-    aten(*(f"{_mode}_pad{n}d" for n in (1, 2, 3)))(
-        lambda x, pads, mode={"reflection": "reflect"}.get(_mode, "replicate"): _pad(x, pads, mode)
-    )
+def _padding(mode: str) -> Callable[..., tf.Tensor]:
+    return lambda x, pads: _pad(x, pads, mode)
+
+
+for _axes in (1, 2, 3):
+    aten(f"reflection_pad{_axes}d")(_padding("reflect"))
+    aten(f"replication_pad{_axes}d")(_padding("replicate"))
 
 
 def _scales(x: tf.Tensor, size: Any, scales: Any) -> list[tuple[Any, float | None]]:

@@ -1,0 +1,174 @@
+"""What cannot be converted is refused in one sentence that says what to do."""
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch_networks import GPT, Recurrent, Wrapped  # noqa: E402
+
+import onepass  # noqa: E402
+from autoregressive.torch_networks import triton_order  # noqa: E402
+from autoregressive.torch_networks.table import RULES  # noqa: E402
+
+TOKENS, SIGNAL = torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, 1)
+
+
+def refusal(module, inputs=SIGNAL, error=ValueError, **options):
+    with pytest.raises(error) as caught:
+        onepass.from_torch(module, inputs=inputs, **options)
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 600
+    return message
+
+
+def linear(function):
+    return Wrapped(function, nn.Linear(1, 2))
+
+
+def test_half_precision_weights_are_refused():
+    message = refusal(GPT().half(), TOKENS)
+    assert "float32" in message and "float16" in message and "tokens.weight" in message
+
+
+def test_weights_without_values_are_refused():
+    with torch.device("meta"):
+        module = nn.Linear(1, 2)
+    assert "weights loaded" in refusal(module)
+
+
+def test_weights_on_another_device_are_refused(monkeypatch):
+    module = nn.Linear(1, 2)
+    monkeypatch.setattr(nn.Parameter, "device", torch.device("cuda", 0), raising=False)
+    assert "module.cpu()" in refusal(module) and "cuda:0" in refusal(module)
+
+
+def test_quantised_modules_are_refused():
+    class Packed(nn.Linear):
+        pass
+
+    Packed.__module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+    message = refusal(nn.Sequential(Packed(1, 2)))
+    assert "quantised" in message and "`0`" in message
+    integers = nn.Linear(1, 2)
+    integers.weight = nn.Parameter(torch.zeros(2, 1, dtype=torch.int8), requires_grad=False)
+    assert "`weight` is int8" in refusal(integers)
+
+
+def test_projections_of_an_lstm_are_refused_by_name():
+    module = Recurrent(nn.LSTM, proj_size=4)
+    assert "proj_size=4 in layer `layers`" in refusal(module, TOKENS)
+
+
+def test_inputs_of_a_wrong_dtype_or_shape_are_refused():
+    message = refusal(GPT(), torch.zeros(1, 8))
+    assert "float32 [2, 8]" in message and "`inputs`" in message
+    assert "[batch, time, ...]" in refusal(GPT(), [1, 2])
+    assert "shape []" in refusal(GPT(), torch.tensor(1.0))
+    assert "got None" in refusal(GPT(), None)
+
+
+def test_what_is_no_module_is_refused():
+    assert "torch.nn.Module" in refusal(lambda x: x, error=TypeError)
+    assert "no such file" in refusal("missing.pt2")
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "network.pt2"
+    path.write_bytes(b"nothing")
+    assert "network.pt2 cannot be read" in refusal(path)
+
+
+def test_a_fixed_length_is_refused_with_the_reason_of_torch():
+    message = refusal(linear(lambda x, layer: layer(x) + torch.ones(8, 1)))
+    assert "any length" in message and "constant (8)" in message
+
+
+def test_a_loop_over_time_steps_is_refused():
+    def looped(x, layer):
+        state, rows = torch.zeros(x.shape[0], 2), []
+        for row in layer(x).unbind(1):
+            state = 0.5 * state + row
+            rows.append(state)
+        return torch.stack(rows, 1)
+
+    assert "any length" in refusal(linear(looped))
+
+
+def test_a_fixed_batch_is_refused():
+    assert "any batch size" in refusal(
+        linear(lambda x, layer: layer(x) + torch.ones(2, 8, 1)[:, :1])
+    )
+
+
+def test_a_file_with_a_fixed_length_is_refused_with_a_hint(tmp_path):
+    program = torch.export.export(nn.Linear(1, 2), (torch.zeros(2, 8, 1),))
+    torch.export.save(program, tmp_path / "fixed.pt2")
+    assert "dynamic_shapes" in refusal(tmp_path / "fixed.pt2")
+
+
+def test_random_outputs_are_refused():
+    assert "same outputs" in refusal(linear(lambda x, layer: layer(x) + torch.rand_like(x)))
+
+
+def test_a_branch_on_values_is_refused():
+    message = refusal(linear(lambda x, layer: layer(x) if x.sum() > 0 else -layer(x)))
+    assert "cannot be exported" in message
+
+
+def test_an_output_or_a_condition_of_another_name_is_refused():
+    both = linear(lambda x, layer: {"a": layer(x), "b": layer(x)})
+    assert "'a', 'b', got None" in refusal(both)
+    assert "'a', 'b', got 'c'" in refusal(both, output="c")
+    conditions = {"speaker": torch.zeros(1)}
+    assert "none, got 'speaker'" in refusal(both, conditions=conditions)
+
+
+def test_an_output_without_time_is_refused():
+    assert "time axis" in refusal(linear(lambda x, layer: layer(x).mean(1)))
+
+
+@pytest.fixture
+def table():
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)
+
+
+def test_an_unknown_operation_is_named_with_its_module_and_line_and_can_be_registered(table):
+    module = nn.Sequential(nn.Identity(), linear(lambda x, layer: torch.special.i0e(layer(x))))
+    message = refusal(module, error=onepass.UnsupportedNetworkError)
+    assert "special_i0e" in message and "module `1`" in message and "test_bad_inputs.py:" in message
+    assert '@onepass.aten("special_i0e")' in message
+
+    import tensorflow as tf
+
+    onepass.aten("special_i0e")(lambda x: tf.math.special.bessel_i0e(x))
+    network = onepass.from_torch(module, inputs=SIGNAL)
+    x = torch.rand(2, 5, 1)
+    wanted = module(x).detach().numpy()
+    assert abs(network(x.numpy()).numpy() - wanted).max() < 1e-5
+
+
+def test_rules_are_registered_under_names():
+    for names in ((), (1,), ("",)):
+        with pytest.raises(ValueError, match="names of operations"):
+            onepass.aten(*names)
+
+
+def test_tensorflow_before_triton_is_said_in_one_line_before_the_process_ends(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "triton.py").write_text("raise SystemExit('LLVM ends the process')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "tensorflow" in sys.modules
+    with pytest.raises(onepass.UserError, match="before TensorFlow") as caught:
+        triton_order.import_triton()
+    assert "\n" not in str(caught.value)
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    (tmp_path / "triton.py").write_text("imported = True")
+    triton_order.import_triton()
+    assert sys.modules.pop("triton").imported

@@ -1,0 +1,221 @@
+"""Networks of PyTorch are converted untouched, and sampled by a derived step."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tensorflow as tf  # noqa: E402
+import torch_networks  # noqa: E402
+from torch import nn  # noqa: E402
+from torch_networks import GPT, LEVELS, Encoder, PixelCNN, Recurrent, WaveNet, Wrapped  # noqa: E402
+
+import onepass  # noqa: E402
+from likelihoods import Categorical, Gaussian  # noqa: E402
+
+TOKENS = torch.zeros(1, 8, dtype=torch.int64)
+WAVE = torch.zeros(1, 1, 8)
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, LEVELS, shape)
+
+
+def wave(*shape, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def original(module, *arguments):
+    module.eval()
+    with torch.no_grad():
+        return module(*map(torch.tensor, arguments)).numpy()
+
+
+def called(network, *arguments):
+    """Return outputs of a call, which are the same in a graph for any batch and length."""
+    outputs = network(*map(tf.constant, arguments)).numpy()
+    traced = tf.function(network, input_signature=network.input_signature, autograph=False)
+    cast = [tf.cast(x, s.dtype) for x, s in zip(arguments, network.input_signature, strict=True)]
+    np.testing.assert_allclose(traced(*cast), outputs, 1e-5, 1e-6)
+    return outputs
+
+
+def as_images(outputs):
+    return np.moveaxis(outputs, 1, -1)
+
+
+MODULES = {
+    "gpt": GPT,
+    "gru": lambda: Recurrent(batch_first=True),
+    "gru, time first": Recurrent,
+    "lstm": lambda: Recurrent(nn.LSTM, batch_first=True, bias=False),
+    "rnn": lambda: Recurrent(nn.RNN, nonlinearity="relu"),
+    "encoder": Encoder,
+}
+FULL = ("lstm", "rnn", "gru, time first")  # their step is that of "gru"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_network_of_tokens_is_converted_and_has_a_step(name):
+    torch.manual_seed(1)
+    module = MODULES[name]().eval()
+    network = onepass.from_torch(module, inputs=TOKENS)
+    for shape in ((2, 21), (1, 2), (3, 1)):
+        symbols = tokens(*shape)
+        np.testing.assert_allclose(called(network, symbols), original(module, symbols), 1e-4, 1e-5)
+    if name in FULL:
+        return
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    drawn = model.sample(num=2, length=70, seed=3, method="cached")
+    assert (drawn[:, :20] == model.sample(num=2, length=20, seed=3, method="naive")).all()
+
+
+def test_a_bidirectional_layer_is_converted_and_refused_as_not_causal():
+    module = Recurrent(nn.LSTM, bidirectional=True, batch_first=True)
+    network = onepass.from_torch(module, inputs=TOKENS)
+    symbols = tokens(2, 5)
+    np.testing.assert_allclose(called(network, symbols), original(module, symbols), 1e-4, 1e-5)
+    with pytest.raises(onepass.NotCausalError):
+        onepass.check_causal(network)
+
+
+def test_an_encoder_without_a_mask_is_refused_by_the_name_of_its_layer():
+    network = onepass.from_torch(Encoder(is_causal=False), inputs=TOKENS)
+    with pytest.raises(onepass.NotCausalError, match=r"layers\.layers\.0\.self_attn"):
+        onepass.check_causal(network)
+
+
+def test_channels_before_time_move_to_the_end_of_inputs_conditions_and_outputs():
+    module = WaveNet(Gaussian().num_parameters, condition=5)
+    conditions = {"speaker": torch.zeros(1, dtype=torch.int64), "mel": torch.zeros(1, 5, 8)}
+    network = onepass.from_torch(module, inputs=WAVE, conditions=conditions)
+    assert list(network.conditions) == ["speaker", "mel"]
+    assert [spec.shape.as_list() for spec in network.input_signature] == [
+        [None, None, 1],
+        [None],
+        [None, None, 5],
+    ]
+    x, mel, speaker = wave(2, 9, 1), wave(2, 9, 5, seed=1), np.array([3, 1])
+    turned = [np.moveaxis(each, -1, 1) for each in (x, mel)]
+    wanted = np.moveaxis(original(module, *turned, speaker), 1, -1)
+    np.testing.assert_allclose(called(network, x, speaker, mel), wanted, 1e-4, 1e-5)
+    model = onepass.Autoregressive(network, Gaussian())
+    given = {"mel": mel[:, :6], "speaker": speaker}
+    drawn = [model.sample(2, 6, seed=1, condition=given, method=m) for m in ("cached", "naive")]
+    np.testing.assert_allclose(*drawn, 1e-3, 1e-4)
+
+
+def test_masked_weights_that_a_module_overwrites_are_masked_in_every_call():
+    torch.manual_seed(1)
+    module = PixelCNN().eval()
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 1, 6, 6))
+    x = wave(2, 1, 5, 7)
+    wanted = as_images(original(module, x))
+    np.testing.assert_allclose(called(network, as_images(x)), wanted, 1e-4, 1e-5)
+    model = onepass.Autoregressive(network, Categorical(4), order="raster")
+    assert model.sample(num=1, length=(4, 5, 1), seed=1).shape == (1, 4, 5, 1)
+    weights = network.weights["layers.0.weight"]
+    weights.assign(tf.ones_like(weights))
+    onepass.check_causal(network, order="raster", inputs=network.input_signature[0])
+
+
+def test_parameters_keep_their_names_and_flags_and_tied_ones_are_one_variable():
+    module = GPT()
+    module.places.weight.requires_grad_(False)
+    network = onepass.from_torch(module, inputs=TOKENS)
+    frozen = {name for name, each in network.weights.items() if not each.trainable}
+    assert frozen == {"places.weight"}
+    assert "head.weight" not in network.weights and "tokens.weight" in network.weights
+    assert len(network.weights) == len(dict(module.named_parameters()))
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    trained = {variable.name.partition(":")[0] for variable in model.trainable_variables()}
+    assert trained == network.weights.keys() - frozen
+
+
+def test_a_converted_network_is_trained_stored_and_read(tmp_path, eager):
+    module = GPT()
+    module.places.weight.requires_grad_(False)
+    network = onepass.from_torch(module, inputs=TOKENS)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    before = {name: each.numpy() for name, each in network.weights.items()}
+    rows = np.repeat(tokens(1, 12), 4, 0)
+    onepass.fit(model, rows, steps=2, batch_size=4, length=12, seed=1)
+    changed = {n for n, each in network.weights.items() if np.any(each.numpy() != before[n])}
+    assert changed == before.keys() - {"places.weight"}
+    onepass.save(model, tmp_path / "model")
+    stored = onepass.load(tmp_path / "model")
+    np.testing.assert_allclose(stored.log_prob(rows), model.log_prob(rows), 1e-4, 1e-5)
+    assert len(stored.weights_read().frozen) == 1
+
+
+def test_a_module_stays_as_it_was():
+    module = Recurrent(batch_first=True, dropout=0.5).train()
+    module.tokens.eval()
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    with pytest.warns(UserWarning, match="training mode"):
+        onepass.from_torch(module, inputs=TOKENS)
+    assert module.training and module.layers.training and not module.tokens.training
+    assert "forward" not in vars(module.layers)
+    assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
+
+
+def test_a_branch_and_a_loop_of_torch_are_mapped():
+    from torch._higher_order_ops.scan import scan
+
+    def smoothed(x, layer):
+        def step(carry, row):
+            carry = 0.5 * carry + row
+            return carry, carry.clone()
+
+        rows = scan(step, torch.zeros(x.shape[0], 3), layer(x), dim=1)[1]
+        return torch.cond(rows.sum() > 0, lambda y: 2 * y, lambda y: y - 1, (rows,))
+
+    module = Wrapped(smoothed, nn.Linear(1, 3))
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 6, 1))
+    for sign in (1, -1):
+        module.layers[0].bias.data.fill_(5.0 * sign)
+        network.weights["layers.0.bias"].assign([5.0 * sign] * 3)
+        x = wave(2, 7, 1)
+        np.testing.assert_allclose(called(network, x), original(module, x), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("result", "output", "place"),
+    [
+        (lambda y: {"logits": y, "other": 2 * y}, None, 1.0),
+        (lambda y: {"a": y, "b": 2 * y}, "b", 2.0),
+        (lambda y: (y, 2 * y), 1, 2.0),
+        (lambda y: (y, None), None, 1.0),
+    ],
+)
+def test_an_output_is_found_by_itself_by_name_or_by_index(result, output, place):
+    module = Wrapped(lambda x, layer: result(layer(x)), nn.Linear(1, 2))
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 6, 1), output=output)
+    x = torch.tensor(wave(1, 5, 1))
+    wanted = place * module.layers[0](x).detach().numpy()
+    np.testing.assert_allclose(network(x.numpy()), wanted, 1e-5, 1e-6)
+
+
+def test_a_pt2_file_is_a_network(tmp_path):
+    module = GPT().eval()
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(module, (tokens_of(2, 8),), dynamic_shapes=(sizes,))
+    torch.export.save(program, tmp_path / "gpt.pt2")
+    network = onepass.from_torch(tmp_path / "gpt.pt2")
+    symbols = tokens(3, 11)
+    np.testing.assert_allclose(called(network, symbols), original(module, symbols), 1e-4, 1e-5)
+    assert "tokens.weight" in network.weights
+
+
+def tokens_of(*shape):
+    return torch.zeros(*shape, dtype=torch.int64)
+
+
+def test_a_table_of_positions_bounds_the_length():
+    network = onepass.from_torch(GPT(length=32), inputs=TOKENS)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    with pytest.raises(ValueError, match="32"):
+        model.sample(num=1, length=33, seed=1)
+
+
+assert torch_networks
