@@ -277,7 +277,7 @@ def of_mixture():
 
 
 # TensorFlow has no gradient of their convolutions on a processor.
-UNTRAINED = {"Padded", "Chomped"}
+UNTRAINED = {"Padded", "Chomped", "grouped"}
 WAVES = {
     "dilated_functional": 5, "sequential": 3, "Gated": 3, "Padded": 4, "Chomped": 4, "gru": 4,
     "lstm_after_convolution": 2, "shifted_gru": 3, "stacked_cells": 2, "separable": 8, "grouped": 4,
