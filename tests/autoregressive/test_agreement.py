@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import attention_networks
 import causal_networks
+import indexing_networks
 import keras
 import numpy as np
 import pytest
@@ -74,6 +75,12 @@ class Experts(layers.Layer):
         return tf.gather(every, best, batch_dims=2)[..., 0, :]
 
 
+def of_scan():
+    """A model of an associative scan."""
+    scan = indexing_networks.associative_scan()
+    return Autoregressive(lambda x: scan(tf.tile(x, [1, 1, 4]))[..., :2], Gaussian(256))
+
+
 def of_layer(layer, hidden=()):
     """A model of tokens with a layer, whose logits forbid some of the tokens."""
     inputs = keras.Input([None], dtype="int32")
@@ -123,6 +130,7 @@ MODELS = {
     "reals": lambda: Autoregressive(
         causal_networks.convolved(2, 4), Gaussian(None), codec=Reals(unit=2.0)
     ),
+    "scan": of_scan,
     "experts": lambda: of_layer(Experts()),
     "forbidden": lambda: of_layer(layers.GRU(8, return_sequences=True), [0, 3]),
     "images": lambda: of_images(1),

@@ -74,6 +74,13 @@ def test_what_a_rule_cannot_follow_is_no_lookahead(name):
     np.testing.assert_allclose(*drawn, atol=1e-5)
 
 
+def test_what_lies_beyond_the_lengths_of_all_calls_is_confirmed_by_longer_ones():
+    far = keras.layers.Conv1D(2, 3, padding="same", dilation_rate=1500, name="far")
+    found = check_causal(keras.Sequential([keras.Input([None, 1]), far]))
+    assert not found.is_causal and "far pads on both sides" in found.message
+    assert "input t + 1500" in found.message
+
+
 def attending(initializer, causal):
     """Attention before a head of zeros, or of tiny numbers."""
     inputs = keras.Input([None, 1])

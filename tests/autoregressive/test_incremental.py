@@ -9,6 +9,7 @@ import tensorflow as tf
 from runs import eagerly
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
+from autoregressive.incremental.tracing import Traces
 from autoregressive.machine.machine import machine_of_step
 from autoregressive.machine.values import Unlowerable
 from autoregressive.networks import as_function
@@ -87,6 +88,20 @@ def test_entries_are_chosen_placed_and_turned_in_every_time_step(name):
     machine, state = machine_of_step(derived, derived.specs)
     (made,) = machine.run(machine.begin(BATCH, [], state), *(x.numpy() for x in tensors))
     np.testing.assert_allclose(made[:, :, 0, 0], whole, **close)
+
+
+def test_an_associative_scan_of_unknown_length_is_traced_in_order():
+    """Halving it would take 48 levels; the library is left as it was."""
+    import tensorflow_probability as tfp
+
+    network, halving = indexing_networks.associative_scan(), tfp.math.scan_associative
+    traced = tf.function(Traces(network), autograph=False).get_concrete_function(
+        indexing_networks.SPEC
+    )
+    assert len(traced.graph.get_operations()) < 300
+    x = tf.random.stateless_normal([2, 9, 4], [0, 1])
+    np.testing.assert_allclose(traced(x), network(x), rtol=1e-5, atol=1e-6)
+    assert tfp.math.scan_associative is halving
 
 
 @pytest.mark.parametrize("make", refused_networks.REFUSED, ids=lambda make: make.__name__)
