@@ -79,9 +79,7 @@ def test_what_does_more_than_compute_is_saved_only_on_request(tmp_path):
         return tf.concat([x + 0.0 * tf.cast(first, tf.float32), x], -1)
 
     model = onepass.Autoregressive(network, likelihoods.Gaussian(levels=16))
-    with pytest.raises(
-        onepass.UserError, match=r"stored: it holds .*: ReadFile\. With `t"
-    ):
+    with pytest.raises(onepass.UserError, match=r"stored: it holds .*: ReadFile\. With `t"):
         onepass.save(model, tmp_path / "mine")
     assert not list(tmp_path.iterdir())
     onepass.save(model, tmp_path / "mine", trust=True)
