@@ -59,7 +59,7 @@ RANDOM = """
 """
 LOGIC = """
     All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Bucketize
-    CheckNumerics CheckNumericsV2 Equal Greater
+    CheckNumerics CheckNumericsV2 DebugNumericSummaryV2 Equal Greater
     GreaterEqual Invert IsFinite IsInf IsNan LeftShift Less LessEqual LogicalAnd LogicalNot
     LogicalOr LowerBound NotEqual RightShift Select SelectV2 UpperBound Where
 """

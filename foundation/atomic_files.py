@@ -2,16 +2,20 @@
 
 import contextlib
 import io
+import math
 import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from foundation.errors import UserError
 from foundation.temporary_files import beside
 
+MAGIC = np.lib.format.MAGIC_PREFIX
+_header_2_0 = np.lib.format.read_array_header_2_0
 Arrays = dict[str, np.ndarray]
 MAX_EXPANSION = 20  # largest ratio of unpacked to packed size; arrays are stored uncompressed
 
@@ -54,10 +58,14 @@ def read_npy(path: Path) -> np.ndarray:
       UserError: the file is missing, is not a valid npy file, or contains an array without axes.
     """
     try:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                file.seek(0)
+                _check_header(file)
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, RecursionError, ValueError, EOFError) as error:
         objects = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
         why = getattr(error, "strerror", None) or objects
         raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
@@ -95,7 +103,20 @@ def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
 def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
     # Read completely first, so that zipfile verifies the checksum before NumPy reads the header.
     data = io.BytesIO(file.read(name))
+    _check_header(data)
     return np.lib.format.read_array(data, allow_pickle=False)
+
+
+def _check_header(file: IO[bytes]) -> None:
+    """Raise ValueError if an npy file, open at its start, declares more bytes than it has."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2_0
+    shape, _, dtype = read(file)
+    start, end = file.tell(), file.seek(0, os.SEEK_END)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > end - start and not dtype.hasobject:
+        raise ValueError(f"its header declares {declared:,} bytes, and it has {end - start:,}")
+    file.seek(0)
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class Checkpoints:
     def _scores(self) -> dict:
         try:
             stored = json.loads((self.folder / "best.json").read_text())
-        except (OSError, ValueError):
+        except (OSError, RecursionError, ValueError):
             return {}
         return stored if isinstance(stored, dict) and _is_whole(stored) else {}
 

@@ -100,7 +100,7 @@ def _record(line: str) -> dict | None:
     """Return the record in a line, or None if it is invalid, as from a killed process."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 

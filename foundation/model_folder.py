@@ -86,7 +86,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
     try:
         spec = json.loads(file.read_text())
         spec["config"]
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}.") from error
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} must hold a JSON object with the key `config`.") from error

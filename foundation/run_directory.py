@@ -109,7 +109,7 @@ class RunDirectory:
             stored = json.loads(file.read_text())
         except FileNotFoundError as error:
             raise UserError(f"{self.path} is not a run directory: no config.json.") from error
-        except (OSError, ValueError) as error:
+        except (OSError, RecursionError, ValueError) as error:
             raise UserError(f"{file} cannot be read: {error}.") from error
         if not isinstance(stored, dict):
             raise UserError(f"{file} must hold one JSON object, got a {_kind(stored)}.")

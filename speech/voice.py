@@ -4,16 +4,14 @@ import contextlib
 import dataclasses
 import functools
 import importlib.resources
-import io
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from foundation.atomic_files import read_npz
 from foundation.errors import UserError
 from speech import network
 from speech.frame_density import STATISTICS, drawn, initial_density, no_pause
@@ -276,13 +274,12 @@ def load_voice(folder: Path) -> Voice:
             k: tuple(v) if isinstance(v, list) else v for k, v in spec["config"].items()
         }
         config = VoiceConfig(**sizes)
-        data = io.BytesIO((folder / WEIGHTS_FILE).read_bytes())
-        with np.load(data, allow_pickle=False) as stored:
-            weights = {name: stored[name].astype(np.float32) for name in stored.files}
+        stored = read_npz(folder / WEIGHTS_FILE)
+        weights = {name: array.astype(np.float32) for name, array in stored.items()}
         _check_weights(weights, config)
         symbols = {name: number + 1 for number, name in enumerate(spec["symbols"])}
         return Voice(config, symbols, weights, spec)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, RecursionError, UserError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} holds no voice that this version can read: {error}.") from error
 
 

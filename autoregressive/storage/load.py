@@ -278,10 +278,15 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
     """
     spec = read_spec(folder)
     try:
-        with named_for_tensorflow(folder / spec["program"]) as name:
-            return tf.saved_model.load(name), spec
+        return program_in(folder / spec["program"]), spec
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
+
+
+def program_in(place: Path) -> Any:
+    """Load a SavedModel, with the rights of this process."""
+    with named_for_tensorflow(place) as name:
+        return tf.saved_model.load(name)
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:

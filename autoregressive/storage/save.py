@@ -15,7 +15,7 @@ from autoregressive.model import Autoregressive
 from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
 from autoregressive.storage.comparison import check_calls, difference
-from autoregressive.storage.load import network_of
+from autoregressive.storage.load import network_of, program_in
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
 from foundation.allowed_operations import PROGRAM, scanned_program
@@ -161,7 +161,7 @@ def write(
     made, before = not folder.exists(), program_name(folder)
     name = next(each for each in PROGRAM_FOLDERS if each != before)
     try:
-        with write_errors(folder):
+        with write_errors(folder), _in_graphs():
             shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
             with named_reasons("stored"):
                 program = make()
@@ -174,8 +174,7 @@ def write(
             with named_reasons("stored"):
                 if not trust:
                     _check_scan(folder / name)
-                with named_for_tensorflow(folder / name) as place:
-                    check(tf.saved_model.load(place), json.loads(json.dumps(spec)))
+                check(program_in(folder / name), json.loads(json.dumps(spec)))
             write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
     except BaseException:
         shutil.rmtree(folder if made else folder / name, ignore_errors=True)
@@ -183,6 +182,17 @@ def write(
     if before:
         shutil.rmtree(folder / before, ignore_errors=True)
     return folder
+
+
+@contextlib.contextmanager
+def _in_graphs() -> Iterator[None]:
+    """Let functions run as graphs inside the block, also where they run eagerly to be debugged."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(False)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
 
 
 def _write_program(program: tf.Module, place: Path, folder: Path) -> None:
@@ -200,6 +210,8 @@ def _check_scan(place: Path) -> None:
     try:
         scanned_program(place)
     except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from error
         reason = str(error).removeprefix(f"{place / PROGRAM} ")
         raise UserError(
             f"The model cannot be stored: it {reason} With `trust=True` it is stored, and loaded"

@@ -348,5 +348,5 @@ def _config(arrays: Arrays, path: Path) -> UnitConfig:
             raise KeyError("kind")
         convention = MelConvention(**values.pop("convention"))
         return UnitConfig(convention, **{**values, "widths": tuple(values["widths"])})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} holds no speech units of this version ({KIND}).") from error

@@ -113,7 +113,7 @@ def _said(arguments: Sequence[str]) -> dict[str, str]:
 
 def _of_run(workdir: str | None) -> Stored | None:
     """Return the format of a run directory's images; None if there is no run."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, RecursionError, ValueError, KeyError, TypeError):
         data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
         return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))
     return None

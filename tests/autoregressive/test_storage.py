@@ -1,5 +1,9 @@
 """A stored model needs no code of its own, and gives the same numbers."""
 
+import errno
+import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -10,8 +14,9 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
+from autoregressive.storage.program import Program, function_of, network_specs
 from foundation.errors import UserError
-from likelihoods import Gaussian
+from likelihoods import Categorical, Gaussian
 from likelihoods.distribution import Tabulated
 
 PROGRAM = """
@@ -114,3 +119,151 @@ def test_a_stored_network_steps_through_several_times_at_once(tmp_path):
     last, _ = stepped.step(inputs[:, 4:], state, condition[:, 4:])
     whole = stepped(inputs, condition)
     np.testing.assert_allclose(tf.concat([first, last], 1), whole, rtol=1e-5, atol=1e-5)
+
+
+def small(size):
+    """A model of `size` symbols, which draws other symbols than one of another size."""
+    table = tf.Variable(tf.random.stateless_normal([size, size], [size, 1]))
+    return Autoregressive(
+        lambda x: tf.gather(table, x),
+        Categorical(size),
+        inputs=tf.TensorSpec([None, None], tf.int32),
+    )
+
+
+def entries(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+CALLS = ("rename", "replace", "open", "mkdir", "unlink", "rmdir", "fsync")
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ENOSPC])
+def test_saving_that_fails_at_any_call_of_the_system_leaves_the_old_model(
+    code, tmp_path, monkeypatch
+):
+    old, new = small(3), small(5)
+    folder = save(old, tmp_path / "mine")
+    (folder / "notes").write_text("mine")
+    failures, done = 0, False
+    while not done:
+        left = [failures]
+
+        def failing(call, left=left):
+            def fail(*arguments, **options):
+                left[0] -= 1
+                if left[0] == -1:
+                    raise OSError(code, os.strerror(code))
+                return call(*arguments, **options)
+
+            return fail
+
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(os, name, failing(getattr(os, name)))
+            try:
+                save(new, folder)
+                done = left[0] >= 0
+            except UserError as error:
+                assert "\n" not in str(error) and "Cannot" in str(error)
+        model = new if load(folder).distribution.levels == 5 else old
+        np.testing.assert_array_equal(load(folder).sample(1, 9, 1), model.sample(1, 9, 1))
+        assert (folder / "notes").read_text() == "mine"
+        save(old, folder)
+        assert len(entries(folder)) == 3  # what was left is swept
+        failures += 1
+    assert failures > 3
+
+
+KILLED = """
+import os, signal, sys
+from test_storage import small
+from autoregressive.storage import save
+
+count, folder = int(sys.argv[1]), sys.argv[2]
+rename = os.rename
+
+def replace(*given):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(*given)
+    if count == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.replace = os.rename = replace
+save(small(5), folder)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("count", "levels"), [(1, 3), (2, 5)])
+def test_saving_that_is_killed_on_either_side_of_its_rename_leaves_a_whole_model(
+    count, levels, tmp_path
+):
+    folder = save(small(3), tmp_path / "mine")
+    words = [sys.executable, "-c", KILLED, str(count), str(folder)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ended = subprocess.run(words, check=False, env=os.environ | {"PYTHONPATH": paths})
+    assert ended.returncode == -signal.SIGKILL
+    expected = small(levels).sample(1, 9, 1)
+    np.testing.assert_array_equal(load(folder).sample(1, 9, 1), expected)
+    np.testing.assert_array_equal(
+        load(save(small(4), folder)).sample(1, 9, 1), small(4).sample(1, 9, 1)
+    )
+    assert len(entries(folder)) == 2
+
+
+def test_a_model_that_does_not_come_back_is_not_saved_and_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = save(small(3), tmp_path / "mine")
+    before = (folder / "autoregressive.json").read_bytes()
+    written = Program.__init__
+
+    def wrong(self, model, with_step):
+        written(self, model, with_step)
+        self.call = function_of(lambda x: 2.0 * model.symbol_network.call(x), network_specs(model))
+
+    monkeypatch.setattr(Program, "__init__", wrong)
+    with pytest.raises(UserError, match=r"cannot be stored: read back, its network differs by"):
+        save(small(5), folder)
+    assert (folder / "autoregressive.json").read_bytes() == before
+    assert entries(folder) == ["autoregressive.json", "program"]
+    with pytest.raises(UserError, match="cannot be stored"):
+        save(small(5), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_description_that_names_another_program_is_refused(tmp_path):
+    folder = save(small(3), tmp_path / "mine")
+    file = folder / "autoregressive.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"program": "../mine/program"}))
+    with pytest.raises(UserError, match=r"its program is '\.\./mine/program'\."):
+        load(folder)
+    file.write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"^[^\n]*contains no model[^\n]*$"):
+        load(folder)
+
+
+class ByLength(tf.Module):
+    """A network whose graph for any length is wrong, as that of Keras' `TimeDistributed`."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable(tf.random.stateless_normal([4, 4], [1, 2]))
+
+    def __call__(self, x):
+        known = x.shape[1]
+        parameters = tf.gather(self.table, x)
+        return parameters[:, :2] if known is None else parameters
+
+
+def test_a_network_whose_graph_depends_on_the_length_is_stored_for_several(tmp_path):
+    inputs = tf.TensorSpec([None, None], tf.int32)
+    model = Autoregressive(ByLength(), Categorical(4), inputs=inputs)
+    drawn = model.sample(2, 70, 3)
+    loaded = load(save(load(save(model, tmp_path / "one")), tmp_path / "two"))
+    np.testing.assert_array_equal(loaded.sample(2, 70, 3), drawn)
+    np.testing.assert_allclose(loaded.log_prob(drawn), model.log_prob(drawn), atol=1e-5)
+    with pytest.raises(ValueError, match=r"cannot take 2,000 time steps: .* at most 512"):
+        loaded.log_prob(np.zeros([1, 2000], np.int32))

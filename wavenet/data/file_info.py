@@ -99,7 +99,7 @@ def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
     try:
         stored = json.loads((cache_folder / FILE).read_text("utf-8"))
         return {name: FileInfo(**values) for name, values in stored.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, RecursionError, ValueError, TypeError, AttributeError):
         return {}
 
 
