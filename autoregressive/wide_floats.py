@@ -130,7 +130,9 @@ class WideCalls:
 
     def shaken(self) -> "WideCalls":
         """Return the network with weights that are changed by a unit in the last place."""
-        return WideCalls(self._call, self._weights, self._precisions, 4.0 * self.precision.unit)
+        found = WideCalls(self._call, self._weights, self._precisions, self.precision.unit)
+        found._prepared, found._functions = self._prepared, self._functions
+        return found
 
     def shake(self, values: tf.Tensor) -> tf.Tensor:
         """Return floats with random changes of the relative size `shake`; other values as given."""

@@ -220,7 +220,7 @@ class Analysis:
                 f" has shape {output.shape}"
             )
         if offset < 0:
-            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
+            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}", -offset)
         if kind.end < -offset:
             raise NotCausalError(f"{texts}: the last outputs consist of padding")
         root = self.root(output.name)

@@ -14,7 +14,16 @@ ENDLESS = 1 << 40
 
 
 class NotCausalError(ValueError):
-    """Raised if outputs depend on later inputs or on the length of the sequence, or are random."""
+    """Raised if outputs depend on later inputs or on the length of the sequence, or are random.
+
+    Args:
+      message: what the outputs depend on.
+      ahead: number of steps by which the graph shows outputs to look ahead; 0: unknown.
+    """
+
+    def __init__(self, message: str, ahead: int = 0) -> None:
+        super().__init__(message)
+        self.ahead = ahead
 
 
 class UnsupportedNetworkError(ValueError):
