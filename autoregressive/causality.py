@@ -130,7 +130,7 @@ def _taken(network: Any, specs: Sequence[tf.TensorSpec]) -> tuple[Traces, list[t
 def _derivation(
     network: Any, tables: Tables, inputs: Any, condition: Any
 ) -> tuple[str, Any, int | None]:
-    """Return why there is no step ("" if there is one), the step, and how far the graph looks ahead.
+    """Return why there is no step ("" if there is), the step, and how far the graph looks ahead.
 
     The step is None if there is none. The last is None if the graph looks causal, and 0 if it is
     unknown how far it looks ahead.

@@ -22,7 +22,7 @@ def described(
       fault: the two calls that show the fault.
       names: names of the network's layers.
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
-      period: the number of time steps that the slowest of the network's rates of time has a row for.
+      period: the largest number of time steps for which the network has one row of a tensor.
     """
     if not fault.kind:
         return fault.text
@@ -92,8 +92,8 @@ class _Compared:
                 rows = [_rows(x, each, period) for x, each in zip(two, sizes, strict=True)]
                 if rows[0] is not None and rows[1] is not None:
                     rate = math.prod(sizes[0][1:]) // rows[0].shape[1]
-                    first = rows[0][fault.row : fault.row + 1, : fault.count // rate]
-                    second = rows[1][:1, : fault.count // rate]
+                    first = rows[0][fault.row : fault.row + 1, : fault.times // rate]
+                    second = rows[1][:1, : fault.times // rate]
                     exceeds = first.shape == second.shape and exceeding(
                         first, second, network.precision
                     )

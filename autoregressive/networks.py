@@ -48,7 +48,10 @@ class SteppedNetwork(Protocol):
 
 def brings_step(network: Any) -> bool:
     """Return whether a network has a user-defined step, the methods of a `SteppedNetwork`."""
-    return all(callable(offered(network, name)) for name in ("initial_state", "step"))
+    try:
+        return isinstance(network, SteppedNetwork)
+    except Exception:  # a network may raise any error where it looks up attributes
+        return False
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:

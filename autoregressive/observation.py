@@ -132,5 +132,5 @@ def observed_fault(
             fault = Probe(network, first, other, kinds, period).fault([length // 2])
     if not fault:
         return ""
-    calls = {name: whole(getattr(fault, name), period) for name in ("first", "other")}
-    return described(network, fault._replace(**calls), names, period=period)
+    first, other = (whole(arguments, period) for arguments in (fault.first, fault.other))
+    return described(network, fault._replace(first=first, other=other), names, period=period)

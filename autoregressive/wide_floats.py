@@ -119,8 +119,8 @@ class WideCalls:
         """
         assigns = any(op.type.startswith("Assign") for op in graph.get_operations())
         known = {name: self._copy(x, assigns) for name, x in captured(graph).items()}
-        names = (tensor.name for tensor in graph.inputs[: len(arguments)])
-        known |= zip(names, map(self._wide, arguments), strict=True)
+        inputs = (tensor.name for tensor in graph.inputs[: len(arguments)])
+        known |= zip(inputs, map(self._wide, arguments), strict=True)
         for op, names, outputs, last in schedule(graph.outputs[:1], known, needed, True):
             made = run_op(op, [known[name] for name in names], execute=self._executed)
             known.update(zip(outputs, made, strict=True))
