@@ -16,6 +16,7 @@ from autoregressive.condition_specs import Memory
 from autoregressive.networks import as_function, keras_inputs
 from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
 from autoregressive.outputs import SMALL, size_text
+from autoregressive.trainable import offered
 from foundation.tensorflow_state import check_eager
 
 Call = Callable[..., tf.Tensor]
@@ -125,8 +126,9 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
     if axes > 1 and len(specs) > 1:  # images with conditions are not tried at other sizes
         return Taken(call, list(specs))
     sizes = given if is_given else built_sizes(network, axes)
-    if not sizes and was_built and not _takes(call, specs):
-        sizes = was_built
+    if not sizes and was_built:  # twice the length: it may take multiples of some number
+        takes_others = any(_takes(call, specs, n) for n in (SMALL, 2 * was_built[0]))
+        sizes = () if takes_others else was_built
     if not sizes:
         return Taken(call, list(specs))
     found = _found(network, call, _opened(specs, sizes), sizes)
@@ -138,7 +140,7 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
 def _length_built(network: Any) -> tuple[int, ...]:
     """Return the length that a Keras model without declared inputs was first called on, or ()."""
-    config = getattr(network, "get_build_config", None)
+    config = offered(network, "get_build_config")
     if config is None or keras_inputs(network):
         return ()
     try:
@@ -148,10 +150,10 @@ def _length_built(network: Any) -> tuple[int, ...]:
         return ()
 
 
-def _takes(call: Call, specs: Sequence[tf.TensorSpec]) -> bool:
-    """Return whether a network can be called on a short sequence."""
+def _takes(call: Call, specs: Sequence[tf.TensorSpec], length: int) -> bool:
+    """Return whether a network can be called on a sequence of a given length."""
     try:
-        call(*(tf.zeros([1, *(size or SMALL for size in x.shape[1:])], x.dtype) for x in specs))
+        call(*(tf.zeros([1, *(size or length for size in x.shape[1:])], x.dtype) for x in specs))
     except ERRORS:
         return False
     return True

@@ -85,17 +85,18 @@ def check_causal(
     except ValueError as error:
         return Causality(False, False, str(error))
     tables = Tables(network, call, specs, axes=1)
-    message, stepped, is_causal = _derivation(network, tables, inputs, condition)
+    message, stepped, ahead = _derivation(network, tables, inputs, condition)
     try:
         output_shape(call, specs, axes=1)
     except ValueError as error:
-        both = f"{message}; {error}" if message and is_causal else message
+        both = f"{message}; {error}" if message and ahead is None else message
         return Causality(False, False, both or str(error))
     causal, names = [spec for spec in specs if is_at_rate(spec)], layer_names(network)
     lengths = probe_lengths(call, tables, specs)
     seen = observed_fault(call, specs, causal, seed, *lengths, names=names)
     if seen:
-        return Causality(False, False, seen if is_causal else message)
+        return Causality(False, False, seen if ahead is None else message)
+    is_causal = (ahead or 0) < max(lengths)  # no call shows a look-ahead farther than that
     return Causality(is_causal, stepped is not None, message, _unknown(stepped, specs))
 
 
@@ -128,20 +129,21 @@ def _taken(network: Any, specs: Sequence[tf.TensorSpec]) -> tuple[Traces, list[t
 
 def _derivation(
     network: Any, tables: Tables, inputs: Any, condition: Any
-) -> tuple[str, Any, bool]:
-    """Return why there is no step ("" if there is one), the step or None, and if it looks causal.
+) -> tuple[str, Any, int | None]:
+    """Return why there is no step ("" if there is), the step, and how far the graph looks ahead.
 
-    The last is False if the graph shows that the network is not causal.
+    The step is None if there is none. The last is None if the graph looks causal, and 0 if it is
+    unknown how far it looks ahead.
     """
     try:
         stepped = derived(network, tables, inputs=inputs, condition=condition)
     except NotCausalError as error:
-        return str(error), None, False
+        return str(error), None, error.ahead
     except UnsupportedNetworkError as error:
-        return str(error), None, True
+        return str(error), None, None
     except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
-        return one_line(error), None, True
-    return "", stepped, True
+        return one_line(error), None, None
+    return "", stepped, None
 
 
 def observed_lookahead(

@@ -1,5 +1,6 @@
 """Find the layer in which a network first violates the law of a causal network, by its values."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +12,9 @@ from autoregressive.probes import Fault, exceeding
 from autoregressive.wide_floats import ERRORS, WideCalls
 
 
-def described(network: WideCalls, fault: Fault, names: Iterable[str], axes: int = 1) -> str:
+def described(
+    network: WideCalls, fault: Fault, names: Iterable[str], axes: int = 1, period: int = 1
+) -> str:
     """Return a fault as a phrase that names the layer, if its values show it.
 
     Args:
@@ -19,11 +22,12 @@ def described(network: WideCalls, fault: Fault, names: Iterable[str], axes: int 
       fault: the two calls that show the fault.
       names: names of the network's layers.
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
+      period: the largest number of time steps for which the network has one row of a tensor.
     """
     if not fault.kind:
         return fault.text
     try:
-        layer = _layer(network, fault, frozenset(names), axes)
+        layer = _layer(_Compared(network, fault, axes, period), frozenset(names))
     except ERRORS:
         layer = ""
     return f"{fault.text}; {layer} {fault.kind}" if layer else fault.text
@@ -42,9 +46,8 @@ def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
     return f"{text}, in {_named(name, frozenset(names))}" if name else text
 
 
-def _layer(network: WideCalls, fault: Fault, names: frozenset[str], axes: int) -> str:
+def _layer(compared: "_Compared", names: frozenset[str]) -> str:
     """Return, as a phrase, the first layer on the way to the output that is at fault, or ""."""
-    compared = _Compared(network, fault, axes)
     tensor = compared.output if compared.at_fault.get(compared.output.name) else None
     at_fault = None
     while tensor is not None:
@@ -59,6 +62,7 @@ class _Compared:
       network: the network.
       fault: the two calls.
       axes: number of axes after the batch that may grow.
+      period: the largest number of time steps that a tensor may have a row for.
 
     Attributes:
       output: the network's output in the first call.
@@ -67,7 +71,7 @@ class _Compared:
       changed: names of the operations whose outputs differ between the calls.
     """
 
-    def __init__(self, network: WideCalls, fault: Fault, axes: int) -> None:
+    def __init__(self, network: WideCalls, fault: Fault, axes: int, period: int) -> None:
         graphs = [network.graph(arguments) for arguments in (fault.first, fault.other)]
         self.output, self.at_fault = graphs[0].outputs[0], dict[str, bool]()
         self.changed: set[str] = set()
@@ -85,10 +89,11 @@ class _Compared:
                     continue
                 if two[0].shape != two[1].shape or bool(tf.reduce_any(two[0] != two[1])):
                     self.changed.add(op.name)
-                first, second = (_rows(*each) for each in zip(two, sizes, strict=True))
-                if first is not None and second is not None:
-                    first = first[fault.row : fault.row + 1, : fault.count]
-                    second = second[:1, : fault.count]
+                rows = [_rows(x, each, period) for x, each in zip(two, sizes, strict=True)]
+                if rows[0] is not None and rows[1] is not None:
+                    rate = math.prod(sizes[0][1:]) // rows[0].shape[1]
+                    first = rows[0][fault.row : fault.row + 1, : fault.times // rate]
+                    second = rows[1][:1, : fault.times // rate]
                     exceeds = first.shape == second.shape and exceeding(
                         first, second, network.precision
                     )
@@ -125,16 +130,21 @@ def _is_number(tensor: tf.Tensor) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
 
 
-def _rows(value: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor | None:
+def _rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tensor | None:
     """Return a value as [batch, times or pixels, values]; None if it has no such axes."""
     if value.dtype.is_bool:
         return None
     shape, first = tuple(value.shape), tuple(sizes)
     if len(sizes) == 2 and shape[:2] == first[::-1] and shape[:2] != first:
         value = tf.transpose(value, [1, 0, *range(2, len(shape))])  # time comes first
+    elif period > 1 and len(shape) > 1 and shape[0] == first[0] and shape[1]:
+        rate, rest = divmod(first[1], shape[1])
+        if rest or rate > period:
+            return None
+        first = shape[:2]
     elif shape[: len(first)] != first:
         return None
-    return tf.reshape(value, [first[0], tf.reduce_prod(first[1:]), -1])
+    return tf.reshape(value, [first[0], math.prod(first[1:]), -1])
 
 
 def _named(operation: str, names: frozenset[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.condition_specs import Memory, Specs, default_names, is_at_rate, sized
+from autoregressive.trainable import offered
 
 _UNNAMED = re.compile(r"(keras_tensor|input|input_layer)(_\d+)?")
 TIMES = 4  # time steps of elements in trial calls
@@ -29,12 +30,12 @@ class KerasInputs:
 
     def __init__(self, network: Any) -> None:
         try:
-            given = network.inputs
+            given = offered(network, "inputs")
             inputs = [given] if isinstance(given, tf.TensorSpec) else list(given or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
         except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []
-        structure = getattr(network, "_inputs_struct", None)
+        structure = offered(network, "_inputs_struct")
         self._keys = _keys(structure, inputs) if isinstance(structure, Mapping) else None
         names = [str(x.name) for x in inputs] if self._keys is None else self._keys
         self._order = _elements_first(specs, names, self._keys is not None)

@@ -96,8 +96,8 @@ def _unmasked(
     mixed = tf.concat([first[:1], other[1:]], 0)
     if differs(whole[:1], _flat(network(mixed))[:1], network.precision):
         text = "the outputs of an image depend on the other images of the batch"
-        return Fault(text, ROWS, [first], [mixed], count=height * width)
-    rows = [tf.reshape(x, [batch, height * width, -1]) for x in (first, other)]
+        return Fault(text, ROWS, [first], [mixed], times=height * width)
+    rows, found = [tf.reshape(x, [batch, height * width, -1]) for x in (first, other)], None
     for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
         changed = tf.concat([rows[0][:, :pixel], rows[1][:, pixel:]], axis=1)
         changed = tf.reshape(changed, [batch, height, width, -1])
@@ -105,9 +105,11 @@ def _unmasked(
         if before:
             at = divmod(pixel + 1 - before, width)
             text = f"the output at pixel {at} depends on that pixel or on later ones"
-            # The layers before the last ones may depend on the pixel itself.
-            return Fault(text, AHEAD, [first], [changed], count=pixel)
-    return None
+            # Layers may depend on the pixel itself, so one at fault shows in earlier pixels alone.
+            found = Fault(text, AHEAD, [first], [changed], times=pixel)
+            if before > 1:
+                break
+    return found
 
 
 def _flat(outputs: tf.Tensor) -> tf.Tensor:

@@ -11,8 +11,11 @@ from autoregressive.condition_specs import Specs, as_specs
 from autoregressive.keras_inputs import KerasInputs
 from autoregressive.other_sizes import called_in_training
 from autoregressive.outputs import check_stateless, one_line_errors
-from autoregressive.trainable import layers_within
+from autoregressive.trainable import layers_within, offered
 from foundation.errors import UserError
+
+# Lengths that are multiples of most numbers of which a network may take multiples only.
+WHOLE = (64, 720, 1024, 1000, 1323)
 
 
 class CausalNetwork(Protocol):
@@ -45,7 +48,10 @@ class SteppedNetwork(Protocol):
 
 def brings_step(network: Any) -> bool:
     """Return whether a network has a user-defined step, the methods of a `SteppedNetwork`."""
-    return isinstance(network, SteppedNetwork)
+    try:
+        return isinstance(network, SteppedNetwork)
+    except Exception:  # a network may raise any error where it looks up attributes
+        return False
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
@@ -57,7 +63,7 @@ def declared_inputs(network: Any) -> list[tf.TensorSpec]:
     """Return the input specs of a Keras model, or those in a `tf.function`'s signature, or []."""
     own = keras_inputs(network)
     for part in (network, type(network).__call__) if callable(network) else ():
-        signature = None if own else getattr(part, "input_signature", None)
+        signature = None if own else offered(part, "input_signature")
         if isinstance(signature, list | tuple):
             own = [spec for spec in signature if isinstance(spec, tf.TensorSpec)]
     return own
@@ -136,10 +142,25 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
             return network(inputs.packed(arguments), **options)
         return network(*arguments, **options)
 
-    if specs and getattr(network, "built", True) is False:
-        with one_line_errors(specs):
-            call(*(tf.zeros([size or 2 for size in spec.shape], spec.dtype) for spec in specs))
+    if specs and offered(network, "built") is False:
+        _build(call, specs)
     return call
+
+
+def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
+    """Call a network on zeros, of whole periods if it takes no others.
+
+    Raises:
+      ValueError: the network cannot be called.
+    """
+    for length in (2, *WHOLE):
+        try:
+            call(*(tf.zeros([size or length for size in x.shape], x.dtype) for x in specs))
+            return
+        except (ValueError, TypeError, tf.errors.OpError):
+            continue
+    with one_line_errors(specs):
+        call(*(tf.zeros([size or 2 for size in x.shape], x.dtype) for x in specs))
 
 
 def _check_backend(network: Any) -> None:
@@ -166,11 +187,13 @@ def _check_training(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network is a Keras layer or otherwise has an argument `training`."""
-    if getattr(network, "input_signature", None) is not None:  # then it takes only tensors
+    if offered(network, "input_signature") is not None:  # then it takes only tensors
         return False
-    if hasattr(network, "get_layer") or hasattr(network, "_layers"):
+    if any(offered(network, name) is not None for name in ("get_layer", "_layers")):
         return True
-    try:
-        return "training" in inspect.signature(network).parameters
-    except (TypeError, ValueError):
-        return False
+    for part in (network, type(network).__call__):
+        try:
+            return "training" in inspect.signature(part).parameters
+        except Exception:  # a network may raise any error where it looks up attributes
+            continue
+    return False

@@ -9,7 +9,7 @@ from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.fault_layers import described, drawing_layer
 from autoregressive.incremental.program import LONG as VERIFIED
 from autoregressive.incremental.tracing import Traces
-from autoregressive.periods import period_of
+from autoregressive.periods import period_of, whole
 from autoregressive.probes import Argument, Probe, differs
 from autoregressive.random_inputs import RandomInputs
 from autoregressive.random_weights import (
@@ -29,6 +29,8 @@ LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 LONG, LESS_LONG = (VERIFIED, 600), 96
 # The largest number of time steps for which both rows of a batch are called together.
 BOTH_ROWS = 600
+# The largest number of time steps in calls of the network itself, which are slow.
+EAGER = 24
 # The largest number of values in the outputs of both rows; bounds memory for large vocabularies.
 MOST_COMPARED = 2**25
 
@@ -115,10 +117,11 @@ def observed_fault(
     weights = weights_of(traces, _sized(specs, length))
     own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
     # The network itself, since a graph does not draw what Python code draws.
-    if differs(traces(*first), traces(*first), SINGLE):
+    few = draw(min(length, EAGER))
+    if differs(traces(*few), traces(*few), SINGLE):
         return drawing_layer(own.graph(first), names)
     period = period_of(traces)
-    network, fault = own, Probe(own, first, other, kinds, period).fault([length, length // 2])
+    network, fault = own, Probe(own, first, other, kinds, period).fault([length // 2])
     if not fault and longest > length:
         network = with_random_weights(traces, seed, *(x[:1] for x in first))
         try:
@@ -127,4 +130,7 @@ def observed_fault(
             fault = many.fault([both], [length])
         except ERRORS:  # that length is impossible
             fault = Probe(network, first, other, kinds, period).fault([length // 2])
-    return described(network, fault, names) if fault else ""
+    if not fault:
+        return ""
+    first, other = (whole(arguments, period) for arguments in (fault.first, fault.other))
+    return described(network, fault._replace(first=first, other=other), names, period=period)

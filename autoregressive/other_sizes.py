@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.outputs import one_line
+from autoregressive.trainable import offered
 
 # Errors that a call may raise if it does not support a size.
 ERRORS = (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError)
@@ -35,7 +36,7 @@ def graph_of(network: Any) -> Any:
     call = getattr(type(network), "call", None)
     if not str(getattr(call, "__module__", "")).startswith("keras."):
         return None  # not a Keras model, or one that overrides `call`
-    graph = getattr(network, "_functional", None) or network
+    graph = offered(network, "_functional") or network
     return graph if hasattr(graph, "_run_through_graph") else None
 
 
@@ -47,7 +48,7 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
       axes: number of axes after the batch.
     """
     try:
-        sizes = tuple(network.inputs[0].shape[1 : 1 + axes])
+        sizes = tuple(offered(network, "inputs")[0].shape[1 : 1 + axes])
     except (AttributeError, ValueError, TypeError, IndexError):
         return ()
     return sizes if len(sizes) == axes and all(isinstance(size, int) for size in sizes) else ()

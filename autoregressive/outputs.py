@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import sized
 from autoregressive.layout import Layout
-from autoregressive.trainable import layers_within
+from autoregressive.trainable import layers_within, offered
 from foundation.errors import UserError
 from likelihoods.distribution import Distribution
 
@@ -65,9 +65,9 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
 def check_stateless(network: Any) -> None:
     """Raise ValueError for a network with a stateful recurrent layer of Keras."""
     for root in layers_within(network):
-        flatten = getattr(root, "_flatten_layers", None)
+        flatten = offered(root, "_flatten_layers")
         for layer in flatten() if flatten else [root]:
-            if getattr(layer, "stateful", False):
+            if offered(layer, "stateful", False) is True:
                 raise ValueError(
                     f"`network` must start from the same state in every call, but its layer"
                     f" `{layer.name}` is stateful; build it with stateful=False, since the library"

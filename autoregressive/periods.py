@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental.tracing import Traces
+from autoregressive.networks import WHOLE
 
 # A network that keeps one of these lengths has no period.
 PRIMES = (61, 13, 5)
-# Lengths that are multiples of most periods in use.
-WHOLE = (64, 720, 1024, 1000, 1323)
 
 
 class WholePeriods:
@@ -92,8 +91,23 @@ def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
         graph = call.of([tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]).graph
     except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
         return False
+    if len(graph.outputs) != 1:
+        return True  # another check refuses it
     shape = graph.outputs[0].shape
     return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
+
+
+def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
+    """Return arguments of a network with zeros up to a multiple of the period.
+
+    Args:
+      arguments: arguments, the first one [batch, time, ...]; those of the same length are padded.
+      period: the number of time steps of which the network takes multiples.
+    """
+    length = arguments[0].shape[1]
+    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
+    pairs = zip(arguments, grows, strict=True)
+    return [_padded(x, -length % period) if each else x for x, each in pairs]
 
 
 def period_of(call: Traces) -> int:

@@ -25,7 +25,7 @@ class Fault(NamedTuple):
       first: arguments of the first call.
       other: arguments of the second call.
       row: index of the row in the first call that equals row 0 in the second.
-      count: the number of first time steps, or pixels, whose outputs must be equal.
+      times: the number of first time steps, or pixels, whose outputs must be equal.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     first: Sequence[tf.Tensor] = ()
     other: Sequence[tf.Tensor] = ()
     row: int = 0
-    count: int = 0
+    times: int = 0
 
 
 class Argument(NamedTuple):
@@ -105,8 +105,8 @@ class Probe:
 
     def _of_length(self, length: int) -> Fault:
         text = "the first outputs change with the length of the input"
-        calls = (self._cut(slice(1), n) for n in (self._length, length))
-        return Fault(text, LENGTH, *calls, count=length)
+        first, other = (self._cut(slice(1), n) for n in (self._length, length))
+        return Fault(text, LENGTH, first, other, times=length)
 
     def _rows(self, length: int) -> tf.Tensor:
         """Return the outputs for `length` steps of every row, each from a separate call."""
@@ -141,7 +141,7 @@ class Probe:
                 ahead = time - int(np.argmax(rows))
                 before = [x[row] for x in self._first]
                 text = f"output t depends on input t + {ahead}"
-                found = Fault(text, AHEAD, before, changed, count=time)
+                found = Fault(text, AHEAD, before, changed, times=time)
         return found
 
     def _changed(self, whole: tf.Tensor, outputs: tf.Tensor, length: int) -> bool:

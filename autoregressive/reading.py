@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.trainable import layers_within
+from autoregressive.trainable import layers_within, offered
 from likelihoods import levels as level_grid
 from likelihoods.codec import Codec
 
@@ -178,9 +178,9 @@ def rescaled(network: Any, reading: Reading) -> str:
     if reading.dtype.is_integer:
         return ""
     for root in layers_within(network):
-        flatten = getattr(root, "_flatten_layers", None)
+        flatten = offered(root, "_flatten_layers")
         for layer in flatten() if flatten else [root]:
-            scale, offset = getattr(layer, "scale", None), getattr(layer, "offset", None)
+            scale, offset = offered(layer, "scale"), offered(layer, "offset")
             if isinstance(scale, int | float) and isinstance(offset, int | float):
                 low, high = sorted(scale * end + offset for end in reading.input_scale)
                 return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"

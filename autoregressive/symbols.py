@@ -22,7 +22,7 @@ from autoregressive.layout import layout_of
 from autoregressive.masked_images import observed_unmasked
 from autoregressive.named_conditions import OwnStep, in_order
 from autoregressive.networks import brings_step
-from autoregressive.observation import observed_fault, opened, probe_lengths
+from autoregressive.observation import VERIFIED, observed_fault, opened, probe_lengths
 from autoregressive.outputs import SMALL
 from autoregressive.periods import in_whole_periods
 from autoregressive.random_weights import symbol_count
@@ -132,22 +132,27 @@ class TimeOrder:
         self.tables = Tables(network, self.call, self._specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
+        self._longest = VERIFIED  # time steps in the longest call of `check`
 
     @property
     def stepped(self) -> Any:
         """The network with `initial_state` and `step`, its own or derived on first use.
 
         Raises:
-          NotCausalError: the network looks ahead, depends on the length or draws random numbers.
+          NotCausalError: the network looks ahead farther than `check` does.
           UnsupportedNetworkError: no step can be derived: an operation has no rule, or a table of
             positions is too short.
           ValueError: the network cannot be traced, or has a stateful layer.
         """
         if self._stepped is None:
-            with tf.init_scope():
-                self._stepped = derived(
-                    self.network, self.tables, inputs=self.inputs, condition=self.conditions
-                )
+            specs = {"inputs": self.inputs, "condition": self.conditions}
+            try:
+                with tf.init_scope():
+                    self._stepped = derived(self.network, self.tables, **specs)
+            except NotCausalError as error:
+                if error.ahead >= self._longest:  # the calls of `check` do not see so far
+                    raise
+                raise UnsupportedNetworkError(str(error)) from error
             self.call.forget()
             if self._fixed and brings_step(self.network):
                 is_fixed = [not is_at_rate(spec) for spec in self._specs[1:]]
@@ -159,7 +164,8 @@ class TimeOrder:
         """True if the network has a step, user-defined or derived.
 
         Raises:
-          NotCausalError: the network looks ahead.
+          NotCausalError: the network looks ahead farther than `check` does, and has no condition in
+            which that is allowed.
         """
         if self._has_step is None:
             try:
@@ -177,6 +183,7 @@ class TimeOrder:
         """
         specs = opened(self._specs)
         lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
+        self._longest = max(lengths) if with_random_weights else self._longest
         levels, names = self.reading.codec.levels, layer_names(self.network)
         fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, levels, names)
         if fault:

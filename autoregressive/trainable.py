@@ -19,6 +19,7 @@ _LIBRARIES = {
 }
 
 
+_MISSING = object()
 _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
 
 
@@ -134,37 +135,74 @@ def layers_within(holder: Any) -> Iterator[Any]:
             waiting += _parts(part)
 
 
+def offered(part: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of an object of a user, or the default if it has none.
+
+    An attribute that raises an error of any kind counts as missing: objects may look it up in a
+    dict, in a module that they load only then, or in another process.
+
+    Args:
+      part: any object.
+      name: name of the attribute.
+      default: the result if the object has no such attribute.
+    """
+    try:
+        return getattr(part, name, default)
+    except Exception:
+        return default
+
+
 def is_layer(part: Any) -> bool:
     """Return whether an object is a layer or model of any version of Keras, or a `Listed`."""
-    return isinstance(part, Listed) or all(hasattr(type(part), name) for name in _OF_LAYERS)
+    kind = type(part)
+    return kind is Listed or all(
+        offered(kind, name, _MISSING) is not _MISSING for name in _OF_LAYERS
+    )
 
 
 def _parts(part: Any) -> Iterable[Any]:
     """Return the objects that an object contains or, if it is a function, refers to."""
-    if isinstance(part, Mapping):
-        return list(part.values())
-    if isinstance(part, list | tuple | set | frozenset):
-        return list(part)
-    if isinstance(part, types.FunctionType):
+    if _is(part, type, types.ModuleType):
+        return []
+    if _is(part, Mapping, list, tuple, set, frozenset):
+        return _contents(part)
+    if _is(part, types.FunctionType):
         return [] if is_of_library(part) else _referred(part)
-    if isinstance(part, types.MethodType):
+    if _is(part, types.MethodType):
         return [part.__self__, part.__func__]
-    if isinstance(part, functools.partial):
+    if _is(part, functools.partial):
         return [part.func, part.args, part.keywords]
-    if hasattr(part, "python_function"):  # a tf.function
-        return [part.python_function]
-    if isinstance(part, type | types.ModuleType) or is_of_library(type(part)):
+    kind = type(part)
+    if offered(kind, "python_function") is not None:  # a tf.function
+        return [offered(part, "python_function")]
+    if is_of_library(kind):
         return []
     methods = [
         method
-        for kind in type(part).__mro__
-        if not is_of_library(kind)
-        for method in vars(kind).values()
+        for each in kind.__mro__
+        if not is_of_library(each)
+        for method in vars(each).values()
         if isinstance(method, types.FunctionType)
     ]
-    attributes = getattr(part, "__dict__", {})
+    attributes = offered(part, "__dict__")
     # Objects that create attributes on access may have no dict here.
-    return [*(attributes.values() if isinstance(attributes, dict) else ()), *methods]
+    return [*(attributes.values() if _is(attributes, dict) else ()), *methods]
+
+
+def _contents(part: Any) -> list[Any]:
+    """Return what a collection contains; nothing if it raises an error."""
+    try:
+        return list(part.values() if isinstance(part, Mapping) else part)
+    except Exception:
+        return []
+
+
+def _is(part: Any, *kinds: type) -> bool:
+    """Return whether an object is of one of the classes; its `__class__` may raise any error."""
+    try:
+        return isinstance(part, kinds)
+    except Exception:
+        return False
 
 
 def _referred(function: types.FunctionType) -> list[Any]:
@@ -185,4 +223,4 @@ def _referred(function: types.FunctionType) -> list[Any]:
 
 def is_of_library(part: Any) -> bool:
     """Return whether a class or function is one of a library that contains no layers of a user."""
-    return str(getattr(part, "__module__", "")).partition(".")[0] in _LIBRARIES
+    return str(offered(part, "__module__", "")).partition(".")[0] in _LIBRARIES

@@ -119,8 +119,8 @@ class WideCalls:
         """
         assigns = any(op.type.startswith("Assign") for op in graph.get_operations())
         known = {name: self._copy(x, assigns) for name, x in captured(graph).items()}
-        names = (tensor.name for tensor in graph.inputs[: len(arguments)])
-        known |= zip(names, map(self._wide, arguments), strict=True)
+        inputs = (tensor.name for tensor in graph.inputs[: len(arguments)])
+        known |= zip(inputs, map(self._wide, arguments), strict=True)
         for op, names, outputs, last in schedule(graph.outputs[:1], known, needed, True):
             made = run_op(op, [known[name] for name in names], execute=self._executed)
             known.update(zip(outputs, made, strict=True))
@@ -130,7 +130,9 @@ class WideCalls:
 
     def shaken(self) -> "WideCalls":
         """Return the network with weights that are changed by a unit in the last place."""
-        return WideCalls(self._call, self._weights, self._precisions, 4.0 * self.precision.unit)
+        found = WideCalls(self._call, self._weights, self._precisions, self.precision.unit)
+        found._prepared, found._functions = self._prepared, self._functions
+        return found
 
     def shake(self, values: tf.Tensor) -> tf.Tensor:
         """Return floats with random changes of the relative size `shake`; other values as given."""

@@ -88,7 +88,9 @@ def prepared(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
       dtype: type of the first output.
     """
     if node.op == "Const":
-        return Prepared(node.op, 1, (), tf.constant(tf.make_ndarray(node.attr["value"].tensor), dtype))
+        return Prepared(
+            node.op, 1, (), tf.constant(tf.make_ndarray(node.attr["value"].tensor), dtype)
+        )
     attributes: list[Any] = []
     for name, value in node.attr.items():
         if name[0] != "_":

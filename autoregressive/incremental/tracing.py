@@ -107,7 +107,7 @@ class Traces:
             changed = now.shape != before.shape or not np.allclose(
                 tf.cast(now, tf.float64), tf.cast(before, tf.float64), 1e-3, 1e-3, equal_nan=True
             )
-        except (ValueError, TypeError, tf.errors.OpError):
+        except (ValueError, TypeError, AttributeError, tf.errors.OpError):
             changed = True
         if changed:
             self.forget()

@@ -6,6 +6,7 @@ import causal_networks
 import indexing_networks
 import keras
 import numpy as np
+import one_length_networks
 import pytest
 import refused_networks
 import tensorflow as tf
@@ -217,3 +218,62 @@ def test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded(
     _, longest = probe_lengths(symbols.call, symbols.tables, opened([symbols.inputs]))
     assert 2 * longest * levels <= MOST_COMPARED  # of both rows
     assert (longest > 500) == is_long
+
+
+@pytest.mark.parametrize("name", one_length_networks.REBUILT)
+def test_a_causal_network_of_one_length_is_causal(name):
+    found = check_causal(one_length_networks.REBUILT[name]())
+    assert found.is_causal and found.has_step and found.left_to_xla == ""
+
+
+@pytest.mark.parametrize("name", ["mixed", "subclassed", "dense_over_time"])
+def test_a_causal_network_that_takes_its_own_length_alone_has_no_step(name):
+    found = check_causal(getattr(one_length_networks, name)())
+    assert found.is_causal and not found.has_step
+    assert "was built for 20 elements" in found.message
+
+
+def test_a_network_of_one_length_that_looks_ahead_is_named():
+    inputs = keras.Input([16, 1])
+    h = keras.layers.Conv1D(4, 3, padding="same", name="blur")(inputs)
+    found = check_causal(keras.Model(inputs, keras.layers.Dense(2)(h)))
+    assert not found.is_causal and "blur" in found.message
+
+
+@pytest.mark.parametrize("side", [10, None])
+def test_a_network_over_images_is_causal_if_it_is_masked(side):
+    images = keras.Input([side, side, 1])
+    h = keras.layers.Conv2D(4, 3, padding="same", name="around")(images)
+    found = check_causal(keras.Model(images, keras.layers.Conv2D(2, 1)(h)))
+    assert not found.is_causal and "its layer `around` looks ahead" in found.message
+    if side is not None:
+        found = check_causal(one_length_networks.pixel_cnn(side))
+        assert found.is_causal and not found.has_step and "images" in found.message
+
+
+def test_what_only_the_graph_could_show_is_decided_by_calls():
+    """A mask within a convolution that pads on both sides hides what would look ahead."""
+    mask = tf.constant([1.0, 1.0, 0.0])[:, None, None]
+    kernel = causal_networks.variable([3, 1, 2], 5)
+
+    def network(x):
+        return tf.nn.conv1d(x, kernel * mask, 1, "SAME")
+
+    found = check_causal(network)
+    assert found.is_causal and not found.has_step
+    model = Autoregressive(network, Gaussian(levels=8))
+    drawn = model.sample(num=1, length=9, seed=1)
+    np.testing.assert_array_equal(drawn, model.sample(num=1, length=9, seed=1, method="naive"))
+
+
+def test_what_lies_farther_ahead_than_calls_reach_is_shown_by_the_graph():
+    kernel = causal_networks.variable([2, 1, 2], 5)
+
+    def network(x):
+        h = tf.pad(x, [[0, 0], [0, 2000], [0, 0]])
+        return tf.nn.convolution(h, kernel, dilations=[2000])
+
+    found = check_causal(network)
+    assert not found.is_causal and "input t + 2000" in found.message
+    with pytest.raises(NotCausalError, match=r"input t \+ 2000"):
+        Autoregressive(network, Gaussian(levels=8)).sample(num=1, length=4, seed=1)

@@ -1,6 +1,8 @@
 """`fit` leaves frozen weights as they are, wherever their layers are held, and says how many."""
 
 import functools
+import types
+from unittest import mock
 
 import keras
 import numpy as np
@@ -9,9 +11,10 @@ import tensorflow as tf
 from runs import eagerly
 
 import onepass
+from autoregressive.causality import check_causal
 from autoregressive.fit import ADAM, fit
 from autoregressive.model import Autoregressive
-from autoregressive.trainable import weights_read
+from autoregressive.trainable import layers_within, weights_read
 from compression.model_digest import digests_of_model
 from likelihoods import Categorical, Gaussian, Integers, Reals
 
@@ -205,3 +208,71 @@ def test_weights_are_in_the_order_of_their_reads_so_that_another_process_resumes
     )
     read = weights_read(network, tf.zeros([1, 4, 4])).trained
     assert [id(each) for each in read] == [id(each.value) for each in network.trainable_variables]
+
+
+class Keyed:
+    """Looks every attribute up in a dict."""
+
+    def __init__(self):
+        self.entries = {}
+
+    def __getattr__(self, name):
+        return self.__dict__["entries"][name]
+
+
+class Unbound:
+    """Cannot be asked for its class, as a proxy outside of a request."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("unbound")
+
+
+class Closed:
+    @property
+    def __dict__(self):
+        raise OSError("closed")
+
+
+class Asked(type):
+    def __getattribute__(cls, name):
+        if name in ("trainable", "python_function"):
+            raise RuntimeError(name)
+        return type.__getattribute__(cls, name)
+
+
+class OfAsked(metaclass=Asked):
+    """An object of a class whose own attributes raise errors."""
+
+
+class Missing(types.ModuleType):
+    def __getattr__(self, name):
+        raise ImportError(name)
+
+
+class Loading(dict):
+    def values(self):
+        raise OSError("gone")
+
+
+RAISING = [Keyed, Unbound, Closed, OfAsked, lambda: Missing("missing"), lambda: Loading(a=1)]
+RAISING += [mock.Mock, mock.MagicMock]
+
+
+@pytest.mark.parametrize("make", RAISING)
+def test_an_object_that_raises_when_it_is_searched_hides_no_layer(make):
+    layer = keras.layers.Dense(2)
+    layer.build([None, None, 1])
+    held = [make(), layer]
+    assert list(layers_within(lambda x: held[1](x))) == [layer]
+
+
+def test_a_network_whose_attributes_raise_key_errors_is_modelled():
+    class Network(Keyed):
+        def __call__(self, x):
+            return x @ self.kernel
+
+    network = Network()
+    network.entries["kernel"] = tf.Variable([[1.0, 2.0]])
+    assert check_causal(network).has_step
+    assert Autoregressive(network, Gaussian(None)).sample(num=1, length=3, seed=1).shape == (1, 3)
