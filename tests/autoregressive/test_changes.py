@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import onepass
 from autoregressive.changes import Watch, graph_digest
+from distill.flow_student import FlowStudent
 
 LAYERS, SYMBOLS = keras.layers, 8
 TOKENS = tf.TensorSpec([None, None], tf.int32)
@@ -175,6 +176,23 @@ def test_a_fit_saves_what_the_changed_network_computes(tmp_path):
     onepass.save(model, tmp_path / "model")
     again = onepass.load(tmp_path / "model", trust=True)
     np.testing.assert_allclose(model.log_prob(ROWS), again.log_prob(ROWS), atol=1e-4)
+
+
+def test_a_student_follows_its_networks():
+    given = keras.Input([None, 1])
+    last = LAYERS.Dense(2)
+    networks = [keras.Model(given, last(LAYERS.Conv1D(4, 2, padding="causal")(given)))]
+    student = FlowStudent(networks, onepass.likelihoods.Reals())
+    before = student.sample(1, 6, seed=1)
+    streamed = np.concatenate(list(student.stream(6, seed=1, chunk=3)), 1)
+    np.testing.assert_allclose(streamed, before, atol=1e-5)
+    last.activation = tf.tanh
+    drawn = student.sample(1, 6, seed=1)
+    assert np.abs(drawn - before).max() > 1e-4
+    expected = FlowStudent(networks, onepass.likelihoods.Reals()).sample(1, 6, seed=1)
+    np.testing.assert_array_equal(drawn, expected)
+    streamed = np.concatenate(list(student.stream(6, seed=1, chunk=3)), 1)
+    np.testing.assert_allclose(streamed, expected, atol=1e-5)
 
 
 def test_looking_at_a_network_ends_where_it_refers_to_itself():

@@ -1,6 +1,7 @@
 """A second call with other elements, seeds and lengths of the same bucket compiles nothing."""
 
 import functools
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from compilations import Compilations, Counts
 
 import onepass
+from distill.flow_student import FlowStudent
 
 LAYERS, SYMBOLS, WIDTH, MOST = keras.layers, 8, 8, 256
 
@@ -119,3 +121,36 @@ def test_a_second_call_compiles_nothing(kind):
         if again.counts != Counts(0, 0, 0):
             found[name] = again.counts
     assert found == {}
+
+
+def test_the_compiled_step_of_the_codec_is_compiled_once(monkeypatch):
+    monkeypatch.setattr("autoregressive.samplers.native.outputs_of", lambda *_: None)
+    model = model_of.__wrapped__("convolution")
+    decompressing(model, 0)
+    with Compilations() as again:
+        decompressing(model, 1)
+    assert again.counts.programs == 0
+
+
+def test_decoding_thousands_of_elements_maps_no_memory():
+    model, elements = model_of("positions, convolution and attention"), rows_of(3, MOST)
+    data = onepass.compress(model, elements, verify=False)
+    onepass.decompress(model, data)
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    for _ in range(12):  # 3,072 elements
+        np.testing.assert_array_equal(onepass.decompress(model, data), elements)
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 30
+
+
+def test_a_student_streams_single_elements_with_one_program():
+    given = keras.Input([None, 1])
+    hidden = LAYERS.Conv1D(4, 2, padding="causal", dilation_rate=2)(given)
+    student = FlowStudent(
+        [keras.Model(given, LAYERS.Dense(2)(hidden))], onepass.likelihoods.Reals()
+    )
+    drawn = student.sample(1, 9, seed=1)
+    parts = np.concatenate(list(student.stream(9, seed=1, chunk=1)), 1)
+    np.testing.assert_allclose(parts, drawn, atol=1e-5)
+    with Compilations() as again:
+        list(student.stream(9, seed=2, chunk=1))
+    assert again.counts == Counts(0, 0, 0)
