@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
+
 MOST = 2**31 - 1  # the largest size of a tensor's axis, and the largest step
 
 
@@ -39,13 +41,13 @@ def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST)
       most: largest allowed value; None: any.
 
     Raises:
-      ValueError: `value` is not an integer, or is out of its range.
+      UserError: `value` is not an integer, or is out of its range.
     """
     number = integer(value)
     if number is None or number < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+        raise UserError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
     if most is not None and number > most:
-        raise ValueError(f"`{name}` must be an integer from {least} to {most}, got {value!r}.")
+        raise UserError(f"`{name}` must be an integer from {least} to {most}, got {value!r}.")
     return number
 
 
@@ -53,11 +55,11 @@ def checked_seed(seed: Any) -> int:
     """Check a seed and return it as a Python integer.
 
     Raises:
-      ValueError: `seed` is not an integer in [0, 2^64), by the rule of `integer`.
+      UserError: `seed` is not an integer in [0, 2^64), by the rule of `integer`.
     """
     number = integer(seed)
     if number is None or not 0 <= number < 2**64:
-        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
+        raise UserError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
     return number
 
 
@@ -69,7 +71,7 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
       tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
-      ValueError: `temperature` is not a finite number of at least 0, or is not 1 although the
+      UserError: `temperature` is not a finite number of at least 0, or is not 1 although the
         distribution supports only 1.
     """
     try:
@@ -77,9 +79,9 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0.0):
-        raise ValueError(f"`temperature` must be a finite number, 0 or more, got {temperature!r}.")
+        raise UserError(f"`temperature` must be a finite number, 0 or more, got {temperature!r}.")
     if number != 1.0 and not tempers:
-        raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+        raise UserError(f"`temperature` must be 1 without a quantile, got {temperature}.")
     return number
 
 
@@ -92,12 +94,12 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
       tempers: whether the distribution can be sampled at temperatures other than 1.
 
     Raises:
-      ValueError: a temperature is invalid, or the shape is neither [] nor [num].
+      UserError: a temperature is invalid, or the shape is neither [] nor [num].
     """
     if isinstance(temperature, str) or np.ndim(temperature) == 0:
         return checked_temperature(temperature, tempers)
     if np.shape(temperature) != (num,):
-        raise ValueError(
+        raise UserError(
             f"`temperature` must be a number or one for each of {num} rows, got shape"
             f" {list(np.shape(temperature))}."
         )
@@ -110,7 +112,7 @@ def checked_top_k(top_k: Any) -> int:
     More tokens than there are mean all, so the result is at most the largest int32.
 
     Raises:
-      ValueError: `top_k` is not an integer of at least 0.
+      UserError: `top_k` is not an integer of at least 0.
     """
     return min(whole_number(top_k, "top_k", least=0, most=None), MOST)
 
@@ -119,7 +121,7 @@ def checked_top_p(top_p: Any) -> float:
     """Check `top_p`, a share of probability, and return it as a Python float.
 
     Raises:
-      ValueError: `top_p` is not a number in (0, 1].
+      UserError: `top_p` is not a number in (0, 1].
     """
     try:
         is_other = isinstance(top_p, str | bool) or np.ndim(top_p) > 0
@@ -127,7 +129,7 @@ def checked_top_p(top_p: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0.0 < number <= 1.0:
-        raise ValueError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
+        raise UserError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
     return number
 
 
@@ -135,15 +137,15 @@ def checked_flag(value: Any, name: str) -> bool:
     """Check a switch and return it as a Python boolean.
 
     Raises:
-      ValueError: `value` is neither True nor False.
+      UserError: `value` is neither True nor False.
     """
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+        raise UserError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)
 
 
 def check_unmasked(values: Any, name: str) -> None:
-    """Raise ValueError for a masked array with a mask, or a list of them: no mask is read.
+    """Raise UserError for a masked array with a mask, or a list of them: no mask is read.
 
     Args:
       values: any argument that may be an array.
@@ -151,7 +153,7 @@ def check_unmasked(values: Any, name: str) -> None:
     """
     parts = values if isinstance(values, list | tuple) else (values,)
     if any(np.ma.is_masked(part) for part in parts):
-        raise ValueError(
+        raise UserError(
             f"`{name}` must have no masked values, which would be read as if they were data; pass"
             " rows of different lengths as a list, or `lengths`, or fill the values."
         )
@@ -165,7 +167,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
       order: "time" or "raster".
 
     Raises:
-      ValueError: `length` is not the number of integers that `order` needs, or one is out of range.
+      UserError: `length` is not the number of integers that `order` needs, or one is out of range.
     """
     axes = 1 if order == "time" else 3
     given = [length]
@@ -178,7 +180,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
         meaning = "a number of elements, an integer" if axes == 1 else "(height, width, channels)"
         is_large = any(size is not None and size > MOST for size in sizes)
         rule = f"from 1 to {MOST}" if is_large else "of at least 1"
-        raise ValueError(f"`length` must be {meaning} {rule}, got {length!r}.")
+        raise UserError(f"`length` must be {meaning} {rule}, got {length!r}.")
     return found
 
 
@@ -195,15 +197,15 @@ def checked_prefix(
       event: sizes of the axes after the time axis.
 
     Raises:
-      ValueError: `prefix` is not numeric, has the wrong number of rows or axes, or has a row that
+      UserError: `prefix` is not numeric, has the wrong number of rows or axes, or has a row that
         is longer than `length`.
     """
     rows = _prefix_rows(prefix, num, event)
     if len(rows) != num:
-        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
+        raise UserError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
     longest = max(map(len, rows))
     if longest > length:
-        raise ValueError(
+        raise UserError(
             f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
             f" {longest}."
         )
@@ -220,12 +222,12 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
     except ValueError:  # ragged within a row
         is_list, rows = False, [np.asarray(None)]
     if any(row.dtype == object for row in rows):
-        raise ValueError("`prefix` must be an array of numbers, or a list of rows of numbers.")
+        raise UserError("`prefix` must be an array of numbers, or a list of rows of numbers.")
     shapes = [list(row.shape) for row in rows]
     wrong = [x for x in shapes if len(x) not in ((axes,) if is_list else (axes, axes + 1))]
     if wrong:
         more = "".join(f", {size}" for size in event)
-        raise ValueError(f"`prefix` must be [num, n{more}] or [n{more}], got {wrong[0]}.")
+        raise UserError(f"`prefix` must be [num, n{more}] or [n{more}], got {wrong[0]}.")
     if is_list:
         return rows
     return rows * num if rows[0].ndim == axes else list(rows[0])
@@ -235,14 +237,14 @@ def checked_stop(stop: Any) -> Any:
     """Check the element that ends a sequence and return it as a NumPy array without axes.
 
     Raises:
-      ValueError: `stop` is not a single number.
+      UserError: `stop` is not a single number.
     """
     try:
         element = np.asarray(stop)
     except ValueError:  # ragged
         element = np.asarray(None)
     if element.dtype.kind not in "iuf":
-        raise ValueError(f"`stop` must be one element, a number, got {stop!r}.")
+        raise UserError(f"`stop` must be one element, a number, got {stop!r}.")
     if element.ndim:
-        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
+        raise UserError(f"`stop` must be one element, got shape {list(element.shape)}.")
     return element

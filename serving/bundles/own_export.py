@@ -205,7 +205,8 @@ def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     network = model.symbol_network
     declared = getattr(network, "declared", network.inputs)  # default of a one-size network
     given = declared.shape[1:].as_list() if length is None else length
-    return checked_length(given, "raster")
+    is_known = length is not None or None not in given
+    return checked_length(given if is_known else None, "raster")
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:

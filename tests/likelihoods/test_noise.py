@@ -163,7 +163,7 @@ def test_a_seed_may_be_a_tensor_of_its_two_words():
 
 
 def test_seeds_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\^64\), got -1"):
+    with pytest.raises(ValueError, match=r"`seed` must be an integer in \[0, 2\^64\), got -1"):
         noise.uniform(-1, [0], 0, 4)
     with pytest.raises(ValueError, match=r"`seed` must be .* got float32 \(2,\)"):
         noise.uniform(tf.constant([1.0, 2.0]), [0], 0, 4)

@@ -141,7 +141,9 @@ def test_what_cannot_be_compressed_is_refused():
     assert "`tolerance` must be 0 to 0.001, got 1" in refused(
         model.compress, images, 0, tolerance=1.0
     )
-    assert "`batch` must be 1 to 4096, got 0" in refused(model.compress, images, 0, batch=0)
+    assert "`batch` must be an integer of at least 1, got 0" in refused(
+        model.compress, images, 0, batch=0
+    )
     flow = model_of("multiscale A, colour")
     flow.density.multiscale.config = dataclasses.replace(
         flow.density.multiscale.config, base_flows=(1,)

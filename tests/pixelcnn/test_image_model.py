@@ -354,7 +354,7 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
     line = refused(known.generate, 1, num=2, batch=2)
     assert line == '`batch` > 1 requires `sampler="fixed-point"`.'
     line = refused(known.generate, 1, num=2, batch=0)
-    assert line == "`batch` must be at least 1, got 0."
+    assert line == "`batch` must be an integer of at least 1, got 0."
 
 
 def test_a_class_goes_by_its_name_or_its_number():
@@ -406,7 +406,7 @@ REFUSALS = [
     ("pixelcnn", dict(condition="fox"), "There is no class `fox`; there are cat, dog, eel."),
     ("pixelcnn", dict(condition=None), "The model needs a condition: a class."),
     ("pixelcnn", dict(condition=[0, 1]), "`condition` must be one or 1, got 2."),
-    ("pixelcnn", dict(size=0), "The size must be at least 1 pixel, got 0."),
+    ("pixelcnn", dict(size=0), "`size` must be an integer of at least 1, got 0."),
     ("pixelcnn", dict(start=grey(4, 4)), "A PixelCNN cannot enlarge an image"),
     ("pixelcnn", dict(temperature=[1.0, 0.5]), "A PixelCNN has one scale and takes one"),
     ("pixelcnn", dict(temperature=-1), HEAT + "0 or more and finite, got -1.0."),

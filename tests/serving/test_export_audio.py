@@ -394,7 +394,7 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
         (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
         (FREE, dict(), "`num_samples` must be given"),
-        (FREE, dict(num_samples=0), "`num_samples` must be at least 1"),
+        (FREE, dict(num_samples=0), "`num_samples` must be an integer of at least 1"),
         (FREE, dict(num_samples=9, speaker="dora"), "must be one of anna, ben, cleo"),
     ],
 )
