@@ -47,20 +47,35 @@ def check_module(module: torch.nn.Module) -> None:
 def inference(module: torch.nn.Module) -> Iterator[None]:
     """Put a module into eval mode inside the block, and say so if that changes its outputs."""
     training = [each for each in module.modules() if each.training]
-    random = [each for each in training if "Dropout" in type(each).__name__ and each.p]
-    if random:
+    changed = [each for each in training if _differs_in_training(each)]
+    if changed:
         warnings.warn(
-            f"`module` is in training mode: its {len(random)} dropout layers are converted as in"
-            " eval mode.",
+            f"`module` is in training mode: its {len(changed)} layers of dropout or batch"
+            " normalisation are converted as in eval mode.",
             stacklevel=4,
         )
+    # Experts of transformers sort the tokens of all time steps, unless they are told otherwise.
+    config = getattr(module, "config", None)
+    experts = getattr(config, "_experts_implementation", None)
     module.eval()
     try:
+        if experts is not None:
+            config._experts_implementation = "batched_mm"
         with torch.no_grad():
             yield
     finally:
+        if experts is not None:
+            config._experts_implementation = experts
         for each in training:
             each.training = True
+
+
+def _differs_in_training(layer: torch.nn.Module) -> bool:
+    """Return whether a layer draws random numbers, or takes statistics of its input, in training."""
+    if isinstance(layer, torch.nn.RNNBase):
+        return layer.dropout > 0
+    drops = "Dropout" in type(layer).__name__ and getattr(layer, "p", 1)
+    return bool(drops) or "BatchNorm" in type(layer).__name__
 
 
 class DataAsTensors(TorchFunctionMode):
@@ -168,8 +183,7 @@ def output_of(result: Any, output: Any) -> torch.Tensor:
     Raises:
       ValueError: there is no such output, or `output` is None and there are several.
     """
-    if isinstance(result, torch.Tensor) and output is None:
-        return result
+    result = [result] if isinstance(result, torch.Tensor) else result
     named = dict(result) if isinstance(result, Mapping) else {}
     listed = list(result) if isinstance(result, list | tuple) else list(named.values())
     if isinstance(output, int) and -len(listed) <= output < len(listed):
