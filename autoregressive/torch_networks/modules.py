@@ -93,7 +93,7 @@ class DataAsTensors(TorchFunctionMode):
 
 
 def example_of(given: Any, name: str) -> torch.Tensor:
-    """Return an example of an argument with at least two rows and two time steps.
+    """Return an example of an argument with at least two rows.
 
     Args:
       given: a tensor or an array, [batch, ...].
@@ -109,8 +109,7 @@ def example_of(given: Any, name: str) -> torch.Tensor:
         what = type(given).__name__ if tensor is None else f"shape {list(tensor.shape)}"
         raise ValueError(f"`{name}` must be a tensor [batch, time, ...] of torch, got {what}.")
     tensor = tensor.detach()
-    tensor = tensor.repeat(2, *[1] * (tensor.dim() - 1)) if tensor.shape[0] == 1 else tensor
-    return tensor.repeat(1, FEW) if tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
+    return tensor.repeat(2, *[1] * (tensor.dim() - 1)) if tensor.shape[0] == 1 else tensor
 
 
 @dataclasses.dataclass
@@ -146,7 +145,9 @@ def arguments_of(module: torch.nn.Module, inputs: Any, conditions: Any) -> Argum
                 f" {', '.join(names[1:]) or 'of which there are none'}, got {name!r}."
             )
     examples = {name: example_of(each, name) for name, each in (conditions or {}).items()}
-    return Arguments(example_of(inputs, "inputs"), examples)
+    elements = example_of(inputs, "inputs")
+    one = elements.dim() == 2 and elements.shape[1] == 1
+    return Arguments(elements.repeat(1, FEW) if one else elements, examples)
 
 
 class Called(torch.nn.Module):
