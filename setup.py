@@ -121,6 +121,7 @@ setup(
         "sign": SIGN,
         "tfds": ["tensorflow-datasets"],
         "test": TEST,
+        "torch": ["torch>=2.13"],
         "traces": TRACES,
         # The next minor release of ruff may format the same code differently.
         "dev": [*TEST, *DOCS, "build>=1.2", "mypy>=1.15", "nox>=2024.10", "ruff>=0.17,<0.18"],

@@ -47,20 +47,35 @@ def check_module(module: torch.nn.Module) -> None:
 def inference(module: torch.nn.Module) -> Iterator[None]:
     """Put a module into eval mode inside the block, and say so if that changes its outputs."""
     training = [each for each in module.modules() if each.training]
-    random = [each for each in training if "Dropout" in type(each).__name__ and each.p]
-    if random:
+    changed = [each for each in training if _differs_in_training(each)]
+    if changed:
         warnings.warn(
-            f"`module` is in training mode: its {len(random)} dropout layers are converted as in"
-            " eval mode.",
+            f"`module` is in training mode: its {len(changed)} layers of dropout or batch"
+            " normalisation are converted as in eval mode.",
             stacklevel=4,
         )
+    # Experts of transformers sort the tokens of all time steps, unless they are told otherwise.
+    config = getattr(module, "config", None)
+    experts = getattr(config, "_experts_implementation", None)
     module.eval()
     try:
+        if experts is not None:
+            config._experts_implementation = "batched_mm"
         with torch.no_grad():
             yield
     finally:
+        if experts is not None:
+            config._experts_implementation = experts
         for each in training:
             each.training = True
+
+
+def _differs_in_training(layer: torch.nn.Module) -> bool:
+    """Return whether a layer draws random numbers, or takes statistics of its input, in training."""
+    if isinstance(layer, torch.nn.RNNBase):
+        return layer.dropout > 0
+    drops = "Dropout" in type(layer).__name__ and getattr(layer, "p", 1)
+    return bool(drops) or "BatchNorm" in type(layer).__name__
 
 
 class DataAsTensors(TorchFunctionMode):
@@ -78,7 +93,7 @@ class DataAsTensors(TorchFunctionMode):
 
 
 def example_of(given: Any, name: str) -> torch.Tensor:
-    """Return an example of an argument with at least two rows and two time steps.
+    """Return an example of an argument with at least two rows.
 
     Args:
       given: a tensor or an array, [batch, ...].
@@ -94,8 +109,7 @@ def example_of(given: Any, name: str) -> torch.Tensor:
         what = type(given).__name__ if tensor is None else f"shape {list(tensor.shape)}"
         raise ValueError(f"`{name}` must be a tensor [batch, time, ...] of torch, got {what}.")
     tensor = tensor.detach()
-    tensor = tensor.repeat(2, *[1] * (tensor.dim() - 1)) if tensor.shape[0] == 1 else tensor
-    return tensor.repeat(1, FEW) if tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
+    return tensor.repeat(2, *[1] * (tensor.dim() - 1)) if tensor.shape[0] == 1 else tensor
 
 
 @dataclasses.dataclass
@@ -131,7 +145,9 @@ def arguments_of(module: torch.nn.Module, inputs: Any, conditions: Any) -> Argum
                 f" {', '.join(names[1:]) or 'of which there are none'}, got {name!r}."
             )
     examples = {name: example_of(each, name) for name, each in (conditions or {}).items()}
-    return Arguments(example_of(inputs, "inputs"), examples)
+    elements = example_of(inputs, "inputs")
+    one = elements.dim() == 2 and elements.shape[1] == 1
+    return Arguments(elements.repeat(1, FEW) if one else elements, examples)
 
 
 class Called(torch.nn.Module):
@@ -168,8 +184,7 @@ def output_of(result: Any, output: Any) -> torch.Tensor:
     Raises:
       ValueError: there is no such output, or `output` is None and there are several.
     """
-    if isinstance(result, torch.Tensor) and output is None:
-        return result
+    result = [result] if isinstance(result, torch.Tensor) else result
     named = dict(result) if isinstance(result, Mapping) else {}
     listed = list(result) if isinstance(result, list | tuple) else list(named.values())
     if isinstance(output, int) and -len(listed) <= output < len(listed):
