@@ -204,9 +204,10 @@ def _length(length: Length) -> int | None:
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     network = model.symbol_network
     declared = getattr(network, "declared", network.inputs)  # default of a one-size network
-    given = declared.shape[1:].as_list() if length is None else length
-    is_known = length is not None or None not in given
-    return checked_length(given if is_known else None, "raster")
+    if length is not None:
+        return checked_length(length, "raster")
+    sizes = declared.shape[1:].as_list()
+    return checked_length(None if None in sizes else sizes, "raster")
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:
