@@ -96,7 +96,7 @@ def check_written(model: Autoregressive, program: Any, spec: dict[str, Any]) -> 
         tf.random.stateless_normal([*sizes, model.distribution.num_parameters], [0, 1]), dtype
     )
     noise = model.distribution.noise(0, tf.range(sizes[0]), 0, sizes[1])
-    pairs = {
+    pairs: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
         "log-probability": (model.distribution.log_prob, program.log_prob, (symbols,)),
         "draw": (model.distribution.sample, program.draw, (noise, tf.constant(1.0))),
     }
