@@ -23,6 +23,7 @@ from foundation.atomic_files import write_errors, write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
 from foundation.saved_folder import PROGRAM_FOLDERS, SPEC_FILE, program_name
+from foundation.temporary_files import sweep
 from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods.capabilities import (
     closed_form,
@@ -161,6 +162,7 @@ def write(
     try:
         with write_errors(folder), _in_graphs():
             shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
+            sweep(folder)
             with named_reasons("stored"):
                 program = make()
                 _check_python(program)
