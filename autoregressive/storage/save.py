@@ -24,6 +24,7 @@ from foundation.atomic_files import write_errors, write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
 from foundation.saved_folder import PROGRAM_FOLDERS, SPEC_FILE, program_name
+from foundation.temporary_files import sweep
 from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods.capabilities import (
     closed_form,
@@ -98,7 +99,7 @@ def check_written(model: Autoregressive, program: Any, spec: dict[str, Any]) -> 
         tf.random.stateless_normal([*sizes, model.distribution.num_parameters], [0, 1]), dtype
     )
     noise = model.distribution.noise(0, tf.range(sizes[0]), 0, sizes[1])
-    pairs = {
+    pairs: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
         "log-probability": (model.distribution.log_prob, program.log_prob, (symbols,)),
         "draw": (model.distribution.sample, program.draw, (noise, tf.constant(1.0))),
     }
@@ -163,6 +164,7 @@ def write(
     try:
         with write_errors(folder), _in_graphs():
             shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
+            sweep(folder)
             with named_reasons("stored"):
                 program = make()
                 _check_python(program)

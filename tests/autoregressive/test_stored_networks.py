@@ -11,7 +11,6 @@ import onepass
 from onepass import likelihoods
 
 QUICK = ("a constant table and a recurrence", "silu", "a scan")
-# The step of logits of -inf is not derived: what is live has none.
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NETWORKS]
 
 
@@ -21,9 +20,7 @@ def model_of(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(
-    name, tmp_path, eager
-):
+def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(name, tmp_path):
     model = model_of(name)
     given = {"condition": np.array([1, 2], np.int32)} if model.conditions else {}
     drawn = model.sample(2, 12, 3, **given)
