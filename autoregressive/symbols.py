@@ -133,6 +133,7 @@ class TimeOrder:
         self._stepped: Any = None
         self._has_step: bool | None = None
         self._longest = VERIFIED  # time steps in the longest call of `check`
+        self._is_checked = False
 
     @property
     def stepped(self) -> Any:
@@ -186,7 +187,9 @@ class TimeOrder:
             sequences.
         """
         specs = opened(self._specs)
-        self.call.forget()
+        if self._is_checked:  # it may have changed since
+            self.call.forget()
+        self._is_checked = True
         lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
         self._longest = max(lengths) if with_random_weights else self._longest
         levels, names = self.reading.codec.levels, layer_names(self.network)
