@@ -113,7 +113,10 @@ def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
     """Return which operation the step machine does not support, as a sentence; "" if none."""
     from autoregressive.machine.machine import unknown_operation  # a heavy import
 
-    return "" if stepped is None else unknown_operation(stepped, list(specs))
+    try:
+        return "" if stepped is None else unknown_operation(stepped, list(specs))
+    except UnsupportedNetworkError as error:  # a state for few steps has other operations
+        return str(error)
 
 
 def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:

@@ -108,7 +108,7 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
       ValueError: `given` has none of these forms.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
-    own = getattr(network, "conditions", None)
+    own = offered(network, "conditions")
     own = dict(own) if isinstance(own, Mapping) else {}
     names = list(own) or inputs.names
     if specs and specs.keys() == set(names):
