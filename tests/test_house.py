@@ -18,6 +18,7 @@ FUNCTION_LINES = 60
 SHORT_LINES = 30
 # What is shorter, and why it is no part of its neighbour.
 SHORT = {
+    "autoregressive/torch_networks/triton_order.py": "it runs before torch is imported",
     "likelihoods/affine.py": "flows of sound and of images, which do not know each other, share it",
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
@@ -32,6 +33,7 @@ SHORT = {
 BY_STRING = {
     "foundation/lazy_exports.py": "public names of a package, imported on first access",
     "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
+    "onepass/torch_network.py": "the user names the module that makes a network",
     "serving/sandbox/worker.py": "another process names the loader",
     "serving/sandbox/fork_server.py": "a list of what the forks should find imported",
     "benchmarks/__main__.py": "every benchmark is a module of its own",

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ def export(module: Any, *, inputs: Any = None, conditions: Any = None, output: A
             program = _traced(called, arguments)
         except Exception as error:  # the kind depends on what torch cannot trace
             raise UserError(f"`module` cannot be exported by torch: {_line(error)}.") from error
+        channels = Axes(program).channels_that_vary()
+        if channels:
+            program = _traced(called, arguments, AUTO, channels)
         return _described(program, ["inputs", *called.names], None, called, arguments)
 
 
@@ -98,17 +101,20 @@ def _check_outputs(called: Called, arguments: Arguments) -> None:
         )
 
 
-def _traced(called: Called, arguments: Arguments, size: Any = AUTO) -> Any:
+def _traced(
+    called: Called, arguments: Arguments, size: Any = AUTO, fixed: Sequence[int] = ()
+) -> Any:
     """Return the module exported with sizes that may vary.
 
     Args:
       called: the module.
       arguments: examples.
       size: what torch is told about the first two axes of the elements.
+      fixed: axes of the elements whose sizes do not vary.
     """
     examples = arguments.tensors()
     sizes: list[dict[int, Any]] = [{axis: AUTO for axis in range(x.dim())} for x in examples]
-    sizes[0] |= {0: size, 1: size}
+    sizes[0] |= {0: size, 1: size} | dict.fromkeys(fixed, torch.export.Dim.STATIC)
     with _quiet(), DataAsTensors():
         return torch.export.export(
             called, tuple(examples), dynamic_shapes={"arguments": tuple(sizes)}

@@ -55,7 +55,7 @@ def inference(module: torch.nn.Module) -> Iterator[None]:
             stacklevel=4,
         )
     # Experts of transformers sort the tokens of all time steps, unless they are told otherwise.
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     experts = getattr(config, "_experts_implementation", None)
     module.eval()
     try:
@@ -71,10 +71,10 @@ def inference(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _differs_in_training(layer: torch.nn.Module) -> bool:
-    """Return whether a layer draws random numbers, or takes statistics of its input, in training."""
+    """Return whether a layer draws random numbers or takes statistics in training."""
     if isinstance(layer, torch.nn.RNNBase):
         return layer.dropout > 0
-    drops = "Dropout" in type(layer).__name__ and getattr(layer, "p", 1)
+    drops = "Dropout" in type(layer).__name__ and getattr(layer, "p", True)
     return bool(drops) or "BatchNorm" in type(layer).__name__
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import Memory
 from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.torch_networks.folder import read_folder
-from autoregressive.torch_networks.graph import Block, Graph, Input, Node, mapped
+from autoregressive.torch_networks.graph import Block, Graph, Input, Node, mapped, references
 from autoregressive.torch_networks.operations import (
     creation,
     elementwise,
@@ -19,11 +19,12 @@ from autoregressive.torch_networks.operations import (
     reductions,
     sequences,
     shapes,
+    windows,
 )
 from autoregressive.torch_networks.table import rule_for
 from foundation.errors import UserError
 
-RULE_MODULES = (creation, elementwise, indexing, products, reductions, sequences, shapes)
+RULE_MODULES = (creation, elementwise, indexing, products, reductions, sequences, shapes, windows)
 Values = dict[str, Any]
 
 
@@ -179,17 +180,13 @@ def _as_recorded(value: tf.Tensor, node: Node) -> tf.Tensor:
 
 def _last_uses(block: Block) -> dict[int, list[str]]:
     """Return the names of values that are not used after each node, so that memory is freed."""
-    kept: set[str] = set()
-    mapped(block.outputs, lambda key, value: kept.add(value) if key == "value" else None)
+    kept = set(references(block.outputs, "value"))
     found: dict[int, list[str]] = {}
     for place in reversed(range(len(block.nodes))):
-        node, used = block.nodes[place], []
-        mapped(
-            [node.arguments, *node.options.values()],
-            lambda key, value, used=used: used.append(value) if key == "value" else None,
-        )
-        found[place] = [name for name in dict.fromkeys(used) if name not in kept]
-        kept.update(used)
+        node = block.nodes[place]
+        used = set(references([node.arguments, *node.options.values()], "value"))
+        found[place] = sorted(used - kept)
+        kept |= used
     return found
 
 

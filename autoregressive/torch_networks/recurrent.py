@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     "RNN_TANH": torch.rnn_tanh,
     "RNN_RELU": torch.rnn_relu,
     "GRU": torch.gru,
@@ -67,7 +67,7 @@ def as_operations(module: torch.nn.Module) -> Iterator[None]:
     """Let the recurrent layers of a module run as custom operations inside the block."""
     layers = [each for each in module.modules() if isinstance(each, LAYERS)]
     for layer in layers:
-        layer.forward = functools.partial(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = functools.partial(_forward, layer)  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """Write the graph of an exported program as a `Graph`."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from autoregressive.torch_networks import graph as neutral
 from autoregressive.torch_networks.graph import Block, Graph, Input, Node, Tensor
+from foundation.errors import UserError
 
 # Arguments of operations that say where and how values are stored.
 STORAGE = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
@@ -36,6 +38,22 @@ class Axes:
     def fixed(self) -> str:
         """Return "batch size" or "length" if the elements have a fixed one, else ""."""
         return "batch size" if not self.batch else "" if self.times else "length"
+
+    def channels_that_vary(self) -> list[int]:
+        """Return the axis of channels of the elements, if export has not found its size."""
+        return {(3, 2): [2], (4, 3): [1]}.get((self.values[0].dim(), len(self.times)), [])
+
+    def check_rate(self, name: str, value: torch.Tensor) -> None:
+        """Raise UserError if a condition has fewer entries along time than the elements."""
+        first = self.values[0].shape
+        times = {str(first[axis]) for axis in self.times}
+        for axis in self.over_time(value):
+            if str(value.shape[axis]) not in times:
+                raise UserError(
+                    f"the condition `{name}` must have one entry for each time step, but the"
+                    f" elements have {first[self.times[0]]} time steps where it has"
+                    f" {value.shape[axis]} entries; repeat or upsample it before the module."
+                )
 
     def over_time(self, value: torch.Tensor) -> list[int]:
         """Return the axes of a value whose sizes depend on the elements' lengths, in order."""
@@ -80,7 +98,8 @@ def graph_of(
     for number, (name, value) in enumerate(zip(arguments, axes.values, strict=True)):
         order = _time_first(value, axes)
         if order is not None:
-            inputs[number] = _reordered(inputs[number], order)
+            shape = [inputs[number].shape[axis] for axis in order]
+            inputs[number] = dataclasses.replace(inputs[number], shape=shape)
             back = [order.index(axis) for axis in range(len(order))]
             renamed[name] = f"{name}.channels_first"
             before.append(_permuted(renamed[name], name, back))
@@ -126,6 +145,7 @@ def _input(name: str, number: int, value: torch.Tensor, axes: Axes) -> Input:
     kind = "elements"
     over_time = axes.over_time(value)
     if number:
+        axes.check_rate(name, value)
         varying = [size for size in value.shape[1:] if _symbols(size)]
         kind = "condition" if over_time or not varying else "memory"
     shape = [None if _symbols(size) else int(size) for size in value.shape]
@@ -140,15 +160,6 @@ def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:
     return None if order == sorted(order) else order
 
 
-def _reordered(described: Input, order: Sequence[int]) -> Input:
-    shape = [described.shape[axis] for axis in order]
-    return Input(*_fields(described)[:2], shape, *_fields(described)[3:])
-
-
-def _fields(described: Input) -> tuple:
-    return tuple(getattr(described, name) for name in Input.__dataclass_fields__)
-
-
 def _permuted(name: str, source: str, order: Sequence[int]) -> Node:
     return Node(name, "permute", [{"value": source}, list(order)], {})
 
@@ -159,11 +170,7 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
 
     arguments = neutral.mapped(node.arguments, new)
     options = {key: neutral.mapped(each, new) for key, each in node.options.items()}
-    return Node(node.name, node.operation, arguments, options, *_rest(node))
-
-
-def _rest(node: Node) -> tuple:
-    return node.module, node.source, node.shape, node.dtype
+    return dataclasses.replace(node, arguments=arguments, options=options)
 
 
 def _output_nodes(name: str, value: torch.Tensor, axes: Axes) -> tuple[list[Node], str]:
@@ -232,7 +239,7 @@ class _Writer:
         return Block(inputs, nodes, outputs)
 
     def _node(self, node: torch.fx.Node, module: torch.fx.GraphModule) -> Node:
-        value = node.meta.get("val")
+        value: Any = node.meta.get("val")
         is_tensor = isinstance(value, torch.Tensor)
         options = {
             name: self._argument(each, module)

@@ -21,8 +21,10 @@ def is_tensor(value: Any) -> bool:
 
 def sizes(x: tf.Tensor) -> list[Any]:
     """Return a tensor's sizes: integers, or scalar tensors where they vary."""
-    dynamic = None if x.shape.is_fully_defined() else tf.shape(x)
-    return [size if size is not None else dynamic[n] for n, size in enumerate(x.shape)]
+    if x.shape.is_fully_defined():
+        return x.shape.as_list()
+    dynamic = tf.shape(x)
+    return [dynamic[n] if size is None else size for n, size in enumerate(x.shape)]
 
 
 def as_shape(given: Sequence[Any]) -> Any:
@@ -132,3 +134,9 @@ def floating(x: Any) -> tf.Tensor:
 def counted(x: tf.Tensor) -> tf.Tensor:
     """Return integers and booleans as int64, as sums need them, other tensors unchanged."""
     return tf.cast(x, tf.int64) if x.dtype.is_bool or x.dtype.is_integer else x
+
+
+def pairs(value: Any, axes: int) -> list[int]:
+    """Return one number for each axis, such as the strides of a convolution."""
+    value = list(value) if isinstance(value, list | tuple) else [value]
+    return value * axes if len(value) == 1 else value

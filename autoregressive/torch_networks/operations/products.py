@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.torch_networks.operations.shapes import _pairs
 from autoregressive.torch_networks.table import aten
 from autoregressive.torch_networks.values import (
     along,
@@ -13,6 +12,7 @@ from autoregressive.torch_networks.values import (
     as_shape,
     axis_of,
     moved_back,
+    pairs,
     product,
     sizes,
     with_last,
@@ -129,7 +129,7 @@ def _same_or_valid(padding: Any, weight: tf.Tensor, dilation: Sequence[int]) -> 
     """Return the padding before and after every axis."""
     axes = len(dilation)
     if not isinstance(padding, str):
-        return [[n, n] for n in _pairs(padding, axes)]
+        return [[n, n] for n in pairs(padding, axes)]
     spans = [n * (size - 1) for n, size in zip(dilation, weight.shape[2:], strict=True)]
     return [[span // 2, span - span // 2] if padding == "same" else [0, 0] for span in spans]
 
@@ -185,9 +185,9 @@ def _register(axes: int) -> None:
         dilation: Any = 1,
         groups: int = 1,
     ) -> tf.Tensor:
-        widths = _pairs(dilation, axes)
+        widths = pairs(dilation, axes)
         pads = _same_or_valid(padding, weight, widths)
-        return _conv(x, weight, bias, _pairs(stride, axes), pads, widths, groups)
+        return _conv(x, weight, bias, pairs(stride, axes), pads, widths, groups)
 
     @aten(f"conv_transpose{axes}d")
     def _transposed_rule(
@@ -200,8 +200,10 @@ def _register(axes: int) -> None:
         groups: int = 1,
         dilation: Any = 1,
     ) -> tf.Tensor:
-        pairs = [_pairs(each, axes) for each in (stride, padding, output_padding, dilation)]
-        return _transposed(x, weight, bias, *pairs[:3], groups, pairs[3])
+        step, pad, more, width = (
+            pairs(each, axes) for each in (stride, padding, output_padding, dilation)
+        )
+        return _transposed(x, weight, bias, step, pad, more, groups, width)
 
 
 for _axes in (1, 2, 3):
@@ -221,10 +223,12 @@ def _convolution(
     groups: int,
 ) -> tf.Tensor:
     axes = weight.shape.rank - 2
-    pairs = [_pairs(each, axes) for each in (stride, padding, dilation, output_padding)]
+    step, pad, width, more = (
+        pairs(each, axes) for each in (stride, padding, dilation, output_padding)
+    )
     if transposed:
-        return _transposed(x, weight, bias, pairs[0], pairs[1], pairs[3], groups, pairs[2])
-    return _conv(x, weight, bias, pairs[0], [[n, n] for n in pairs[1]], pairs[2], groups)
+        return _transposed(x, weight, bias, step, pad, more, groups, width)
+    return _conv(x, weight, bias, step, [[n, n] for n in pad], width, groups)
 
 
 def _fourier(name: str, is_inverse: bool) -> Callable[..., tf.Tensor]:

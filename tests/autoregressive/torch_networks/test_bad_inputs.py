@@ -126,6 +126,20 @@ def test_an_output_or_a_condition_of_another_name_is_refused():
     assert "none, got 'speaker'" in refusal(both, conditions=conditions)
 
 
+class Upsampling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frames = nn.ConvTranspose1d(2, 2, 4, stride=4)
+
+    def forward(self, x, mel):
+        return x + self.frames(mel).transpose(1, 2)
+
+
+def test_a_condition_at_a_frame_rate_is_refused_by_name():
+    message = refusal(Upsampling(), conditions={"mel": torch.zeros(1, 2, 2)})
+    assert "`mel`" in message and "4*" in message and "upsample" in message
+
+
 def test_an_output_without_time_is_refused():
     assert "time axis" in refusal(linear(lambda x, layer: layer(x).mean(1)))
 

@@ -216,3 +216,35 @@ def test_a_table_of_positions_bounds_the_length():
     model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
     with pytest.raises(ValueError, match="32"):
         model.sample(num=1, length=33, seed=1)
+
+
+class Codes(nn.Module):
+    """Several tokens at each time step, [batch, time, codes], and a memory with a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.gpt = nn.Embedding(LEVELS, 8), GPT()
+        self.cross = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, codes, text, mask):
+        batch, time, count = codes.shape
+        logits = self.gpt(codes.transpose(1, 2).reshape(batch * count, time))
+        found = self.cross(self.tokens(codes[..., 0]), text, text, ~mask, need_weights=False)[0]
+        return logits.view(batch, count, time, -1).transpose(1, 2) + found.mean(-1)[..., None, None]
+
+
+def test_codes_are_channels_and_a_memory_has_an_axis_of_its_own():
+    torch.manual_seed(2)
+    module = Codes().eval()
+    conditions = {"text": torch.zeros(1, 5, 8), "mask": torch.ones(1, 5, dtype=torch.bool)}
+    inputs = torch.zeros(1, 8, 3, dtype=torch.int64)
+    network = onepass.from_torch(module, inputs=inputs, conditions=conditions)
+    assert network.input_signature[0].shape.as_list() == [None, None, 3]
+    assert all(isinstance(spec, onepass.Memory) for spec in network.conditions.values())
+    codes, text, mask = tokens(2, 7, 3), wave(2, 4, 8), np.arange(4)[None] < [[4], [2]]
+    wanted = original(module, codes, text, mask).reshape(2, 7, -1)
+    np.testing.assert_allclose(called(network, codes, text, mask), wanted, 1e-4, 1e-5)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    given = {"text": text, "mask": mask}
+    drawn = [model.sample(2, 6, seed=1, condition=given, method=m) for m in ("cached", "naive")]
+    np.testing.assert_array_equal(*drawn)
