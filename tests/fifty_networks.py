@@ -94,9 +94,10 @@ class Experts(layers.Layer):
         every = tf.einsum("btc,ecd->bted", h, self.kernel)
         if self.count == 1:
             best = tf.argmax(odds, -1)[..., None]
-            return (tf.gather(every, best, batch_dims=2) * tf.gather(odds, best, batch_dims=2)[
-                ..., None
-            ])[..., 0, :]
+            return (
+                tf.gather(every, best, batch_dims=2)
+                * tf.gather(odds, best, batch_dims=2)[..., None]
+            )[..., 0, :]
         values, best = tf.math.top_k(odds, self.count)
         chosen = tf.one_hot(best, 4) * (values / tf.reduce_sum(values, -1, True))[..., None]
         return tf.einsum("btke,bted->btd", chosen, every)
@@ -301,9 +302,7 @@ MODELS = {
     },
     "Receptive": of_receptive,
     "mixture and attention": of_mixture,
-    "one length, tokens": lambda: of_tokens(
-        one_length_networks.gpt(), one_length_networks.LEVELS
-    ),
+    "one length, tokens": lambda: of_tokens(one_length_networks.gpt(), one_length_networks.LEVELS),
     "one length, waves": lambda: of_waves(
         one_length_networks.wavenet(), one_length_networks.LEVELS
     ),
