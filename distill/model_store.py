@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foundation.errors import UserError
 from foundation.saved_folder import read_spec
-from foundation.tensorflow_state import check_compiler
+from foundation.tensorflow_state import check_compiler, check_eager
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
@@ -57,6 +57,7 @@ def save(
       ValueError: models of this kind cannot be stored, or the sample rate is below 1 or is given
         for a model of images.
     """
+    check_eager()
     return _store(getattr(model, "kind", None), type(model).__name__).save(
         model, folder, sample_rate_hz=sample_rate_hz, trust=trust
     )
@@ -70,6 +71,7 @@ def load_stored(folder: Path) -> Any:
     Raises:
       UserError: the folder has no stored model, or the model cannot be read.
     """
+    check_compiler()
     kind = read_spec(folder).get("kind")
     if not isinstance(kind, str) or kind not in STORES:
         raise UserError(f"{folder} holds a model of the kind {kind!r}, which is unknown.")
@@ -79,5 +81,4 @@ def load_stored(folder: Path) -> Any:
 def _store(kind: Any, name: str) -> Any:
     if kind not in STORES:
         raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
-    check_compiler()
     return STORES[kind]()

@@ -94,10 +94,11 @@ class StreamingSequence(StreamingModel):
 
         The names are the tensors' indices in the flattened state; empty tensors are omitted.
         """
+        stored = {n: _as_stored(tf.constant(value)) for n, value in enumerate(self._first)}
         return {
-            str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
-            for n, value in enumerate(self._first)
-            if value.size  # no protocol supports empty inputs
+            str(n): (value.dtype, tuple(value.shape), 0)
+            for n, value in stored.items()
+            if 0 not in value.shape  # no protocol supports empty inputs
         }
 
     def begun(self, given: Tensors, state: State) -> State:
@@ -169,7 +170,7 @@ class StreamingSequence(StreamingModel):
             if not first.size:
                 before.append(tf.constant(first))
                 continue
-            value = tf.cast(state[str(n)][0], first.dtype)
+            value = _from_stored(state[str(n)][0], tf.as_dtype(first.dtype))
             # If the first state depends on the conditions, `begun` has set it; otherwise it is set
             # here, whatever a client sent at position 0.
             is_made = self.conditions.has_fixed
@@ -179,11 +180,10 @@ class StreamingSequence(StreamingModel):
     def packed(self, state: Any) -> State:
         """Return the step's state of one row by name, in types that all protocols support."""
         flat = zip(tf.nest.flatten(state), self._first, strict=True)
-        stored = {str(n): (value, first.shape) for n, (value, first) in enumerate(flat)}
         return {
-            name: tf.ensure_shape(tf.cast(value, storable(value.dtype))[tf.newaxis], [1, *shape])
-            for name, (value, shape) in stored.items()
-            if 0 not in shape
+            str(n): _as_stored(tf.ensure_shape(value, first.shape))[tf.newaxis]
+            for n, (value, first) in enumerate(flat)
+            if first.size
         }
 
     def _state_of(self, fixed: Tensors) -> Any:
@@ -198,6 +198,21 @@ class StreamingSequence(StreamingModel):
         self, source: NoiseSource, channels: Maybe, state: Any, samples: int
     ) -> tuple[tf.Tensor, Any]:
         raise NotImplementedError
+
+
+def _as_stored(value: tf.Tensor) -> tf.Tensor:
+    """Return a value in a type that all protocols support; complex numbers become pairs."""
+    if value.dtype.is_complex:
+        value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
+    return tf.cast(value, storable(value.dtype))
+
+
+def _from_stored(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return the value of this type that `_as_stored` was given."""
+    if dtype.is_complex:
+        parts = tf.cast(value, dtype.real_dtype)
+        return tf.complex(parts[..., 0], parts[..., 1])
+    return tf.cast(value, dtype)
 
 
 class StreamingAutoregressive(StreamingSequence):

@@ -133,11 +133,11 @@ def test_log_prob_of_arrays_is_the_same_inside_a_function(model):
         tf.function(lambda: model.log_prob(ROWS + 16), autograph=False)()
 
 
-def test_checked_numerics_are_refused_by_what_is_compiled_or_stored(entries, model):
+def test_checked_numerics_are_refused_by_what_is_compiled(entries, model):
     tf.debugging.enable_check_numerics()
     try:
         compiled = set(entries) - {"Autoregressive", "check_causal", "fit", "evaluate", "distill"}
-        compiled -= {"load shipped"}
+        compiled -= {"save", "load shipped"}
         lines = lines_of({name: entries[name] for name in sorted(compiled)})
         watched = made()
         expected = watched.log_prob(ROWS)
