@@ -248,3 +248,18 @@ def test_codes_are_channels_and_a_memory_has_an_axis_of_its_own():
     given = {"text": text, "mask": mask}
     drawn = [model.sample(2, 6, seed=1, condition=given, method=m) for m in ("cached", "naive")]
     np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.integration
+def test_a_converted_network_is_a_teacher_and_is_exported(tmp_path):
+    torch.manual_seed(1)
+    network = onepass.from_torch(WaveNet(Gaussian().num_parameters).eval(), inputs=WAVE)
+    model = onepass.Autoregressive(network, Gaussian())
+    waves = wave(4, 40)
+    student = onepass.distill(model, waves, steps=2)
+    assert student.sample(num=1, length=40, seed=1).shape == (1, 40)
+    onepass.export(model, tmp_path / "models" / "1", length=64)
+    bundle = onepass.load(tmp_path / "models")
+    x = model.sample(num=2, length=30, seed=1)
+    np.testing.assert_allclose(bundle.sample(num=2, length=30, seed=1), x, atol=1e-3)
+    np.testing.assert_allclose(bundle.log_prob(x), model.log_prob(x), rtol=1e-3, atol=1e-3)
