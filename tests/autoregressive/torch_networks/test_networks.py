@@ -263,3 +263,57 @@ def test_a_converted_network_is_a_teacher_and_is_exported(tmp_path):
     x = model.sample(num=2, length=30, seed=1)
     np.testing.assert_allclose(bundle.sample(num=2, length=30, seed=1), x, atol=1e-3)
     np.testing.assert_allclose(bundle.log_prob(x), model.log_prob(x), rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_of_all_parameters_are_those_of_torch():
+    torch.manual_seed(4)
+    module = GPT().eval()
+    network = onepass.from_torch(module, inputs=TOKENS)
+    symbols = tokens(2, 9)
+    loss = nn.functional.cross_entropy(
+        module(torch.tensor(symbols)).flatten(0, 1), torch.tensor(symbols).flatten()
+    )
+    loss.backward()
+    with tf.GradientTape() as tape:
+        logits = tf.nn.log_softmax(network(symbols))
+        found = -tf.reduce_mean(tf.gather(logits, symbols, batch_dims=2))
+    np.testing.assert_allclose(found, loss.item(), 1e-5)
+    gradients = tape.gradient(found, network.weights)
+    for name, parameter in module.named_parameters():
+        own = tf.convert_to_tensor(gradients[name])
+        np.testing.assert_allclose(own, parameter.grad, 1e-3, 1e-5, err_msg=name)
+
+
+def test_a_length_that_export_bounds_is_said_by_the_call():
+    class Bounded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 2)
+            self.register_buffer("mask", torch.ones(16, 16).tril())
+
+        def forward(self, x):
+            rows = self.mask[: x.shape[1], : x.shape[1]]
+            return rows @ self.layer(x)
+
+    module = Bounded()
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 6, 1))
+    x = wave(1, 16, 1)
+    np.testing.assert_allclose(network(x), original(module, x), 1e-5, 1e-5)
+    with pytest.raises(ValueError, match=r"from 1 to 16 time steps.*got 17"):
+        network(wave(1, 17, 1))
+    with pytest.raises(ValueError, match="takes 1 arguments, inputs, got 2"):
+        network(x, x)
+
+
+def test_drawn_tokens_have_the_frequencies_of_torch():
+    torch.manual_seed(5)
+    module = GPT().eval()
+    with torch.no_grad():
+        module.tokens.weight.mul_(3)
+        first = torch.softmax(module(tokens_of(1, 1))[0, 0], -1).numpy()
+    network = onepass.from_torch(module, inputs=TOKENS)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    drawn = model.sample(num=2000, length=1, seed=1, method="naive")[:, 0]
+    counts = np.bincount(drawn, minlength=LEVELS)
+    spread = np.sqrt(2000 * first * (1 - first))
+    assert (np.abs(counts - 2000 * first) < 5 * spread + 1).all()
