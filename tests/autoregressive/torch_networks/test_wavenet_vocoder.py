@@ -63,3 +63,38 @@ def test_one_hot_symbols_and_a_speaker_are_a_function_of_the_network():
     ]
     np.testing.assert_allclose(*drawn, atol=1e-6)
     assert len(model.trainable_variables()) == len(converted.weights)
+
+
+class Upsampling(torch.nn.Module):
+    """The upsampling network of a vocoder, from [batch, channels, frames] to [..., time]."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, mel):
+        mel = mel[:, None]
+        for layer in self.layers:
+            mel = layer(mel)
+        return mel[:, 0]
+
+
+def test_a_mel_spectrogram_is_upsampled_once_by_a_network_of_its_own():
+    scales = {"upsample_conditional_features": True, "upsample_scales": [2, 3]}
+    module = vocoder(out_channels=9, scalar_input=True, cin_channels=5, **scales)
+    x, mel = torch.rand(2, 1, 42) * 2 - 1, torch.rand(2, 5, 7)
+    with torch.no_grad():
+        wanted = module(x, c=mel).numpy().transpose(0, 2, 1)
+    upsampling = onepass.from_torch(Upsampling(module.upsample_conv).eval(), inputs=mel)
+    module.upsample_conv = None
+    network = onepass.from_torch(module, inputs=x, conditions={"c": torch.zeros(2, 5, 42)})
+    condition = upsampling(mel.numpy().transpose(0, 2, 1)).numpy()
+    assert condition.shape == (2, 42, 5)
+    found = network(x.numpy().transpose(0, 2, 1), condition)
+    np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+    model = onepass.Autoregressive(network, LogisticMixture(levels=65536, components=3))
+    drawn = [
+        model.sample(2, 42, seed=1, condition=condition, method=method)
+        for method in ("cached", "naive")
+    ]
+    np.testing.assert_allclose(*drawn, atol=1e-3)
