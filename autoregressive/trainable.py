@@ -98,7 +98,9 @@ def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
       holder: any object, such as a model.
     """
     listed = _listed_by_layers(holder)
-    return [place for place, each in enumerate(variables) if not listed.get(id(each), each.trainable)]
+    return [
+        place for place, each in enumerate(variables) if not listed.get(id(each), each.trainable)
+    ]
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
