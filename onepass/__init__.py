@@ -14,6 +14,7 @@ use, so help texts appear without a delay.
 
 from typing import TYPE_CHECKING
 
+from autoregressive.torch_networks.triton_order import follow_torch
 from foundation.errors import UserError
 from foundation.lazy_exports import lazy_exports
 from onepass.command import main
@@ -108,4 +109,5 @@ __all__ = [
 ]
 
 
+follow_torch()  # before a name of the list above imports TensorFlow
 __getattr__ = lazy_exports(__name__, _EXPORTS, prefix="")

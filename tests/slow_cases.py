@@ -93,6 +93,14 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "autoregressive/test_windows.py": {
         "test_a_window_of_too_few_rows_changes_no_pixel": ("1",),
     },
+    "autoregressive/torch_networks/test_networks.py": {
+        "test_a_network_of_tokens_is_converted_and_has_a_step": (
+            "gru, *",
+            "lstm",
+            "rnn",
+            "encoder",
+        ),
+    },
     "compression/test_files.py": {
         "test_a_file_of_an_earlier_program_gives_its_elements": (
             *("pixelcnn-tolerance-0-*", "sound-tolerance-1e-3-*", "maps-1"),

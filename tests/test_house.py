@@ -18,7 +18,6 @@ FUNCTION_LINES = 60
 SHORT_LINES = 30
 # What is shorter, and why it is no part of its neighbour.
 SHORT = {
-    "autoregressive/torch_networks/triton_order.py": "it runs before torch is imported",
     "likelihoods/affine.py": "flows of sound and of images, which do not know each other, share it",
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",

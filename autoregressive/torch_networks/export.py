@@ -129,8 +129,9 @@ def _described(
     arguments: Arguments | None = None,
 ) -> Graph:
     """Return a program as a graph; raise UserError if its batch or its length is fixed."""
-    with _quiet():  # operations in place are replaced, and nothing else
-        program = program.run_decompositions({})
+    if _writes_in_place(program):
+        with _quiet():
+            program = program.run_decompositions({})  # as long as the export itself
     axes = Axes(program)
     fixed = axes.fixed()
     if fixed and called is not None and arguments is not None:
@@ -145,6 +146,13 @@ def _described(
     graph = graph_of(program, names, output, axes)
     _check_lengths(graph.inputs[0])
     return graph
+
+
+def _writes_in_place(program: torch.export.ExportedProgram) -> bool:
+    """Return whether an operation of a program changes one of its arguments."""
+    graphs = [each.graph for each in program.graph_module.modules() if hasattr(each, "graph")]
+    schemas = [getattr(node.target, "_schema", None) for graph in graphs for node in graph.nodes]
+    return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _check_lengths(elements: Input) -> None:

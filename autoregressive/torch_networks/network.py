@@ -198,6 +198,9 @@ def load_network(folder: str | Path) -> TorchNetwork:
     Args:
       folder: the folder.
 
+    Returns:
+      A network as `from_torch` returns it.
+
     Raises:
       UserError: the folder does not exist or is damaged.
       UnsupportedNetworkError: an operation has no rule.

@@ -40,8 +40,14 @@ class Axes:
         return "batch size" if not self.batch else "" if self.times else "length"
 
     def channels_that_vary(self) -> list[int]:
-        """Return the axis of channels of the elements, if export has not found its size."""
-        return {(3, 2): [2], (4, 3): [1]}.get((self.values[0].dim(), len(self.times)), [])
+        """Return the axis of channels of the elements, if export has not found its size.
+
+        PyTorch has channels before time and before height and width; codes come last.
+        """
+        value = self.values[0]
+        if len(self.times) < max(2, value.dim() - 1):
+            return []
+        return [1 if value.dtype.is_floating_point or value.dim() == 4 else 2]
 
     def check_rate(self, name: str, value: torch.Tensor) -> None:
         """Raise UserError if a condition has fewer entries along time than the elements."""
@@ -52,7 +58,8 @@ class Axes:
                 raise UserError(
                     f"the condition `{name}` must have one entry for each time step, but the"
                     f" elements have {first[self.times[0]]} time steps where it has"
-                    f" {value.shape[axis]} entries; repeat or upsample it before the module."
+                    f" {value.shape[axis]} entries; convert what upsamples it as a network of"
+                    " its own."
                 )
 
     def over_time(self, value: torch.Tensor) -> list[int]:

@@ -25,3 +25,9 @@ def import_triton() -> None:
             " `python -m onepass.torch_network` for `onepass.load_network`."
         )
     importlib.import_module("triton")
+
+
+def follow_torch() -> None:
+    """Import triton if torch has been imported, and TensorFlow not yet."""
+    if "torch" in sys.modules and "tensorflow" not in sys.modules:
+        import_triton()

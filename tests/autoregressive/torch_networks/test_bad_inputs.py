@@ -173,16 +173,29 @@ def test_rules_are_registered_under_names():
             onepass.aten(*names)
 
 
-def test_tensorflow_before_triton_is_said_in_one_line_before_the_process_ends(
-    monkeypatch, tmp_path
-):
-    (tmp_path / "triton.py").write_text("raise SystemExit('LLVM ends the process')")
+@pytest.fixture
+def triton(monkeypatch, tmp_path):
+    """A triton that is installed, and says that it was imported."""
+    (tmp_path / "triton.py").write_text("imported = True")
     monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("triton", None)
+
+
+def test_tensorflow_before_triton_is_said_in_one_line_before_the_process_ends(triton):
     assert "tensorflow" in sys.modules
     with pytest.raises(onepass.UserError, match="before TensorFlow") as caught:
         triton_order.import_triton()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "triton" not in sys.modules
+    triton_order.follow_torch()
+    assert "triton" not in sys.modules
+
+
+def test_torch_before_onepass_brings_triton_before_tensorflow(triton, monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow")
-    (tmp_path / "triton.py").write_text("imported = True")
-    triton_order.import_triton()
-    assert sys.modules.pop("triton").imported
+    monkeypatch.delitem(sys.modules, "torch")
+    triton_order.follow_torch()
+    assert "triton" not in sys.modules
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    triton_order.follow_torch()
+    assert sys.modules["triton"].imported

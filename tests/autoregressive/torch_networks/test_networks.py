@@ -248,3 +248,72 @@ def test_codes_are_channels_and_a_memory_has_an_axis_of_its_own():
     given = {"text": text, "mask": mask}
     drawn = [model.sample(2, 6, seed=1, condition=given, method=m) for m in ("cached", "naive")]
     np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.integration
+def test_a_converted_network_is_a_teacher_and_is_exported(tmp_path):
+    torch.manual_seed(1)
+    network = onepass.from_torch(WaveNet(Gaussian().num_parameters).eval(), inputs=WAVE)
+    model = onepass.Autoregressive(network, Gaussian())
+    waves = wave(4, 40)
+    student = onepass.distill(model, waves, steps=2)
+    assert student.sample(num=1, length=40, seed=1).shape == (1, 40)
+    onepass.export(model, tmp_path / "models" / "1", length=64)
+    bundle = onepass.load(tmp_path / "models")
+    x = model.sample(num=2, length=30, seed=1)
+    np.testing.assert_allclose(bundle.sample(num=2, length=30, seed=1), x, atol=1e-3)
+    np.testing.assert_allclose(bundle.log_prob(x), model.log_prob(x), rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_of_all_parameters_are_those_of_torch():
+    torch.manual_seed(4)
+    module = GPT().eval()
+    network = onepass.from_torch(module, inputs=TOKENS)
+    symbols = tokens(2, 9)
+    loss = nn.functional.cross_entropy(
+        module(torch.tensor(symbols)).flatten(0, 1), torch.tensor(symbols).flatten()
+    )
+    loss.backward()
+    with tf.GradientTape() as tape:
+        logits = tf.nn.log_softmax(network(symbols))
+        found = -tf.reduce_mean(tf.gather(logits, symbols, batch_dims=2))
+    np.testing.assert_allclose(found, loss.item(), 1e-5)
+    gradients = tape.gradient(found, network.weights)
+    for name, parameter in module.named_parameters():
+        own = tf.convert_to_tensor(gradients[name])
+        np.testing.assert_allclose(own, parameter.grad, 1e-3, 1e-5, err_msg=name)
+
+
+def test_a_length_that_export_bounds_is_said_by_the_call():
+    class Bounded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 2)
+            self.register_buffer("mask", torch.ones(16, 16).tril())
+
+        def forward(self, x):
+            rows = self.mask[: x.shape[1], : x.shape[1]]
+            return rows @ self.layer(x)
+
+    module = Bounded()
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 6, 1))
+    x = wave(1, 16, 1)
+    np.testing.assert_allclose(network(x), original(module, x), 1e-5, 1e-5)
+    with pytest.raises(ValueError, match=r"from 1 to 16 time steps.*got 17"):
+        network(wave(1, 17, 1))
+    with pytest.raises(ValueError, match="takes 1 arguments, inputs, got 2"):
+        network(x, x)
+
+
+def test_drawn_tokens_have_the_frequencies_of_torch():
+    torch.manual_seed(5)
+    module = GPT().eval()
+    with torch.no_grad():
+        module.tokens.weight.mul_(3)
+        first = torch.softmax(module(tokens_of(1, 1))[0, 0], -1).numpy()
+    network = onepass.from_torch(module, inputs=TOKENS)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    drawn = model.sample(num=2000, length=1, seed=1, method="naive")[:, 0]
+    counts = np.bincount(drawn, minlength=LEVELS)
+    spread = np.sqrt(2000 * first * (1 - first))
+    assert (np.abs(counts - 2000 * first) < 5 * spread + 1).all()

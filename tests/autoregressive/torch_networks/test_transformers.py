@@ -94,3 +94,59 @@ def test_a_state_space_model_that_export_unrolls_is_refused():
     module = made("MambaForCausalLM", "MambaConfig", options | END)
     with pytest.raises(onepass.UserError, match="any length"):
         onepass.from_torch(module, inputs=torch.zeros(1, 8, dtype=torch.int64))
+
+
+def test_the_semantic_tokens_of_bark_are_drawn_by_a_step():
+    from transformers.models.bark.modeling_bark import BarkSemanticModel
+
+    torch.manual_seed(3)
+    sizes = {"input_vocab_size": LEVELS, "output_vocab_size": LEVELS, "hidden_size": WIDTH}
+    config = transformers.BarkSemanticConfig(**sizes, num_layers=2, num_heads=4, block_size=128)
+    module = BarkSemanticModel(config).eval()
+    network = onepass.from_torch(module, inputs=torch.zeros(1, 8, dtype=torch.int64))
+    tokens = np.random.default_rng(0).integers(0, LEVELS, (2, 70))
+    with torch.no_grad():
+        wanted = module(input_ids=torch.tensor(tokens)).logits.numpy()
+    assert np.abs(network(tokens).numpy() - wanted).max() < 1e-5
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    drawn = model.sample(num=1, length=70, seed=1, method="cached")
+    np.testing.assert_array_equal(
+        drawn[:, :20], model.sample(num=1, length=20, seed=1, method="naive")
+    )
+
+
+class Codes(torch.nn.Module):
+    """MusicGen's decoder over codes [batch, time, codebooks], given an encoded text."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, codes, text, mask):
+        batch, time, count = codes.shape
+        ids = codes.transpose(1, 2).reshape(batch * count, time)
+        text = {"encoder_hidden_states": text, "encoder_attention_mask": mask}
+        logits = self.decoder(ids, **text, use_cache=False).logits
+        return logits.view(batch, count, time, -1).transpose(1, 2)
+
+
+def test_the_codebooks_of_musicgen_are_channels_and_its_text_is_a_memory():
+    options = {"vocab_size": LEVELS, "hidden_size": WIDTH, "num_hidden_layers": 2}
+    options |= {"num_attention_heads": 4, "ffn_dim": 64, "num_codebooks": 4}
+    ends = {"pad_token_id": LEVELS, "bos_token_id": LEVELS}
+    module = Codes(made("MusicgenForCausalLM", "MusicgenDecoderConfig", options | ends)).eval()
+    conditions = {"text": torch.zeros(1, 5, WIDTH), "mask": torch.ones(1, 5, dtype=torch.int64)}
+    inputs = torch.zeros(1, 8, 4, dtype=torch.int64)
+    network = onepass.from_torch(module, inputs=inputs, conditions=conditions)
+    generator = np.random.default_rng(0)
+    codes = generator.integers(0, LEVELS, (2, 20, 4))
+    text = generator.normal(size=(2, 6, WIDTH)).astype(np.float32)
+    mask = (np.arange(6)[None] < [[6], [3]]).astype(np.int64)
+    with torch.no_grad():
+        wanted = module(*map(torch.tensor, (codes, text, mask))).numpy().reshape(2, 20, -1)
+    assert np.abs(network(codes, text, mask).numpy() - wanted).max() < 1e-5
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=LEVELS)
+    given = {"text": text, "mask": mask}
+    drawn = model.sample(2, 70, seed=1, condition=given, method="cached")
+    naive = model.sample(2, 12, seed=1, condition=given, method="naive")
+    np.testing.assert_array_equal(drawn[:, :12], naive)
