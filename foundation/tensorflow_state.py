@@ -54,7 +54,8 @@ def check_compiler() -> None:
     if op_callbacks.should_invoke_op_callbacks():
         raise UserError(
             "Models cannot be compiled under tf.debugging.enable_check_numerics(): call"
-            " tf.debugging.disable_check_numerics() first; `log_prob`, `fit` and `save` run with it."
+            " tf.debugging.disable_check_numerics() first; `log_prob`, `fit` and `save` work with"
+            " it."
         )
 
 
