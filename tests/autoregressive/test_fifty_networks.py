@@ -128,7 +128,15 @@ def compress(travels):
     np.testing.assert_allclose(onepass.decompress(travels.model, data), travels.drawn, atol=1e-6)
 
 
-@pytest.fixture(scope="module", params=fifty_networks.MODELS)
+# The others are slow.
+INTEGRATION = ("constant table", "attention and gru", "forbidden token")
+MODELS = [
+    pytest.param(name, marks=getattr(pytest.mark, "integration" if name in INTEGRATION else "slow"))
+    for name in fifty_networks.MODELS
+]
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def travels(request, tmp_path_factory):
     return Travels(request.param, tmp_path_factory.mktemp("travels"))
 
