@@ -1,4 +1,4 @@
-.PHONY: check format lint types docs tests integration fix protos
+.PHONY: check format lint types docs tests integration torch fix protos
 
 check: format lint types docs tests
 
@@ -20,6 +20,11 @@ tests:
 
 integration:
 	python -m pytest -m integration -n 3 --dist loadfile
+
+# The tests of PyTorch networks, quick and integration, which are skipped where torch is missing.
+torch:
+	python -m pytest -m "not slow" -n 2 tests/autoregressive/torch_networks \
+		tests/onepass/test_torch_network.py tests/benchmarks/test_torch_benchmark.py
 
 fix:
 	ruff check --fix .

@@ -5,6 +5,7 @@ python -m benchmarks audio images --quick     some, at small sizes
 """
 
 import argparse
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from foundation.errors import UserError
 
-BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens")
+BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
 PLOTS = (".png", ".pdf", ".svg")
 
 
@@ -24,6 +25,9 @@ def main(words: Sequence[str] | None = None, command: str = "python -m benchmark
       command: as the help text calls it.
     """
     given = _parse(words, command)
+    if "torch" in (given.names or BENCHMARKS):
+        with contextlib.suppress(ImportError):
+            import torch  # noqa: F401 - before TensorFlow, after which its triton cannot come
     from benchmarks import report  # the command line is checked before anything slow is imported
 
     found = []

@@ -96,8 +96,9 @@ def _components(
     if off is not None:
         weights_off, means_off, scales_off = _sections(distribution, off)
         if narrowest:
-            # The logarithm of the least scale moves with the mean.
-            moved = means_off / np.maximum(away - means_off, 1e-300)
+            # The logarithm of the least scale moves with the mean, which may be infinite.
+            with np.errstate(invalid="ignore"):
+                moved = means_off / np.maximum(away - means_off, 1e-300)
             scales_off = np.maximum(scales_off, moved)
         offs = weights_off, half * means_off, scales_off
     return Mixture(distribution.levels, weights, half * (means + 1.0), scales, offs, normal)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +18,21 @@ class Example(NamedTuple):
 
     Attributes:
       elements: [time, ...] or [height, width, channels].
-      conditions: its conditions by name; a number may be that of all rows.
+      conditions: its own conditions by name.
       length: number of its elements in time that are no padding; None: all.
+      shared: numbers by name, each the condition of all rows.
     """
 
     elements: np.ndarray
     conditions: dict[str, Any]
     length: int | None = None
+    shared: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def alike(self) -> tuple:
         """What rows of one batch have in common: their shapes."""
         shapes = ((name, np.shape(value)) for name, value in sorted(self.conditions.items()))
-        return self.elements.shape, *shapes, self.length is None
+        return self.elements.shape, *shapes, self.length is None, *sorted(self.shared.items())
 
 
 class Batch(NamedTuple):
@@ -89,9 +92,11 @@ def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
             check_unmasked(item, ELEMENTS)
             found = [Example(np.asarray(item), {})]
         for each in found:
-            if given and each.conditions:
+            if given and (each.conditions or each.shared):
                 raise UserError("`condition` must be None where `data` has conditions.")
-            yield each._replace(conditions=each.conditions or _row(given, number))
+            if given:
+                each = each._replace(conditions=_row(given, number), shared=_shared(given))
+            yield each
             number += 1
     _check_rows(given, number)
 
@@ -101,11 +106,9 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
     for _, alike in itertools.groupby(rows, lambda row: row.alike):
         while together := list(itertools.islice(alike, size)):
             conditions = {
-                name: value
-                if np.ndim(value) == 0
-                else np.stack([r.conditions[name] for r in together])
-                for name, value in together[0].conditions.items()
-            }
+                name: np.stack([row.conditions[name] for row in together])
+                for name in together[0].conditions
+            } | dict(together[0].shared)
             lengths = None
             if together[0].length is not None:
                 lengths = np.array([row.length for row in together])
@@ -138,7 +141,7 @@ def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
     _check_rows(given | ({} if lengths is None else {LENGTHS: np.asarray(lengths)}), len(rows))
     for number, row in enumerate(rows):
         length = None if lengths is None else int(lengths[number])
-        yield Example(np.asarray(row), _row(given, number), length)
+        yield Example(np.asarray(row), _row(given, number), length, _shared(given))
 
 
 def _by_name(condition: Any) -> dict[str, Any]:
@@ -158,9 +161,12 @@ def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
     for name, value in conditions.items():
         if np.ndim(value) and number >= len(value):
             raise UserError(f"`{name}` must have a row for each example, got {len(value)}.")
-    return {
-        name: value if np.ndim(value) == 0 else value[number] for name, value in conditions.items()
-    }
+    return {name: value[number] for name, value in conditions.items() if np.ndim(value)}
+
+
+def _shared(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions that are one number for all rows."""
+    return {name: value for name, value in conditions.items() if not np.ndim(value)}
 
 
 def _check_rows(conditions: Mapping[str, Any], count: int) -> None:

@@ -17,6 +17,7 @@ from autoregressive.incremental.streams import NotCausalError, UnsupportedNetwor
 from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import brings_step, condition_specs, input_spec
+from autoregressive.trainable import offered
 
 LENGTH = 1024  # default length of a state
 
@@ -266,7 +267,7 @@ def incremental(
         return network
     specs = [input_spec(network, inputs), *condition_specs(network, condition).values()]
     call, specs = any_length(network, specs)
-    reason = getattr(call, "no_step", "") or getattr(network, "no_step", "")
+    reason = offered(call, "no_step", "") or offered(network, "no_step", "")
     if reason:
         raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
     called = call if function is None else function

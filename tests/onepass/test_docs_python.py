@@ -44,7 +44,7 @@ ONLY_COMPILED = {
     r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
     r"tensorflow_serving": "it asks TensorFlow Serving",
     r"^import torch|load_network\(": "torch is an extra:"
-    " tests/autoregressive/torch_networks/test_page.py runs its page",
+    " tests/autoregressive/torch_networks/test_operations_page.py runs its page",
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
     "tests/pixelcnn/test_image_portable.py do so",
