@@ -286,7 +286,7 @@ WAVES = {
     "taps": 2,
 }  # fmt: skip
 ATTENTION = (
-    *("Rotary", "Biased", "Relative", "Learned", "Windowed", "Retention", "Linear", "Mixing"),
+    *("Rotary", "Biased", "Relative", "Learned", "Windowed", "Retention", "Linear", "Product"),
     *("Convolved", "mini_gpt", "grouped_queries", "sliding_window", "recurrent_and_attention"),
 )
 MODELS = {

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from autoregressive.torch_networks.export import export
 from autoregressive.torch_networks.network import TorchNetwork
+from foundation.errors import UserError
 
 
 def from_torch(
@@ -34,7 +34,14 @@ def from_torch(
       ValueError: the module cannot be exported for any batch and length, has half-precision or
         quantised weights, or weights that are not on the CPU; or `inputs` do not fit it.
       UnsupportedNetworkError: an operation has no rule; `onepass.aten` registers one.
-      UserError: TensorFlow was imported before torch, and torch's triton would end the process.
+      UserError: torch is not installed; or TensorFlow was imported before torch, and torch's triton
+        would end the process.
     """
+    try:
+        from autoregressive.torch_networks.export import export
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f'`from_torch` requires the package {error.name}: pip install "onepass[torch]".'
+        ) from error
     graph = export(module, inputs=inputs, conditions=conditions, output=output)
     return TorchNetwork(graph)
