@@ -65,9 +65,9 @@ def _forward(layer: Any, x: Any, states: Any = None) -> tuple[torch.Tensor, Any]
 @contextlib.contextmanager
 def as_operations(module: torch.nn.Module) -> Iterator[None]:
     """Let the recurrent layers of a module run as custom operations inside the block."""
-    layers = [each for each in module.modules() if isinstance(each, LAYERS)]
+    layers: list[Any] = [each for each in module.modules() if isinstance(each, LAYERS)]
     for layer in layers:
-        layer.forward = functools.partial(_forward, layer)  # type: ignore[assignment,method-assign]
+        layer.forward = functools.partial(_forward, layer)
     try:
         yield
     finally:
