@@ -20,7 +20,8 @@ from foundation.errors import UserError
     [
         (
             ["audoi"],
-            "NAME must be one of audio, students, images, training, lossless, tokens, got audoi.",
+            "NAME must be one of audio, students, images, training, lossless, tokens, torch, "
+            "got audoi.",
         ),
         (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
         (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
@@ -54,7 +55,7 @@ def test_every_benchmark_has_a_module():
 
 def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
     assert mistake("bench", "audoi") == (
-        "NAME must be one of audio, students, images, training, lossless, tokens, got audoi."
+        "NAME must be one of audio, students, images, training, lossless, tokens, torch, got audoi."
     )
 
 

@@ -43,7 +43,7 @@ ONLY_COMPILED = {
     r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
     r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
     r"tensorflow_serving": "it asks TensorFlow Serving",
-    r"^import torch|load_network\(": "torch is an extra:"
+    r"^import torch|\btorch\.|load_network\(|^@onepass\.aten": "torch is an extra:"
     " tests/autoregressive/torch_networks/test_operations_page.py runs its page",
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "

@@ -18,7 +18,8 @@ class Without:
         floor = name.split(".")[0]
         if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
             raise ImportError(name, name=floor)
-        runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths")
+        runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths", "plain_files")
+        runs += ("allowed_operations", "program_functions", "saved_folder", "tensorflow_state")
         allowed = tuple(f"foundation.{each}" for each in runs)
         if floor in ("replicator", "foundation") and not any(m.startswith(name) for m in allowed):
             raise ImportError(name, name=floor)

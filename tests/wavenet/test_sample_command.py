@@ -114,7 +114,7 @@ def test_the_command_writes_what_generate_gives_and_says_what_the_file_is(tmp_pa
 
 
 def test_what_reaches_full_scale_is_limited_and_counted(tmp_path, capsys, monkeypatch):
-    audio.write(tmp_path / "a.wav", voice(-3.0), RATE_HZ)
+    audio.write(tmp_path / "a.wav", np.clip(voice(-3.0), -1.0, 1.0), RATE_HZ)
     loud = np.full([1, 400], 0.9, np.float32)
     loud[0, 7:10] = 0.2
     model = type(sound_bundles.model(STUDENT))
