@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), tf.DType, np.generi
 
 
 class _Part(NamedTuple):
-    """What an object refers to.
+    """The references of an object.
 
     Attributes:
       read: function that returns what it refers to now.

@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
     @property
     def alike(self) -> tuple:
-        """What rows of one batch have in common: their shapes."""
+        """The shapes that rows of one batch have in common."""
         shapes = ((name, np.shape(value)) for name, value in sorted(self.conditions.items()))
         return self.elements.shape, *shapes, self.length is None, *sorted(self.shared.items())
 

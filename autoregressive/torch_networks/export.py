@@ -109,7 +109,7 @@ def _traced(
     Args:
       called: the module.
       arguments: examples.
-      size: what torch is told about the first two axes of the elements.
+      size: constraint of torch.export on the first two axes of the elements.
       fixed: axes of the elements whose sizes do not vary.
     """
     examples = arguments.tensors()

@@ -117,7 +117,7 @@ def _gather(x: tf.Tensor, dim: int, index: tf.Tensor, sparse_grad: bool = False)
     return moved_back(tf.gather(moved, places, batch_dims=x.shape.rank - 1), order)
 
 
-def _places(index: tf.Tensor, axis: int) -> tf.Tensor:
+def _positions(index: tf.Tensor, axis: int) -> tf.Tensor:
     """Return the complete indices [..., rank] of elements that `scatter` writes."""
     grid = tf.meshgrid(*(tf.range(tf.cast(n, tf.int64)) for n in sizes(index)), indexing="ij")
     grid[axis] = tf.cast(index, tf.int64)
@@ -146,7 +146,7 @@ def _scatter(
     if is_tensor(source) and source.shape.rank:
         source = source[tuple(slice(size) for size in sizes(index))]
     source = tf.broadcast_to(as_dtype(source, x.dtype), as_shape(sizes(index)))
-    return WRITES[reduce](x, _places(index, axis_of(x, dim)), source)
+    return WRITES[reduce](x, _positions(index, axis_of(x, dim)), source)
 
 
 @aten("scatter_add")
