@@ -54,7 +54,7 @@ def inference(module: torch.nn.Module) -> Iterator[None]:
             " normalisation are converted as in eval mode.",
             stacklevel=4,
         )
-    # Experts of transformers sort the tokens of all time steps, unless another implementation is set.
+    # By default, experts of transformers sort the tokens of all time steps.
     config: Any = getattr(module, "config", None)
     experts = getattr(config, "_experts_implementation", None)
     module.eval()
