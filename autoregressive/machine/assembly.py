@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,6 +12,10 @@ from autoregressive.machine.values import Buffer, Constant, Value, is_wide
 
 WIDTH = 21  # number of integers in an instruction
 OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
+DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
+BARRIER = 2
+PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
+_WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
 
 
 class Op(enum.IntEnum):
@@ -186,6 +191,20 @@ class Program:
     offsets: dict[Buffer, int]
     position: int
 
+    def _divided_weights(self) -> np.ndarray:
+        numbers = self.rows[self.rows[:, DIVIDED] > 0, 1 + OPERANDS :].astype(np.int64)
+        return numbers[:, 0] * numbers[:, 1] * LANES
+
+    @functools.cached_property
+    def divided(self) -> int:
+        """Number of weights of the products that a team divides."""
+        return int(self._divided_weights().sum())
+
+    @functools.cached_property
+    def mean_divided(self) -> int:
+        """Mean number of weights of a product that a team divides."""
+        return self.divided // max(1, len(self._divided_weights()))
+
     def unlimited(self) -> None:
         """Make all instructions process all rows of the state, filled or not."""
         self.rows[:, -1] = 0
@@ -213,6 +232,7 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None
             column = 1 + OPERANDS + each.limited
             row[-2:] = row[column], column
     _announce(rows)
+    _divide(rows)
     position = -1 if counter is None else offsets[counter]
     return Program(rows, constants, np.zeros(size, np.float32), offsets, position)
 
@@ -228,6 +248,41 @@ def _announce(rows: np.ndarray) -> None:
     products[:, first + 6] = -(-vectors // 4)  # panels
     products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
     rows[rows[:, 0] == Op.PRODUCT] = products
+
+
+def _divide(rows: np.ndarray) -> None:
+    """Mark the products that a team divides, and those before which its members wait.
+
+    A barrier lies between a divided instruction and one that is not. Of two divided ones, the
+    second needs none before it unless it reads or overwrites what the first writes or reads; a
+    column of the same outputs is computed by the same member.
+    """
+    written: list[tuple[int, int, tuple]] = []  # first and last word, and the outputs, since then
+    read: list[tuple[int, int]] = []
+    for row in rows:
+        inputs, vectors, each = (int(number) for number in row[1 + OPERANDS : 4 + OPERANDS])
+        is_past = row[0] == Op.PAST
+        is_product = is_past or (row[0] == Op.PRODUCT and not row[-1])
+        if not is_product or vectors < 2 * PANEL or inputs * vectors * LANES < _WORTH_DIVIDING:
+            written, read = [], []
+            continue
+        pitch_in, pitch_out = (0, 0) if is_past else (int(row[11]), int(row[12]))
+        repeats = 0 if is_past else each - 1
+        size_in = inputs * int(row[11]) if is_past else pitch_in * repeats + inputs
+        source = (int(row[2]), int(row[2]) + size_in)
+        start = int(row[1])
+        columns = (start, vectors, repeats, pitch_out if repeats else 0)
+        out = (start, start + pitch_out * repeats + vectors * LANES, columns)
+        overlaps = any(source[0] < high and low < source[1] for low, high, _ in written)
+        overlaps |= any(out[0] < high and low < out[1] for low, high in read)
+        overlaps |= any(
+            out[0] < high and low < out[1] and columns != other for low, high, other in written
+        )
+        row[DIVIDED] = BARRIER if overlaps or not written else 1
+        if overlaps:
+            written, read = [], []
+        written.append(out)
+        read.append(source)
 
 
 def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:

@@ -4,11 +4,15 @@ An instruction is a row of integers: the operation, the word offsets of its resu
 negative number is the complement of an offset into the constants), and its sizes. Every batch row
 has a separate workspace. Each instruction is run for all rows before the next one, so that a
 product reads its weights once for several rows. Sums of a row do not depend on the other rows.
+
+Several threads, the members of a team, run the same program. Each runs an instruction for its own
+rows; a product with many weights is divided instead: each member computes some of the outputs of
+all rows, so that the weights are read once, by all cores.
 """
 
 import numpy as np
 
-from autoregressive.machine.assembly import Op
+from autoregressive.machine.assembly import BARRIER, DIVIDED, PANEL, Op
 from autoregressive.machine.kernels import compiled, entry
 from autoregressive.machine.memory import double_at, float_at, set_double, set_float
 from autoregressive.machine.operations import (
@@ -30,6 +34,7 @@ from autoregressive.machine.operations import (
     to_floats,
     write,
 )
+from autoregressive.machine.waiting import barrier
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
 _GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
@@ -101,13 +106,60 @@ def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
 
 
 @compiled
+def _columns(vectors: int, member: int, members: int) -> tuple[np.int64, np.int64]:
+    """Return the first vector of outputs that a member computes, and the number of vectors."""
+    panels = np.int64(vectors) // PANEL
+    first, last = panels * member // members * PANEL, panels * (member + 1) // members * PANEL
+    return first, (np.int64(vectors) if member == members - 1 else last) - first
+
+
+@compiled
 def _past(
-    p: np.ndarray, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
+    p: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    base: int,
+    step: int,
+    c_step: int,
+    rows: int,
 ) -> None:
     """Run a product with past rows for each batch row in turn."""
     at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
     for _ in range(rows):
-        past(p, o, a, b, c, at, sums, end)
+        now, made = np.int64(double_at(at)), np.int64(double_at(end))
+        set_double(end, np.float64(past(p, o, a, b, c, sums, now, made, 0, np.int64(p[9]))))
+        o, a, c = o + step, a + step, c + c_step
+        at, sums, end = at + step, sums + step, end + step
+
+
+@compiled
+def _divided_past(
+    p: np.ndarray,
+    ends: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    base: int,
+    step: int,
+    c_step: int,
+    member: int,
+    first: int,
+    rows: int,
+    members: int,
+) -> None:
+    """Run a member's part of a product with past rows, whose `end` it keeps in `ends` [all rows].
+
+    Only the member that a row belongs to writes `end` to the workspace, where later calls read it.
+    """
+    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+    start, count = _columns(p[9], member, members)
+    for row in range(len(ends)):
+        ends[row] = past(p, o, a, b, c, sums, np.int64(double_at(at)), ends[row], start, count)
+        if first <= row < first + rows:
+            set_double(end, np.float64(ends[row]))
         o, a, c = o + step, a + step, c + c_step
         at, sums, end = at + step, sums + step, end + step
 
@@ -120,10 +172,14 @@ def run(
     workspaces: np.ndarray,
     given: np.ndarray,
     drawn: np.ndarray,
+    begin: int,
+    end: int,
     first: int,
     rows: int,
+    counters: np.ndarray,
+    member: int,
 ) -> None:
-    """Run all time steps of `rows` rows, starting at row `first`.
+    """Run time steps as one member of a team.
 
     Args:
       program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
@@ -133,30 +189,51 @@ def run(
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
       given: arguments of every time step, float64 [all rows, time, channels].
       drawn: filled with the results of every time step, float64 [all rows, time, channels].
-      first: index of the first row to run.
-      rows: number of rows to run.
+      begin: index of the first time step.
+      end: index after the last time step.
+      first: index of the member's first row.
+      rows: number of the member's rows; they may be none.
+      counters: zeros, int64 [members, APART / 8]; with one member, nothing is divided.
+      member: index of this member.
     """
     step = np.int64(workspaces.strides[0])
-    base = np.int64(workspaces.ctypes.data) + first * step
+    start = np.int64(workspaces.ctypes.data)
+    base = start + first * step
     fixed = np.int64(constants.ctypes.data)
+    barriers, members = np.int64(counters.ctypes.data), len(counters)
+    ends = np.full((len(program) if members > 1 else 0, len(workspaces)), -1, np.int64)
+    passed, was_divided = np.int64(0), False
     filled = np.int64(0)
-    for time in range(given.shape[1]):
+    for time in range(begin, end):
         if position >= 0:
             filled = _filled(position, base, step, rows)
         for index in range(program.shape[0]):
             p = program[index]
+            divided = members > 1 and p[0] in (_PRODUCT, _PAST) and p[DIVIDED] > 0
+            if members > 1 and (divided != was_divided or (divided and p[DIVIDED] == BARRIER)):
+                passed += 1
+                barrier(barriers, member, members, passed)
+                was_divided = divided
+            if not divided and not rows:
+                continue
             # Column 20 contains the index of a count of rows, and column 19 its full value; the
             # count is limited to the rows filled so far.
             if p[20]:
                 p[p[20]] = min(np.int64(p[19]), filled)
-            o = _place(p[1], fixed, base)
-            a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
-            c = _place(p[4], fixed, base)
+            here = start if divided else base
+            o = _place(p[1], fixed, here)
+            a, b = _place(p[2], fixed, here), _place(p[3], fixed, here)
+            c = _place(p[4], fixed, here)
             # Operands in the workspace differ between rows; constants are the same for all rows.
             a_step = step if p[2] >= 0 else np.int64(0)
             if p[0] == _PRODUCT:
-                ask(p, fixed)
-                product(p, o, a, b, c, step, a_step, rows)
+                if divided:
+                    ask(p, fixed, member, members)
+                    low, count = _columns(p[9], member, members)
+                    product(p, o, a, b, c, step, a_step, len(workspaces), low, count)
+                else:
+                    ask(p, fixed, 0, 1)
+                    product(p, o, a, b, c, step, a_step, rows, 0, p[9])
                 continue
             b_step = step if p[3] >= 0 else np.int64(0)
             c_step = step if p[4] >= 0 else np.int64(0)
@@ -164,7 +241,12 @@ def run(
                 map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
                 continue
             if p[0] == _PAST:
-                _past(p, o, a, b, c, base, step, c_step, rows)
+                if divided:
+                    _divided_past(
+                        p, ends[index], o, a, b, c, here, step, c_step, member, first, rows, members
+                    )
+                else:
+                    _past(p, o, a, b, c, here, step, c_step, rows)
                 continue
             for row in range(rows):
                 if p[0] >= _INPUT:  # or _OUTPUT

@@ -1,10 +1,13 @@
 """`StepMachine`: trace one step of a network, lower it, and run it for all time steps."""
 
+import collections
 import dataclasses
 import itertools
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,15 +22,30 @@ from autoregressive.machine import (  # noqa: F401  (their rules are registered)
 )
 from autoregressive.machine.assembly import OPERANDS, Op, Program, assembled
 from autoregressive.machine.execute import run
+from autoregressive.machine.fusion import BLOCK
 from autoregressive.machine.kernels import LANES
 from autoregressive.machine.lowering import Lowering, Resource
+from autoregressive.machine.pace import Pace
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
-from foundation.cores import cores
+from autoregressive.machine.waiting import APART
+from foundation.cores import Apart, cores
 
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
+_WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction
+_WORTH_A_MEMBER = 1 << 13  # multiplications; for fewer, a member waits longer than it works
+_LONGER = 50  # times the length of a trial, that of a piece when the faster way is known
 _TRIED = 4  # number of steps in the test of limits
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+
+class Member(NamedTuple):
+    """One thread's part of a run: the last arguments of `execute.run`."""
+
+    first: int
+    rows: int
+    counters: np.ndarray
+    place: int
 
 
 class StepMachine:
@@ -61,6 +79,7 @@ class StepMachine:
             lambda *given: _flat(step, given), autograph=False
         ).get_concrete_function(*specs)
         self._specs, self._num_states = specs, len(state)
+        self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
         self.program = self._lowered()
         if not self._limits_change_nothing(state):
             self.program.unlimited()
@@ -196,38 +215,80 @@ class StepMachine:
         sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
         drawn = np.zeros([rows, times, sum(sizes)])
         program = self.program
-        rest = (program.constants, workspaces, given, drawn)
-
-        def some(group: tuple[int, int]) -> None:
-            run(program.rows.copy(), program.position, *rest, *group)
-
-        groups = _groups(rows, times * len(program.rows))
-        if len(groups) == 1:
-            some(groups[0])
-        else:
-            with ThreadPoolExecutor(len(groups)) as pool:
-                list(pool.map(some, groups))
+        arrays = (program.constants, workspaces, given, drawn)
+        start = 0
+        while start < times:
+            start = self._run_piece(arrays, start, times)
         parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
         return [
             part.reshape([rows, times, *shape]).astype(dtype)
             for part, (shape, dtype) in zip(parts, self.results, strict=True)
         ]
 
+    def _run_piece(self, arrays: Sequence[np.ndarray], start: int, stop: int) -> int:
+        """Run time steps from `start` until `stop` or earlier, and return where it has ended.
+
+        Pieces end early while it is not known which way to use several threads is faster.
+        """
+        program, rows = self.program, len(arrays[1])
+        work = rows * len(program.rows) + program.divided // _WEIGHTS_OF_AN_INSTRUCTION
+        is_long = work * (stop - start) >= _WORTH_A_THREAD
+        team = _team_of(program, rows) if is_long else 1
+        pace = self._paces[rows]
+        together = team > 1 and pace.choose()
+        piece = max(BLOCK, -(-_WORTH_A_THREAD // work)) * (_LONGER if pace.is_settled else 1)
+        stop = min(stop, start + piece) if team > 1 else stop
+
+        def work_on(member: Member) -> None:
+            run(program.rows.copy(), program.position, *arrays, start, stop, *member)
+
+        began = time.perf_counter()
+        _run_all(work_on, _members(rows, team if together else is_long * cores(), together))
+        if team > 1 and stop - start == piece:
+            pace.record(together, time.perf_counter() - began, stop - start)
+        return stop
+
 
 def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
-    """Return the first row and the number of rows for each thread; rows are independent.
+def _team_of(program: Program, rows: int) -> int:
+    """Return the number of threads between which it may pay to divide the products; 1: none."""
+    worth = program.mean_divided * rows // _WORTH_A_MEMBER
+    return max(1, min(cores(), worth))
 
-    Args:
-      rows: number of rows of the batch.
-      instructions: number of instructions that every row runs.
-    """
-    threads = min(rows, cores()) if rows * instructions >= _WORTH_A_THREAD else 1
+
+def _members(rows: int, threads: int, together: bool) -> list[Member]:
+    """Return what each thread runs; the threads of a team divide products, others share nothing."""
+    threads = max(1, threads if together else min(threads, rows))
     bounds = [rows * index // threads for index in range(threads + 1)]
-    return [(start, stop - start) for start, stop in itertools.pairwise(bounds)]
+    counters = np.zeros([threads, APART // 8], np.int64)
+    return [
+        Member(low, high - low, counters if together else counters[:1], index * together)
+        for index, (low, high) in enumerate(itertools.pairwise(bounds))
+    ]
+
+
+def _run_all(work: Callable[[Member], None], members: Sequence[Member]) -> None:
+    """Run all members at the same time, or none: they wait for each other."""
+    if len(members) == 1:
+        work(members[0])
+        return
+    apart, gate = Apart(), threading.Barrier(len(members))
+
+    def start(member: Member) -> None:
+        gate.wait()
+        apart.run(work, member)
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        try:
+            started = [pool.submit(start, member) for member in members]
+        except RuntimeError:  # the system has no more threads
+            gate.abort()
+            raise
+        for future in started:
+            future.result()
 
 
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:

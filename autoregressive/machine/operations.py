@@ -9,6 +9,7 @@ import numpy as np
 from autoregressive.machine.doubles import function_of
 from autoregressive.machine.formulas import CODES, VECTORISED, map_vectors
 from autoregressive.machine.kernels import LANES, add, clear, compiled, copy, multiply
+from autoregressive.machine.llvm import VECTOR_BYTES
 from autoregressive.machine.memory import (
     add_scaled,
     dot,
@@ -37,62 +38,88 @@ def _mapped(
 
 @compiled
 def product(
-    p: np.ndarray, o: int, a: int, w: int, bias: int, o_step: int, a_step: int, rows: int
+    p: np.ndarray,
+    o: int,
+    a: int,
+    w: int,
+    bias: int,
+    o_step: int,
+    a_step: int,
+    rows: int,
+    first: int,
+    count: int,
 ) -> None:
-    """Set rows at o to rows at a times a packed matrix plus a bias; add to them if bias is o."""
-    inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
+    """Set rows at o to rows at a times a packed matrix plus a bias; add to them if bias is o.
+
+    Only the `count` vectors of outputs from vector `first` are computed; `first` starts a panel.
+    """
+    inputs, each, a_pitch, o_pitch = p[8], p[10], p[11], p[12]
+    skip = first * VECTOR_BYTES
+    o, bias, w = o + skip, bias + skip, w + skip * inputs
     if o != bias:
         for row in range(rows):
             for i in range(each):
-                copy(o + row * o_step + i * o_pitch * 4, bias, vectors)
+                copy(o + row * o_step + i * o_pitch * 4, bias, count)
     if each == 1:
-        multiply(o, o_step, w, a, a_step, rows, inputs, vectors)
+        multiply(o, o_step, w, a, a_step, rows, inputs, count)
         return
     for row in range(rows):
         y, x = o + row * o_step, a + row * a_step
-        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, vectors)
+        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, count)
 
 
 @compiled
-def ask(p: np.ndarray, fixed: int) -> None:
-    """Prefetch the first cache lines of the weights that the next product reads."""
-    for panel in range(p[14]):
+def ask(p: np.ndarray, fixed: int, member: int, members: int) -> None:
+    """Prefetch the first cache lines of the weights that a member reads in the next product."""
+    for panel in range(p[14] * member // members, p[14] * (member + 1) // members):
         at = fixed + 4 * (p[13] + panel * p[15])
         for line in range(16):
             prefetch(at + 64 * line)
 
 
 @compiled
-def past(p: np.ndarray, o: int, ring: int, w: int, bias: int, at: int, sums: int, end: int) -> None:
+def past(
+    p: np.ndarray,
+    o: int,
+    ring: int,
+    w: int,
+    bias: int,
+    sums: int,
+    now: int,
+    made: int,
+    first: int,
+    count: int,
+) -> int:
     """Set or add the product of the row from `lag` steps ago, computed for `block` steps at once.
 
     A ring's rows are known before they are read, so one pass over the weights serves several steps.
-    `end` is the address of the first time step whose product has not been computed yet.
+    Only the `count` vectors of outputs from vector `first` are computed. Return the first time step
+    whose product has not been computed yet, which `made` was before.
     """
-    inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
-    now, made = np.int64(double_at(at)), np.int64(double_at(end))
-    pitch = np.int64(vectors * 4 * LANES)
+    inputs, block, size, lag = p[8], int(p[10]), int(p[11]), p[12]
+    pitch, skip = np.int64(p[9] * VECTOR_BYTES), first * VECTOR_BYTES
+    o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
     # The sums of `block` steps are kept; outside of them, they are recomputed starting at `now`.
     if not made - block <= now < made:
         made = now + block
-        set_double(end, np.float64(made))
-        first = (now - lag) % size
-        before = min(block, size - first)  # rows before the end of the ring
+        oldest = (now - lag) % size
+        before = min(block, size - oldest)  # rows before the end of the ring
         adds = bias == o
         for i in range(block):
             if adds:
-                clear(sums + i * pitch, vectors)
+                clear(sums + i * pitch, count)
             else:
-                copy(sums + i * pitch, bias, vectors)
-        multiply(sums, pitch, w, ring + first * inputs * 4, inputs * 4, before, inputs, vectors)
+                copy(sums + i * pitch, bias, count)
+        multiply(sums, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count)
         if before < block:
             rest = block - before
-            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, vectors)
+            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
     row = sums + (now - made + block) * pitch
     if bias == o:
-        add(o, row, vectors)
+        add(o, row, count)
     else:
-        copy(o, row, vectors)
+        copy(o, row, count)
+    return made
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""Counters through which two threads of compiled code wait for each other."""
+"""Counters through which threads of compiled code wait for each other."""
 
 import os
 
@@ -12,6 +12,7 @@ from autoregressive.machine.llvm import INT, emitted, pointer_at
 # Number of reads of a counter, which take about half a microsecond, before the core is yielded.
 # With more reads, threads that share a core would wait for each other to be interrupted.
 _PATIENCE = 2000
+APART = 128  # bytes between counters; processors fetch cache lines in pairs
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())
     if os.name == "posix"
@@ -38,3 +39,19 @@ def wait_for(counter: int, value: int) -> None:
         tries += 1
         if tries > _PATIENCE:
             _let_others_run()
+
+
+@compiled
+def barrier(counters: int, member: int, members: int, count: int) -> None:
+    """Wait until all members have come to barrier `count`; they see each other's earlier writes.
+
+    Args:
+      counters: address of one counter per member, `APART` bytes apart, zeros at first.
+      member: index of this member.
+      members: number of members.
+      count: number of this barrier, starting at 1.
+    """
+    publish(counters + member * APART, count)
+    for other in range(members):
+        if other != member:
+            wait_for(counters + other * APART, count)

@@ -13,10 +13,11 @@ import tensorflow as tf
 import onepass
 from autoregressive.causality import check_causal
 from autoregressive.incremental import UnsupportedNetworkError
-from autoregressive.machine import execute, formulas
+from autoregressive.machine import assembly, execute, formulas, machine
 from autoregressive.machine.assembly import Op, assembled
 from autoregressive.machine.lowering import Lowering
 from autoregressive.machine.machine import StepMachine
+from autoregressive.machine.pace import Pace
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import contiguous
 from autoregressive.samplers import SAMPLERS
@@ -102,6 +103,74 @@ def test_chunks_are_the_whole_to_the_last_bit():
         part, state = sampler.advance(noise[:, start:stop], None, 1.0, state)
         parts.append(part)
     np.testing.assert_array_equal(tf.concat(parts, 1), whole)
+
+
+def two_attentions():
+    tokens = keras.Input([None], dtype="int32")
+    h = keras.layers.Embedding(32, 64)(tokens)
+    for _ in range(2):
+        h = h + keras.layers.MultiHeadAttention(2, 32)(h, h, use_causal_mask=True)
+        h = h + keras.layers.Dense(64)(keras.layers.Dense(160, activation="gelu")(h))
+    return onepass.Autoregressive(
+        keras.Model(tokens, keras.layers.Dense(32)(h)), onepass.likelihoods.Categorical(32)
+    )
+
+
+def wide_convolutions():
+    # 150 outputs are not a whole number of panels; lag 1 is a block of one step, 3 is in between.
+    inputs = h = keras.Input([None, 1])
+    for dilation in (1, 3, 40):
+        options = dict(dilation_rate=dilation, padding="causal", activation="tanh")
+        h = keras.layers.Dense(150)(keras.layers.Conv1D(150, 3, **options)(h))
+    return onepass.Autoregressive(
+        keras.Model(inputs, keras.layers.Dense(12)(h)), DISTRIBUTIONS["mixture"]
+    )
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("make", [two_attentions, wide_convolutions])
+def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
+    make, threads, monkeypatch
+):
+    ways, teams = [], []
+
+    def alternate(pace):
+        ways.append(len(ways) % 3 != 1)  # also a piece of another way in between
+        return ways[-1]
+
+    def members_of(rows, threads, together):
+        teams.append(threads if together else 1)
+        return members(rows, threads, together)
+
+    members = machine._members
+    monkeypatch.setattr(assembly, "_WORTH_DIVIDING", 1)
+    keras.utils.set_random_seed(1)
+    model = make()
+    alone = [np.asarray(model.sample(num, 53, seed=2)) for num in (1, 4)]
+    monkeypatch.setattr(machine, "_WORTH_A_MEMBER", 1)
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: threads)
+    monkeypatch.setattr(machine, "_members", members_of)
+    monkeypatch.setattr(Pace, "choose", alternate)
+    for num, expected in zip((1, 4), alone, strict=True):
+        np.testing.assert_array_equal(model.sample(num, 53, seed=2), expected)
+    assert max(teams) == threads and {True, False} == set(ways)
+
+
+def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
+    pool = machine.ThreadPoolExecutor
+
+    class OneThread(pool):
+        def submit(self, *arguments):
+            if self._work_queue.qsize() or self._threads:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*arguments)
+
+    ran = []
+    monkeypatch.setattr(machine, "ThreadPoolExecutor", OneThread)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        machine._run_all(ran.append, machine._members(1, 2, True))
+    assert not ran
 
 
 @pytest.mark.parametrize("name", ["mixture", "real"])
@@ -266,7 +335,8 @@ def test_a_function_is_accurate(name):
         workspaces[0, at : at + count] = array
     drawn = np.zeros([1, 1, count])
     rest = program.constants, workspaces, np.zeros([1, 1, 0]), drawn
-    execute.run(program.rows, program.position, *rest, 0, 1)
+    alone = np.zeros([1, 16], np.int64)
+    execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0)
     wide = [each.astype(np.float64) for each in arrays]
     expected = formulas.folded(name, *wide).astype(np.float64)
     np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)

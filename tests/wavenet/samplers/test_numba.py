@@ -10,13 +10,13 @@ from marks import some_slow
 from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from autoregressive.machine.kernels import entry
+from autoregressive.machine.pace import Pace
 from likelihoods import LogisticMixture
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.numba.state import Pace
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
 NETWORKS = {
@@ -332,7 +332,7 @@ def test_half_a_bunch_is_refused():
 def test_the_slower_way_of_working_is_left_and_tried_again():
     pace, ways = Pace(), []
     for _ in range(64):
-        ways.append(pace.pair())
+        ways.append(pace.choose())
         pace.record(ways[-1], seconds=2.0 if ways[-1] else 1.0, steps=1)
     assert ways[0]  # with nothing known, both threads
     assert 2 <= sum(ways) <= 6
@@ -342,7 +342,7 @@ def test_the_slower_way_of_working_is_left_and_tried_again():
 def test_one_interruption_does_not_choose_the_slower_way():
     pace, ways = Pace(), []
     for chunk in range(200):
-        ways.append(pace.pair())
+        ways.append(pace.choose())
         interrupted = chunk % 7 == 0
         pace.record(ways[-1], 9.0 if interrupted else 1.0 if ways[-1] else 2.0, steps=1)
     assert sum(ways[6:]) >= 186

@@ -12,12 +12,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
+from autoregressive.machine.pace import Pace
 from autoregressive.samplers.registry import register
 from foundation.cores import cores
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
-from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, Program, first_state
+from wavenet.samplers.numba.state import Conditions, GenerationState, Program, first_state
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 

@@ -1,9 +1,7 @@
 """The state of the Numba samplers: programs, groups of rows with queues, and thread scheduling."""
 
-import collections
 import dataclasses
 import itertools
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoregressive.machine.kernels import aligned
+from autoregressive.machine.pace import Pace
 from foundation.cores import Apart
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
@@ -61,7 +60,6 @@ def _layer_buffers(weights: PackedWeights, plan: np.void) -> Buffers:
 
 # Minimum number of rows for which a separate thread, which reads all the weights, pays off.
 _ROWS_OF_A_THREAD = 4
-_CHUNKS_BETWEEN_TRIALS = 32
 
 
 class Conditions(NamedTuple):
@@ -101,43 +99,6 @@ class Group:
         if paired:
             futures.append(workers.submit(apart.run, run_aside, plan, arrays, chunk))
         return futures
-
-
-class Pace:
-    """The decision whether to run asides on a second thread, which does not affect results.
-
-    A second thread is faster if there are idle cores. The first chunks try both alternatives `RUNS`
-    times each; later the slower alternative is tried again at regular intervals. The medians of the
-    latest runs are compared, which makes the decision robust to interruptions. All states of a
-    sampler with the same batch size share it.
-    """
-
-    RUNS = 5
-
-    def __init__(self) -> None:
-        self._chunks = 0
-        self._seconds: dict[bool, collections.deque[float]] = {
-            way: collections.deque(maxlen=self.RUNS) for way in (True, False)
-        }
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether both alternatives have been measured `RUNS` times."""
-        return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
-
-    def pair(self) -> bool:
-        """Return whether the next chunk should use two threads per group."""
-        paired, alone = self._seconds[True], self._seconds[False]
-        if not self.is_settled:
-            return len(paired) <= len(alone)
-        self._chunks += 1
-        faster = statistics.median(paired) <= statistics.median(alone)
-        return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == 0)
-
-    def record(self, paired: bool, seconds: float, steps: int) -> None:
-        """Record the time that a chunk took."""
-        if steps:
-            self._seconds[paired].append(seconds / steps)
 
 
 @dataclasses.dataclass
@@ -189,7 +150,7 @@ class GenerationState:
         program = self.groups[0].program
         count = program.weights.plan["num_parameters"]
         parameters = np.zeros([*levels.shape, count], np.float32)
-        paired = self.pace is not None and self.pace.pair()
+        paired = self.pace is not None and self.pace.choose()
         apart = Apart()
         began, futures = time.perf_counter(), []
         by_time = [_by_time(conditions.gates, group) for group in self.groups]
