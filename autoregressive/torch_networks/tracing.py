@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 
 from autoregressive.torch_networks import graph as neutral
@@ -49,18 +50,29 @@ class Axes:
             return []
         return [1 if value.dtype.is_floating_point or value.dim() == 4 else 2]
 
-    def check_rate(self, name: str, value: torch.Tensor) -> None:
-        """Raise UserError if a condition has fewer entries along time than the elements."""
+    def frames(self, name: str, value: torch.Tensor) -> tuple[int, int] | None:
+        """Return the time steps in a frame of a condition, and the frames beyond the sequence.
+
+        It is None if the condition has one entry for each time step, or none.
+
+        Raises:
+          UserError: its number of entries is neither that of the time steps nor one of frames.
+        """
         first = self.values[0].shape
         times = {str(first[axis]) for axis in self.times}
         for axis in self.over_time(value):
-            if str(value.shape[axis]) not in times:
+            if str(value.shape[axis]) in times:
+                continue
+            found = _whole_frames(first[self.times[0]], value.shape[axis])
+            if found is None or len(self.times) > 1:
                 raise UserError(
-                    f"the condition `{name}` must have one entry for each time step, but the"
-                    f" elements have {first[self.times[0]]} time steps where it has"
-                    f" {value.shape[axis]} entries; convert what upsamples it as a network of"
-                    " its own."
+                    f"the condition `{name}` must have one entry for each time step or frame, but"
+                    f" the elements have {first[self.times[0]]} time steps where it has"
+                    f" {value.shape[axis]} entries; convert what upsamples it as a network of its"
+                    " own."
                 )
+            return found
+        return None
 
     def over_time(self, value: torch.Tensor) -> list[int]:
         """Return the axes of a value whose sizes depend on the elements' lengths, in order."""
@@ -80,6 +92,22 @@ class Axes:
 
 def _symbols(size: Any) -> set[Any]:
     return set() if isinstance(size, int) else set(size.node.expr.free_symbols)
+
+
+def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
+    """Return hop and extra frames if time = hop (entries - extra); None if it is another formula.
+
+    Args:
+      time: symbolic number of time steps.
+      entries: symbolic number of entries of a condition.
+    """
+    (symbol,) = _symbols(entries)
+    times, count = (sympy.Poly(size.node.expr, symbol).all_coeffs() for size in (time, entries))
+    if len(times) != 2 or len(count) != 2 or not all(x.is_integer for x in (*times, *count)):
+        return None
+    hop, rest = divmod(times[0], count[0])
+    extra, behind = divmod(count[1] * hop - times[1], hop)
+    return (int(hop), int(extra)) if hop > 1 and extra >= 0 and not rest and not behind else None
 
 
 def graph_of(
@@ -150,14 +178,15 @@ def _one_output(
 
 def _input(name: str, number: int, value: torch.Tensor, axes: Axes) -> Input:
     kind = "elements"
-    over_time = axes.over_time(value)
+    over_time, frames = axes.over_time(value), None
     if number:
-        axes.check_rate(name, value)
+        frames = axes.frames(name, value)
         varying = [size for size in value.shape[1:] if _symbols(size)]
         kind = "condition" if over_time or not varying else "memory"
     shape = [None if _symbols(size) else int(size) for size in value.shape]
     lower, upper = (1, None) if number else axes.bounds()
-    return Input(name, _dtype(value.dtype), [None, *shape[1:]], kind, lower, upper)
+    kind, (hop, extra) = (kind, (1, 0)) if frames is None else ("frames", frames)
+    return Input(name, _dtype(value.dtype), [None, *shape[1:]], kind, lower, upper, hop, extra)
 
 
 def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:
