@@ -35,6 +35,7 @@ class Axes:
         self.times = [axis for axis in range(1, len(first)) if _symbols(first[axis])]
         self._time = [_symbols(first[axis]) for axis in self.times]
         self._ranges = program.range_constraints
+        self._length = first[self.times[0]].node.expr if self.times else None
 
     def fixed(self) -> str:
         """Return "batch size" or "length" if the elements have a fixed one, else ""."""
@@ -85,8 +86,9 @@ class Axes:
         for symbol in self._time[0]:
             found = self._ranges.get(symbol)
             if found is not None:
-                lower = int(found.lower) if int(found.lower) > 2 else 1
-                upper = int(found.upper) if found.upper < 1 << 31 else None
+                ends = [self._length.subs(symbol, end) for end in (found.lower, found.upper)]
+                lower = int(ends[0]) if int(found.lower) > 2 else 1
+                upper = int(ends[1]) if found.upper < 1 << 31 else None
         return lower, upper
 
 
@@ -101,17 +103,25 @@ def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
       time: symbolic number of time steps.
       entries: symbolic number of entries of a condition.
     """
-    (symbol,) = _symbols(entries)
-    times, count = (sympy.Poly(size.node.expr, symbol).all_coeffs() for size in (time, entries))
-    if len(times) != 2 or len(count) != 2 or not all(x.is_integer for x in (*times, *count)):
+    symbols = _symbols(time) | _symbols(entries)
+    try:
+        (symbol,) = symbols
+        slopes = [sympy.Poly(size.node.expr, symbol).all_coeffs() for size in (time, entries)]
+        (steps, more), (each, extra) = slopes
+    except (ValueError, sympy.PolynomialError):  # several symbols, or not linear in one
         return None
-    hop, rest = divmod(times[0], count[0])
-    extra, behind = divmod(count[1] * hop - times[1], hop)
-    return (int(hop), int(extra)) if hop > 1 and extra >= 0 and not rest and not behind else None
+    hop, rest = divmod(steps, each)
+    extra, behind = divmod(extra * hop - more, hop)
+    is_whole = not rest and not behind and hop > 1 and extra >= 0
+    return (int(hop), int(extra)) if is_whole else None
 
 
 def graph_of(
-    program: torch.export.ExportedProgram, names: Sequence[str], output: Any, axes: Axes
+    program: torch.export.ExportedProgram,
+    names: Sequence[str],
+    output: Any,
+    axes: Axes,
+    one_hot: bool = False,
 ) -> Graph:
     """Return an exported program as a graph whose values have time before channels.
 
@@ -120,6 +130,10 @@ def graph_of(
       names: names of its arguments.
       output: name or index of its output; None: the only one.
       axes: the axes of its arguments.
+      one_hot: whether the graph takes integers, of which the program takes one-hot vectors.
+
+    Raises:
+      ValueError: the program does not take vectors, or has no such output.
     """
     writer = _Writer(program)
     main = writer.block(program.graph_module)
@@ -138,6 +152,12 @@ def graph_of(
             back = [order.index(axis) for axis in range(len(order))]
             renamed[name] = f"{name}.channels_first"
             before.append(_permuted(renamed[name], name, back))
+    if one_hot:
+        inputs[0], vectors = _one_hot(inputs[0], arguments[0])
+        first = arguments[0]
+        source = vectors[-1].name
+        before = [*vectors, *(_renamed(node, {first: source}) for node in before)]
+        renamed.setdefault(first, source)
     nodes = [*before, *(_renamed(node, renamed) for node in main.nodes)]
     after, last = _output_nodes(renamed.get(result.name, result.name), result.meta["val"], axes)
     outputs = {"value": last}
@@ -187,6 +207,25 @@ def _input(name: str, number: int, value: torch.Tensor, axes: Axes) -> Input:
     lower, upper = (1, None) if number else axes.bounds()
     kind, (hop, extra) = (kind, (1, 0)) if frames is None else ("frames", frames)
     return Input(name, _dtype(value.dtype), [None, *shape[1:]], kind, lower, upper, hop, extra)
+
+
+def _one_hot(elements: Input, name: str) -> tuple[Input, list[Node]]:
+    """Return the integers that a graph takes in place of vectors, and nodes that make vectors.
+
+    Raises:
+      ValueError: the elements are no vectors [batch, time, classes] of floats.
+    """
+    *others, classes = elements.shape
+    if len(others) != 2 or classes is None or "float" not in elements.dtype:
+        raise ValueError(
+            "`one_hot` must be False unless `inputs` are floats [batch, classes, time], got"
+            f" {elements.dtype} {elements.shape}."
+        )
+    vectors = [
+        Node(f"{name}.one_hot", "one_hot", [{"value": name}, classes], {}),
+        Node(f"{name}.floats", "to", [{"value": f"{name}.one_hot"}, {"dtype": elements.dtype}], {}),
+    ]
+    return dataclasses.replace(elements, shape=others, dtype="int64"), vectors
 
 
 def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:
