@@ -164,7 +164,8 @@ def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.Ten
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
         shape = spec.shape.as_list()
-        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes) and not isinstance(spec, Memory | Frames)
+        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes)
+        is_as_long &= not isinstance(spec, Memory | Frames)
         if not index or is_as_long:
             shape[1 : 1 + axes] = [None] * axes
         opened.append(resized(spec, shape))

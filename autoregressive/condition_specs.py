@@ -1,7 +1,4 @@
-"""Specs of conditions: with the elements' time axis, constant, at a frame rate, or with an own axis.
-
-The time axis of conditions at a frame rate is in frames, each of several time steps.
-"""
+"""Specs of conditions: with the elements' time axis, constant, in frames, or with an axis apart."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -131,7 +128,7 @@ def as_specs(given: Any) -> Specs:
         is_spec = isinstance(spec, tf.TensorSpec) and spec.shape.rank
         if not is_spec or not isinstance(name, str) or not name or spec.shape[0] is not None:
             raise ValueError(
-                "`conditions` must be a tf.TensorSpec, onepass.Memory or onepass.Frames [None, ...],"
+                "`conditions` must be a tf.TensorSpec, onepass.Memory or Frames [None, ...],"
                 f" or a dict of them by name, got {spec!r}."
             )
     return dict(given)

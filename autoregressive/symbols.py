@@ -101,6 +101,11 @@ class TimeOrder:
 
     Raises:
       ValueError: `inputs` has a wrong shape, or the network's embedding has no entry for the start.
+
+    Attributes:
+      call: the network as a function of tensors of any length.
+      exact: the network as it is stored, a function of whole frames where it reads frames.
+      hoisted: the network in two functions, if it reads frames; else None.
     """
 
     block = 1
@@ -125,11 +130,11 @@ class TimeOrder:
         self.condition = only_rate(self.conditions)
         self.layout = layout_of(distribution, "time", self.inputs)
         self.hoisted = hoisted(call, self._specs, names[1:])
-        self.call = Traces(call if self.hoisted is None else InFrames(call, self._specs))
-        self._on_sequence, self._read = self.call, self.conditions
         if self.hoisted is None:
-            self.call = self._on_sequence = in_whole_periods(self.call, self._specs)
+            self.call = self.exact = in_whole_periods(Traces(call), self._specs)
+            self._on_sequence, self._read = self.call, self.conditions
         else:
+            self.call, self.exact = Traces(InFrames(call, self._specs)), Traces(call)
             self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
         self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
         if reading.starts_outside:
@@ -201,11 +206,6 @@ class TimeOrder:
     def is_as_checked(self) -> bool:
         """Return whether a fresh trace of the network is the one that `check` has remembered."""
         return self._on_sequence.is_as_remembered()
-
-    @property
-    def exact(self) -> Callable[..., tf.Tensor]:
-        """The network as it is stored: conditions at a frame rate have whole frames."""
-        return self.call if self.hoisted is None else Traces(self.call.function.exact)
 
     def once(self, condition: Any, length: int) -> Any:
         """Return the conditions of a call with what depends on them alone computed, for samplers.

@@ -8,6 +8,7 @@ cut tensors, which are conditions with a time axis, to the parameters; a step is
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,9 +23,10 @@ from autoregressive.outputs import one_line_errors
 CALLS = ((2, 3), (3, 5))
 KEPT = 4  # largest number of cached graphs
 # Operations with one row for each row of their input, if both have an axis of time.
-ROWWISE = frozenset(
-    "Add AddV2 BatchMatMulV2 BiasAdd Cast Conv2D Einsum ExpandDims Identity MatMul Mul Neg Relu"
-    " Reshape Sigmoid Split SplitV Squeeze StridedSlice Sub Tanh Transpose".split()
+ROWWISE = (
+    *("Add", "AddV2", "BatchMatMulV2", "BiasAdd", "Cast", "Conv2D", "Einsum", "ExpandDims"),
+    *("Identity", "Mul", "Neg", "Relu", "Reshape", "Sigmoid", "Split", "SplitV", "Squeeze"),
+    *("Sub", "Tanh", "Transpose"),
 )
 
 
@@ -72,15 +74,15 @@ class InFrames:
     """
 
     def __init__(self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]) -> None:
-        self.exact, self._specs = call, list(specs)
+        self._call, self._specs = call, list(specs)
         self._first = next(n for n, spec in enumerate(specs) if isinstance(spec, Frames))
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs, as long as the first argument."""
         length, count = (_size(arguments[n]) for n in (0, self._first))
-        spec: Frames = self._specs[self._first]
+        spec: Any = self._specs[self._first]
         behind = (count - spec.extra) * spec.hop - length
-        outputs = self.exact(*_padded(arguments, self._specs, behind))
+        outputs = self._call(*_padded(arguments, self._specs, behind))
         return outputs if isinstance(behind, int) and not behind else outputs[:, :length]
 
 
@@ -182,9 +184,7 @@ class Hoisted:
         given = dict(zip(self.conditions, conditions, strict=True))
         rows, length = inputs.shape[:2]
         fixed = {n: x for n, x in given.items() if not is_at_rate(self.conditions[n])}
-        shapes = [
-            tuple(fixed[name].shape) if name in fixed else None for name in self._names
-        ]
+        shapes = [tuple(fixed[name].shape) if name in fixed else None for name in self._names]
         graph = self._graph(rows, length, shapes)
         behind = graph.inputs[0].shape[1] - length
         padded = _padded([inputs, *conditions], self.specs, behind)
@@ -297,13 +297,13 @@ def _cuts(
             found[tensor.name] = tensor
         elif tensor.op.type == "Placeholder":
             raise UnsupportedNetworkError(
-                f"a condition at a frame rate meets the sequence with {tensor.shape[1]} frames where"
-                f" that has {lengths[0]} time steps; what reads any number of entries is a"
+                f"a condition at a frame rate meets the sequence with {tensor.shape[1]} frames,"
+                f" where there are {lengths[0]} time steps; what reads any number of entries is a"
                 " onepass.Memory"
             )
         else:
             waiting += before(tensor)
-    tensors = sorted(_narrowed(found.values(), axes, before), key=lambda x: places[x.op])
+    tensors = sorted(_narrowed(list(found.values()), axes, before), key=lambda x: places[x.op])
     cuts = []
     for number, tensor in enumerate(tensors):
         (axis,) = axes(tensor) or (None,)
@@ -328,7 +328,7 @@ def _narrowed(
         while (earlier := _of_same_rows(ways[name][-1], axes, before)) is not None:
             ways[name].append(earlier)
     while True:
-        best, group, most = None, [], 0
+        best, group, most = None, [], 0.0
         for way in [ways[name] for name in kept]:
             for earlier in way[1:]:
                 users = [n for n in kept if any(x is earlier for x in ways[n])]
@@ -347,13 +347,13 @@ def _of_same_rows(
     before: Callable[[tf.Tensor], list[tf.Tensor]],
 ) -> tf.Tensor | None:
     """Return the tensor from whose rows each row of `tensor` is computed; None if there is none."""
-    op, sources = tensor.op, before(tensor)
-    if op.type not in ROWWISE or len(sources) != 1 or not (axes(tensor) and axes(sources[0])):
+    op, sources, times = tensor.op, before(tensor), axes(tensor)
+    if op.type not in ROWWISE or len(sources) != 1 or not times or not axes(sources[0]):
         return None
     if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
         return None
-    (axis,) = axes(tensor) or ()
-    if op.type == "Reshape" and sources[0].shape[: axis + 1] != tensor.shape[: axis + 1]:
+    before_time = slice(times[0] + 1)
+    if op.type == "Reshape" and sources[0].shape[before_time] != tensor.shape[before_time]:
         return None
     return sources[0]
 

@@ -79,7 +79,8 @@ class StepProgram:
         long = [sized(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long) and self.hop == 1:
             pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
-        for lengths in [tuple(in_frames(pair, self.hop)) for pair in pairs]:
+        for one, other in (in_frames(pair, self.hop) for pair in pairs):
+            lengths = one, other
             try:
                 traced = [trace(self._function, self._specs, length) for length in lengths]
             except (ValueError, tf.errors.InvalidArgumentError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sympy
 import torch
 
 from autoregressive.torch_networks import graph as neutral
@@ -35,7 +34,6 @@ class Axes:
         self.times = [axis for axis in range(1, len(first)) if _symbols(first[axis])]
         self._time = [_symbols(first[axis]) for axis in self.times]
         self._ranges = program.range_constraints
-        self._length = first[self.times[0]].node.expr if self.times else None
 
     def fixed(self) -> str:
         """Return "batch size" or "length" if the elements have a fixed one, else ""."""
@@ -83,10 +81,11 @@ class Axes:
     def bounds(self) -> tuple[int, int | None]:
         """Return the smallest and the largest length; 1 and None without a bound."""
         lower, upper = 1, None
+        length: Any = self.values[0].shape[self.times[0]].node.expr
         for symbol in self._time[0]:
             found = self._ranges.get(symbol)
             if found is not None:
-                ends = [self._length.subs(symbol, end) for end in (found.lower, found.upper)]
+                ends = [length.subs(symbol, end) for end in (found.lower, found.upper)]
                 lower = int(ends[0]) if int(found.lower) > 2 else 1
                 upper = int(ends[1]) if found.upper < 1 << 31 else None
         return lower, upper
@@ -103,15 +102,14 @@ def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
       time: symbolic number of time steps.
       entries: symbolic number of entries of a condition.
     """
-    symbols = _symbols(time) | _symbols(entries)
-    try:
-        (symbol,) = symbols
-        slopes = [sympy.Poly(size.node.expr, symbol).all_coeffs() for size in (time, entries)]
-        (steps, more), (each, extra) = slopes
-    except (ValueError, sympy.PolynomialError):  # several symbols, or not linear in one
+    symbols = list(_symbols(time) | _symbols(entries))
+    formulas = [size.node.expr.as_poly(symbols[0]) for size in (time, entries)]
+    lines = [[] if formula is None else formula.all_coeffs() for formula in formulas]
+    if len(symbols) > 1 or [len(line) for line in lines] != [2, 2]:
         return None
+    (steps, more), (each, others) = lines
     hop, rest = divmod(steps, each)
-    extra, behind = divmod(extra * hop - more, hop)
+    extra, behind = divmod(others * hop - more, hop)
     is_whole = not rest and not behind and hop > 1 and extra >= 0
     return (int(hop), int(extra)) if is_whole else None
 

@@ -66,7 +66,8 @@ def export(
       out: the bundle's folder, MODELS/NAME/VERSION, new or empty; the version is a whole number.
       length: the largest number of elements of a sequence in a request; None: 65,536, or two
         minutes of audio. If the network has no step or reads `Frames`, it is required, and every
-        request has exactly this number. For images (height, width, channels); None: the shape of the network's input.
+        request has exactly this number. For images (height, width, channels); None: the shape of
+        the network's input.
       sample_rate_hz: sample rate of an audio model, which is then served as such. None: the rate
         that the model was saved with, if any.
       entries: the size, in a request, of each axis of unknown size that is not an axis of the
