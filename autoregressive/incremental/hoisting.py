@@ -25,7 +25,18 @@ KEPT = 4  # largest number of cached graphs
 # Operations with one row for each row of their input, if both have an axis of time.
 ROWWISE = (
     *("Add", "AddV2", "BatchMatMulV2", "BiasAdd", "Cast", "Conv2D", "Einsum", "ExpandDims"),
-    *("Identity", "Mul", "Neg", "Relu", "Reshape", "Sigmoid", "Split", "SplitV", "Squeeze"),
+    *(
+        "Identity",
+        "MatMul",
+        "Mul",
+        "Neg",
+        "Relu",
+        "Reshape",
+        "Sigmoid",
+        "Split",
+        "SplitV",
+        "Squeeze",
+    ),
     *("Sub", "Tanh", "Transpose"),
 )
 
@@ -275,6 +286,11 @@ def _cuts(
         is_condition = grows[:1] == [0] and pairs[0] == tuple(rows for rows, _ in CALLS)
         return grows[1:] if is_condition and all(is_time) and len(is_time) < 2 else None
 
+    def is_flat(tensor: tf.Tensor) -> bool:
+        longer = second[places[tensor.op]].outputs[tensor.value_index]
+        shapes = [(x.shape or [None])[0] for x in (tensor, longer)]
+        return shapes == [rows * n for (rows, _), n in zip(CALLS, lengths, strict=True)]
+
     def before(tensor: tf.Tensor) -> list[tf.Tensor]:
         return [x for x in tensor.op.inputs if x.op in places]
 
@@ -303,7 +319,9 @@ def _cuts(
             )
         else:
             waiting += before(tensor)
-    tensors = sorted(_narrowed(list(found.values()), axes, before), key=lambda x: places[x.op])
+    tensors = sorted(
+        _narrowed(list(found.values()), axes, is_flat, before), key=lambda x: places[x.op]
+    )
     cuts = []
     for number, tensor in enumerate(tensors):
         (axis,) = axes(tensor) or (None,)
@@ -314,6 +332,7 @@ def _cuts(
 def _narrowed(
     tensors: Sequence[tf.Tensor],
     axes: Callable[[tf.Tensor], list[int] | None],
+    is_flat: Callable[[tf.Tensor], bool],
     before: Callable[[tf.Tensor], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
     """Return tensors of which fewer values are stored, by cutting before operations on rows.
@@ -325,8 +344,9 @@ def _narrowed(
     ways: dict[str, list[tf.Tensor]] = {}
     for name, tensor in kept.items():
         ways[name] = [tensor]
-        while (earlier := _of_same_rows(ways[name][-1], axes, before)) is not None:
-            ways[name].append(earlier)
+        while (earlier := _of_same_rows(tensor, axes, is_flat, before)) is not None:
+            tensor = earlier
+            ways[name] += [] if is_flat(tensor) else [tensor]
     while True:
         best, group, most = None, [], 0.0
         for way in [ways[name] for name in kept]:
@@ -344,17 +364,21 @@ def _narrowed(
 def _of_same_rows(
     tensor: tf.Tensor,
     axes: Callable[[tf.Tensor], list[int] | None],
+    is_flat: Callable[[tf.Tensor], bool],
     before: Callable[[tf.Tensor], list[tf.Tensor]],
 ) -> tf.Tensor | None:
     """Return the tensor from whose rows each row of `tensor` is computed; None if there is none."""
-    op, sources, times = tensor.op, before(tensor), axes(tensor)
-    if op.type not in ROWWISE or len(sources) != 1 or not times or not axes(sources[0]):
+    op, sources = tensor.op, before(tensor)
+    if op.type not in ROWWISE or len(sources) != 1:
+        return None
+    both = tensor, sources[0]
+    if not all(is_flat(x) or axes(x) for x in both):
         return None
     if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
         return None
-    before_time = slice(times[0] + 1)
-    if op.type == "Reshape" and sources[0].shape[before_time] != tensor.shape[before_time]:
-        return None
+    places = [1 if is_flat(x) else (axes(x) or [0])[0] for x in both]
+    if op.type == "Reshape" and places != [1, 1]:
+        return None  # it may mix times
     return sources[0]
 
 
