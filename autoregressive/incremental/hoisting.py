@@ -37,7 +37,7 @@ ROWWISE = (
         "SplitV",
         "Squeeze",
     ),
-    *("Sub", "Tanh", "Transpose"),
+    *("StridedSlice", "Sub", "Tanh", "Transpose"),
 )
 
 
@@ -379,6 +379,9 @@ def _of_same_rows(
     places = [1 if is_flat(x) else (axes(x) or [0])[0] for x in both]
     if op.type == "Reshape" and places != [1, 1]:
         return None  # it may mix times
+    strides = static_value(op.inputs[3]) if op.type == "StridedSlice" else None
+    if strides is not None and any(strides != 1):
+        return None
     return sources[0]
 
 

@@ -110,7 +110,7 @@ def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
     (steps, more), (each, others) = lines
     hop, rest = divmod(steps, each)
     extra, behind = divmod(others * hop - more, hop)
-    is_whole = not rest and not behind and hop > 1 and extra >= 0
+    is_whole = not rest and not behind and hop > 0 and extra >= 0
     return (int(hop), int(extra)) if is_whole else None
 
 
