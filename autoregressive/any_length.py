@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import Memory
+from autoregressive.condition_specs import Frames, Memory, resized
 from autoregressive.networks import as_function, keras_inputs
 from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
 from autoregressive.outputs import SMALL, size_text
@@ -164,10 +164,11 @@ def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.Ten
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
         shape = spec.shape.as_list()
-        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes) and not isinstance(spec, Memory)
+        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes)
+        is_as_long &= not isinstance(spec, Memory | Frames)
         if not index or is_as_long:
             shape[1 : 1 + axes] = [None] * axes
-        opened.append(type(spec)(shape, spec.dtype))
+        opened.append(resized(spec, shape))
     return opened
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.any_length import any_length
 from autoregressive.condition_specs import is_at_rate
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.hoisting import Hoisted, hoisted
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.tracing import Traces
 from autoregressive.masked_images import observed_unmasked
@@ -76,16 +77,20 @@ def check_causal(
       UserError: the network belongs to Keras on a backend other than TensorFlow.
     """
     try:
-        specs = _specs(network, inputs, condition)
+        given = condition_specs(network, condition)
+        specs = [input_spec(network, inputs), *given.values()]
         if specs[0].shape.rank == IMAGE_AXES:
             return _check_masked(network, specs, seed)
-        call, specs = _taken(network, specs)
+        call, specs = _taken(network, specs, list(given))
     except UserError:
         raise
     except ValueError as error:
         return Causality(False, False, str(error))
     tables = Tables(network, call, specs, axes=1)
-    message, stepped, ahead = _derivation(network, tables, inputs, condition)
+    if isinstance(call.function, Hoisted):
+        message, stepped, ahead = _derivation(call, tables, specs[0], call.function.conditions)
+    else:
+        message, stepped, ahead = _derivation(network, tables, inputs, condition)
     try:
         output_shape(call, specs, axes=1)
     except ValueError as error:
@@ -119,14 +124,17 @@ def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
         return str(error)
 
 
-def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
-    """Return the specs of a network's arguments."""
-    return [input_spec(network, inputs), *condition_specs(network, condition).values()]
+def _taken(
+    network: Any, specs: Sequence[tf.TensorSpec], names: Sequence[str]
+) -> tuple[Traces, list[tf.TensorSpec]]:
+    """Return a network as a function, with specs of its arguments, the first of any length.
 
-
-def _taken(network: Any, specs: Sequence[tf.TensorSpec]) -> tuple[Traces, list[tf.TensorSpec]]:
-    """Return a network as a function, with specs of its arguments, the first of any length."""
+    What it computes of frames is an argument in their place.
+    """
     call, specs = any_length(network, specs)
+    parts = hoisted(call, specs, names)
+    if parts is not None:
+        return Traces(parts), opened(parts.specs)
     return in_whole_periods(Traces(call), specs), opened(specs)
 
 
@@ -166,6 +174,7 @@ def observed_lookahead(
       seed: seed of the random inputs.
       length: length of the sequences, in steps.
     """
-    call, specs = _taken(network, _specs(network, inputs, condition))
+    given = condition_specs(network, condition)
+    call, specs = _taken(network, [input_spec(network, inputs), *given.values()], list(given))
     causal = [spec for spec in specs if is_at_rate(spec)]
     return observed_fault(call, specs, causal, seed, length, names=layer_names(network))

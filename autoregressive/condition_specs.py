@@ -1,10 +1,12 @@
-"""Specs of conditions: with the elements' time axis, constant, or with a separate axis."""
+"""Specs of conditions: with the elements' time axis, constant, in frames, or with an axis apart."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
+
+from foundation.arguments import whole_number
 
 # Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
@@ -23,7 +25,49 @@ class Memory(tf.TensorSpec):
     __slots__ = ()
 
 
+class Frames(tf.TensorSpec):
+    """The spec of a condition at a frame rate, such as a mel spectrogram.
+
+    Whatever the network computes of it is computed once for each call, from all frames, so that it
+    may look ahead in them.
+
+    Args:
+      shape: [None, None, ...], or a spec of this shape; the second axis is that of the frames.
+      dtype: type of the condition's entries.
+      hop: number of time steps of a frame. The last frame may be partial.
+      extra: number of frames beyond those of the sequence, such as both sides of a convolution of
+        frames that pads nothing.
+
+    Raises:
+      ValueError: `shape`, `hop` or `extra` is invalid.
+    """
+
+    __slots__ = ("extra", "hop")
+
+    def __init__(
+        self, shape: Any, dtype: tf.DType = tf.float32, *, hop: int, extra: int = 0
+    ) -> None:
+        if isinstance(shape, tf.TensorSpec):
+            shape, dtype = shape.shape, shape.dtype
+        super().__init__(shape, dtype)
+        if (self.shape.rank or 0) < 2 or self.shape[1] is not None:
+            raise ValueError(f"`shape` of Frames must be [None, None, ...], got {self.shape}.")
+        self.hop = whole_number(hop, "hop")
+        self.extra = whole_number(extra, "extra", least=0)
+
+    def count(self, length: Any) -> Any:
+        """Return the number of frames of `length` time steps, a number or a tensor."""
+        return -(-length // self.hop) + self.extra
+
+
 Specs = dict[str, tf.TensorSpec]
+
+
+def resized(spec: tf.TensorSpec, shape: Any) -> tf.TensorSpec:
+    """Return a spec of the same kind and dtype with another shape."""
+    if isinstance(spec, Frames):
+        return Frames(shape, spec.dtype, hop=spec.hop, extra=spec.extra)
+    return type(spec)(shape, spec.dtype)
 
 
 def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
@@ -33,7 +77,7 @@ def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
       spec: spec of the argument.
       axes: number of axes of the elements after the batch, 1 for time and 2 for images.
     """
-    if isinstance(spec, Memory) or spec.shape.rank <= axes:
+    if isinstance(spec, Memory | Frames) or spec.shape.rank <= axes:
         return False
     return all(size is None for size in spec.shape[1 : 1 + axes])
 
@@ -56,6 +100,8 @@ def sized(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
     axes = len(sizes)
     if is_at_rate(spec, axes):
         return [batch, *sizes, *(size or FIXED_ENTRIES for size in spec.shape[1 + axes :])]
+    if isinstance(spec, Frames):
+        return [batch, spec.count(sizes[0]), *(size or FIXED_ENTRIES for size in spec.shape[2:])]
     return [batch, *(size or FIXED_ENTRIES for size in spec.shape[1:])]
 
 
@@ -82,8 +128,8 @@ def as_specs(given: Any) -> Specs:
         is_spec = isinstance(spec, tf.TensorSpec) and spec.shape.rank
         if not is_spec or not isinstance(name, str) or not name or spec.shape[0] is not None:
             raise ValueError(
-                "`conditions` must be a tf.TensorSpec or onepass.Memory [None, ...], or a dict of"
-                f" them by name, got {spec!r}."
+                "`conditions` must be a tf.TensorSpec, onepass.Memory or Frames [None, ...],"
+                f" or a dict of them by name, got {spec!r}."
             )
     return dict(given)
 
@@ -123,6 +169,8 @@ def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
 def described(spec: tf.TensorSpec, axes: int = 1) -> str:
     """Return a spec in readable form, such as "int32 [num]"."""
     names = ["time"] if axes == 1 else ["height", "width"]
-    places = dict(enumerate(names, 1)) if is_at_rate(spec, axes) else {}
+    names = [f"frames of {spec.hop}"] if isinstance(spec, Frames) else names
+    has_places = isinstance(spec, Frames) or is_at_rate(spec, axes)
+    places = dict(enumerate(names, 1)) if has_places else {}
     sizes = [str(places.get(n, size or "any")) for n, size in enumerate(spec.shape) if n]
     return f"{spec.dtype.name} [{', '.join(['num', *sizes])}]"

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import (
+    Frames,
     Memory,
     Specs,
     conditions_of,
@@ -39,6 +40,18 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
     if hasattr(network, "conditions"):
         return condition_of(network, given, shape[: 2 if order == "time" else 3])
     return as_condition(given, network.condition, order, shape[:2])
+
+
+def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Any:
+    """Return what `given_to` returns, with all computed that depends on conditions alone.
+
+    Samplers call the network many times. The arguments are those of `given_to`.
+
+    Raises:
+      ValueError: as for `given_to`.
+    """
+    checked, once = given_to(network, given, order, shape), getattr(network, "once", None)
+    return checked if once is None else once(checked, shape[1])
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
@@ -120,6 +133,8 @@ def _shaped(
     """
     timed = is_at_rate(spec, len(sizes) - 1)
     known = list(sizes if timed else sizes[:1])
+    if isinstance(spec, Frames):
+        known.append(None if sizes[1] is None else spec.count(sizes[1]))
     wanted = tf.TensorShape([*known, *spec.shape[len(known) :]]).merge_with(spec.shape)
     if tensor is not None and timed and tensor.shape.rank == wanted.rank + 1:
         tensor = tensor[..., 0] if tensor.shape[-1] == 1 else tensor
@@ -127,7 +142,8 @@ def _shaped(
         tensor = _for_all_rows(tensor, wanted)
     if tensor is None or not wanted.is_compatible_with(tensor.shape):
         given = None if tensor is None else tensor.shape
-        raise ValueError(f"`{label}` must be given, {wanted}, got {given}.")
+        rate = f", frames of {spec.hop} time steps" if isinstance(spec, Frames) else ""
+        raise ValueError(f"`{label}` must be given, {wanted}{rate}, got {given}.")
     if isinstance(spec, Memory) and 0 in tensor.shape.as_list()[1:]:
         raise ValueError(f"`{label}` must have an entry, got shape {tensor.shape}.")
     return tensor

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import described, is_at_rate
+from autoregressive.condition_specs import Frames, described, is_at_rate
 from autoregressive.samplers import Draft, SteppedDraft
 
 
@@ -26,6 +26,9 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"`draft` must have {other.levels} levels and {other.noise_channels} noise "
             f"channels, got {own.levels} and {own.noise_channels}."
         )
+    frames = [name for name, spec in draft.conditions.items() if isinstance(spec, Frames)]
+    if frames:
+        raise ValueError(f"`draft` must read no Frames, got {frames[0]}.")
     channels = draft.condition_channels, model.condition_channels
     is_only = bool(channels[0]) and (bool(channels[1]) or not model.conditions)
     if is_only and channels[0] != channels[1]:

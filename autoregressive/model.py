@@ -10,7 +10,7 @@ import tensorflow as tf
 from autoregressive.changes import Watch
 from autoregressive.choices import DrawOptions
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
-from autoregressive.condition_values import given_to
+from autoregressive.condition_values import given_once, given_to
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts, codec_for
 from autoregressive.layout import layout_of
@@ -43,8 +43,9 @@ class Autoregressive:
         and `Reals` for real symbols.
       conditions: specs of the network's arguments after the first, a single spec or specs by name
         in the arguments' order. A condition [None, None, channels] has the elements' time axis,
-        [None] or [None, channels] is the same at every time step, and `Memory([None, None,
-        channels])` has a separate axis. Not needed for a Keras model with several inputs.
+        [None] or [None, channels] is the same at every time step, `Memory([None, None, channels])`
+        has a separate axis, and `Frames([None, None, channels], hop=256)` has one row for every 256
+        time steps. Not needed for a Keras model with several inputs, except for `Frames`.
       condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
         height, width, channels].
@@ -163,7 +164,7 @@ class Autoregressive:
         watch = self._watch if tf.executing_eagerly() else None
         if watch is None or not (by_trace or watch.has_changed()):
             return
-        if not self.symbol_network.call.is_as_remembered():
+        if not self.symbol_network.is_as_checked():
             self._begin(self._make(), self.distribution, self.codec, self.order)
         self._watch = Watch(self.network)
 
@@ -330,7 +331,7 @@ class Autoregressive:
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
-        given = self._given(condition, (num, *shape))
+        given = given_once(self.symbol_network, condition, self.order, (num, *shape))
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
@@ -379,7 +380,7 @@ class Autoregressive:
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         how = DrawOptions(**options)
         heat = how.choice(self.distribution, num, self.layout.noise_axes)
-        given = self._given(condition, (num, length))
+        given = given_once(self.symbol_network, condition, self.order, (num, length))
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block

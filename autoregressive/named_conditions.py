@@ -19,6 +19,10 @@ class NamedConditions(NamedTuple):
     timed: dict[str, tf.Tensor]
     fixed: dict[str, tf.Tensor]
 
+    def names(self) -> set[str]:
+        """Return the names of all conditions."""
+        return {*self.timed, *self.fixed}
+
 
 Condition = tf.Tensor | NamedConditions | None
 

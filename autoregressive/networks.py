@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import Specs, as_specs
+from autoregressive.condition_specs import Frames, Specs, as_specs, sized
 from autoregressive.keras_inputs import KerasInputs
 from autoregressive.other_sizes import called_in_training
 from autoregressive.outputs import check_stateless, one_line_errors
@@ -153,14 +153,22 @@ def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
     Raises:
       ValueError: the network cannot be called.
     """
-    for length in (2, *WHOLE):
+    hops = [2 * spec.hop for spec in specs if isinstance(spec, Frames)]
+    for length in (*hops, 2, *WHOLE):
         try:
-            call(*(tf.zeros([size or length for size in x.shape], x.dtype) for x in specs))
+            call(*(tf.zeros(_built_shape(x, length), x.dtype) for x in specs))
             return
         except (ValueError, TypeError, tf.errors.OpError):
             continue
     with one_line_errors(specs):
-        call(*(tf.zeros([size or 2 for size in x.shape], x.dtype) for x in specs))
+        call(*(tf.zeros(_built_shape(x, max(hops, default=2)), x.dtype) for x in specs))
+
+
+def _built_shape(spec: tf.TensorSpec, length: int) -> list[int]:
+    """Return the shape of an argument, of two rows, to build a network with."""
+    if isinstance(spec, Frames):
+        return sized(spec, 2, [length])
+    return [2, *(size or length for size in spec.shape[1:])]
 
 
 def _check_backend(network: Any) -> None:

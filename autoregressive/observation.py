@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.fault_layers import described, drawing_layer
 from autoregressive.incremental.program import LONG as VERIFIED
-from autoregressive.incremental.tracing import Traces
+from autoregressive.incremental.tracing import Traces, hop_of
 from autoregressive.periods import period_of, whole
 from autoregressive.probes import Argument, Probe, differs
 from autoregressive.random_inputs import RandomInputs
@@ -132,5 +132,6 @@ def observed_fault(
             fault = Probe(network, first, other, kinds, period).fault([length // 2])
     if not fault:
         return ""
-    first, other = (whole(arguments, period) for arguments in (fault.first, fault.other))
+    several = max(period, hop_of(traces))
+    first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
     return described(network, fault._replace(first=first, other=other), names, period=period)

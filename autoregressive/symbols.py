@@ -16,11 +16,12 @@ from autoregressive.condition_specs import (
 )
 from autoregressive.condition_values import class_counts
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.hoisting import InFrames, hoisted
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of
 from autoregressive.masked_images import observed_unmasked
-from autoregressive.named_conditions import OwnStep, in_order
+from autoregressive.named_conditions import NamedConditions, OwnStep, in_order
 from autoregressive.networks import brings_step
 from autoregressive.observation import VERIFIED, observed_fault, opened, probe_lengths
 from autoregressive.outputs import SMALL
@@ -100,6 +101,11 @@ class TimeOrder:
 
     Raises:
       ValueError: `inputs` has a wrong shape, or the network's embedding has no entry for the start.
+
+    Attributes:
+      call: the network as a function of tensors of any length.
+      exact: the network as it is stored, a function of whole frames where it reads frames.
+      hoisted: the network in two functions, if it reads frames; else None.
     """
 
     block = 1
@@ -119,17 +125,23 @@ class TimeOrder:
             )
         names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
         call, self._specs = any_length(network, given)
-        self.call = in_whole_periods(Traces(call), self._specs)
         self.inputs = self._specs[0]
         self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
         self.condition = only_rate(self.conditions)
         self.layout = layout_of(distribution, "time", self.inputs)
-        self._timed = {name: x for name, x in self.conditions.items() if is_at_rate(x)}
+        self.hoisted = hoisted(call, self._specs, names[1:])
+        if self.hoisted is None:
+            self.call = self.exact = in_whole_periods(Traces(call), self._specs)
+            self._on_sequence, self._read = self.call, self.conditions
+        else:
+            self.call, self.exact = Traces(InFrames(call, self._specs)), Traces(call)
+            self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
+        self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
         if reading.starts_outside:
             small = [tf.TensorSpec(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
             most = int(reading.start or 0) + 1
             check_start(reading, symbol_count(self.call.of(small).graph, unknown=most))
-        self.tables = Tables(network, self.call, self._specs, axes=1)
+        self.tables = Tables(network, self._on_sequence, [inputs, *self._read.values()], axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
         self._longest = VERIFIED  # time steps in the longest call of `check`
@@ -145,16 +157,17 @@ class TimeOrder:
           ValueError: the network cannot be traced, or has a stateful layer.
         """
         if self._stepped is None:
-            specs = {"inputs": self.inputs, "condition": self.conditions}
+            network = self.network if self.hoisted is None else self._on_sequence
+            specs = {"inputs": self.inputs, "condition": self._read}
             try:
                 with tf.init_scope():
-                    self._stepped = derived(self.network, self.tables, **specs)
+                    self._stepped = derived(network, self.tables, **specs)
             except NotCausalError as error:
                 if error.ahead >= self._longest:  # the calls of `check` do not see so far
                     raise
                 raise UnsupportedNetworkError(str(error)) from error
-            self.call.forget()
-            if self._fixed and brings_step(self.network):
+            self._on_sequence.forget()
+            if self._fixed and brings_step(network):
                 is_fixed = [not is_at_rate(spec) for spec in self._specs[1:]]
                 self._stepped = OwnStep(self._stepped, is_fixed)
         return self._stepped
@@ -181,14 +194,33 @@ class TimeOrder:
           with_random_weights: whether to check the network with random weights, too, on longer
             sequences.
         """
-        specs = opened(self._specs)
-        lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
+        call, specs = self._on_sequence, opened([self._specs[0], *self._read.values()])
+        lengths = probe_lengths(call, self.tables, specs, with_random_weights)
         self._longest = max(lengths) if with_random_weights else self._longest
         levels, names = self.reading.codec.levels, layer_names(self.network)
-        fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, levels, names)
+        fault = observed_fault(call, specs, specs[:1], 0, *lengths, levels, names)
         if fault:
             raise NotCausalError(f"`network` must be causal: {fault}.")
-        self.call.remember()
+        call.remember()
+
+    def is_as_checked(self) -> bool:
+        """Return whether a fresh trace of the network is the one that `check` has remembered."""
+        return self._on_sequence.is_as_remembered()
+
+    def once(self, condition: Any, length: int) -> Any:
+        """Return the conditions of a call with what depends on them alone computed, for samplers.
+
+        Args:
+          condition: checked conditions, as `parameters` takes them.
+          length: number of time steps.
+        """
+        if self.hoisted is None:
+            return condition
+        made = self.hoisted.once({**condition.timed, **condition.fixed}, length)
+        return NamedConditions(
+            {name: x for name, x in made.items() if name in self._timed},
+            {name: x for name, x in made.items() if name not in self._timed},
+        )
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return parameters [batch, time, ...], which depend only on the symbols before them."""
@@ -205,7 +237,10 @@ class TimeOrder:
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
-        return self.layout.parted(self.call(shifted, *in_order(condition, self.conditions)))
+        call, specs = self.call, self.conditions
+        if isinstance(condition, NamedConditions) and condition.names() == self._read.keys():
+            call, specs = self._on_sequence, self._read
+        return self.layout.parted(call(shifted, *in_order(condition, specs)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return positions int32 [1, time], or [1, time, 1] for all channels of a time step."""
@@ -249,7 +284,7 @@ class TimeOrder:
     @property
     def _fixed(self) -> Specs:
         """Specs of the conditions that are the same at every time step."""
-        return {name: x for name, x in self.conditions.items() if name not in self._timed}
+        return {name: x for name, x in self._read.items() if name not in self._timed}
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
@@ -350,6 +385,10 @@ class RasterOrder:
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
+    def is_as_checked(self) -> bool:
+        """Return whether a fresh trace of the network is the one that `check` has remembered."""
+        return self.call.is_as_remembered()
+
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return parameters [batch, height, width, p], or per channel [..., channels, p]."""
         self.tables.check(*symbols.shape[1:3])
@@ -362,6 +401,11 @@ class RasterOrder:
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Convert symbols [batch, height, width, channels] to the network's inputs."""
         return self.reading(symbols)
+
+    @property
+    def exact(self) -> Callable[..., tf.Tensor]:
+        """The network as it is stored."""
+        return self.call
 
     @property
     def feeds(self) -> str:

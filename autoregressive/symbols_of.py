@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import Specs
+from autoregressive.condition_specs import Frames, Specs
 from autoregressive.networks import image_spec, input_spec
 from autoregressive.outputs import check_parameters
 from autoregressive.reading import reading_of
@@ -33,6 +33,9 @@ def symbols_of(
       ValueError, NotCausalError: as for `Autoregressive`.
     """
     is_time = order == "time"
+    frames = [name for name, each in conditions.items() if isinstance(each, Frames)]
+    if frames and not is_time:
+        raise ValueError(f"`conditions` must have no Frames in raster order, got {frames[0]}.")
     pixels = pixel_channels(distribution)
     spec = input_spec(network, inputs) if is_time else image_spec(network, pixels, inputs)
     reading = reading_of(codec, spec.dtype, order, start, input_scale)

@@ -17,7 +17,7 @@ from autoregressive.incremental.layer_names import layer_names, layer_of
 from autoregressive.incremental.program import LENGTHS
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
-from autoregressive.incremental.tracing import Traces, graph_of
+from autoregressive.incremental.tracing import Traces, graph_of, hop_of, in_frames
 from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL, one_line, size_text
 
@@ -90,8 +90,9 @@ class Tables:
 
     def _has_tables(self) -> bool:
         """Return whether a longer input reads more rows of a table, or cannot be traced."""
-        short = self._traced(DERIVED[:1]) if self._axes == 1 else ""
-        more: Sequence[int] = DERIVED[1:]
+        shorter, longer = in_frames(DERIVED, hop_of(self.call))
+        short = self._traced([shorter]) if self._axes == 1 else ""
+        more: Sequence[int] = [longer]
         if isinstance(short, str):
             short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
         few = [] if isinstance(short, str) else list(_reads(short))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.condition_values import given_to
+from autoregressive.condition_values import given_once
 from autoregressive.model import Autoregressive
 from compression import fields
 from compression.container import Container
@@ -58,7 +58,7 @@ class Arrays(Kind):
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape of the file's only stream and the caller's condition."""
         model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
-        yield shape, given_to(model.symbol_network, condition, model.order, shape)
+        yield shape, given_once(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
         """Return the elements of a file, given the levels of its only stream."""

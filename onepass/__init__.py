@@ -24,6 +24,7 @@ from onepass.models import list_models, load
 if TYPE_CHECKING:
     import likelihoods as likelihoods
     from autoregressive.causality import check_causal as check_causal
+    from autoregressive.condition_specs import Frames as Frames
     from autoregressive.condition_specs import Memory as Memory
     from autoregressive.fit import fit as fit
     from autoregressive.incremental import NotCausalError as NotCausalError
@@ -56,6 +57,7 @@ _EXPORTS = {
     "Compared": "distill.losses.terms",
     "FlowStudent": "distill.flow_student",
     "KL": "distill.losses.divergence",
+    "Frames": "autoregressive.condition_specs",
     "Memory": "autoregressive.condition_specs",
     "NotCausalError": "autoregressive.incremental",
     "OptimizerConfig": "replicator",
@@ -82,6 +84,7 @@ __all__ = [
     "Client",
     "Compared",
     "FlowStudent",
+    "Frames",
     "Memory",
     "NotCausalError",
     "OptimizerConfig",

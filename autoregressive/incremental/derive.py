@@ -9,12 +9,13 @@ import tensorflow as tf
 from autoregressive.any_length import any_length
 from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.confirmation import observed_fault
+from autoregressive.incremental.hoisting import Hoisted, hoisted
 from autoregressive.incremental.horizon import POSITION, State, batch_of, horizon_of
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.program import LENGTHS, StepProgram
 from autoregressive.incremental.replay import captured, run_graph
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.tracing import Traces, is_temporal, sized
+from autoregressive.incremental.tracing import Traces, in_frames, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import brings_step, condition_specs, input_spec
 from autoregressive.trainable import offered
@@ -40,7 +41,12 @@ class Incremental:
 
     Raises:
       NotCausalError, UnsupportedNetworkError: no step can be derived, as for `incremental`.
+
+    Attributes:
+      hoisted: the network in two functions, if it has conditions at a frame rate; else None.
     """
+
+    hoisted: Hoisted | None = None
 
     def __init__(
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
@@ -147,12 +153,13 @@ class Incremental:
         """Return the horizon for a length: a power of two, or the length if a table is shorter."""
         if not program.has_horizon:
             return 0
+        (least,), (usual,) = (in_frames([n], program.hop) for n in (length, bucket(length)))
         with tf.init_scope():
             with contextlib.suppress(ValueError):
-                program.horizon(bucket(length))
-                return bucket(length)
-            program.horizon(length)
-            return length
+                program.horizon(usual)
+                return usual
+            program.horizon(least)
+            return least
 
     def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence; `state` itself if it has room for it.
@@ -255,6 +262,7 @@ def incremental(
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
       time steps [batch, n, channels], and returns [batch, n, parameters] and the next state.
       Conditions without a time axis are passed to `initial_state(batch, length, fixed)` instead.
+      With `Frames`, `hoisted.once(conditions, length)` returns by name what both are passed.
 
     Raises:
       NotCausalError: calls of the network show that it looks ahead, depends on the length or draws
@@ -265,14 +273,19 @@ def incremental(
     """
     if brings_step(network):
         return network
-    specs = [input_spec(network, inputs), *condition_specs(network, condition).values()]
-    call, specs = any_length(network, specs)
+    conditions = condition_specs(network, condition)
+    call, specs = any_length(network, [input_spec(network, inputs), *conditions.values()])
+    parts = hoisted(call, specs, list(conditions))
+    if parts is not None:
+        call, specs = Traces(parts), parts.specs
     reason = offered(call, "no_step", "") or offered(network, "no_step", "")
     if reason:
         raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
     called = call if function is None else function
     try:
-        return Incremental(called, specs, layer_names(network))
+        found = Incremental(called, specs, layer_names(network))
+        found.hoisted = parts
+        return found
     except NotCausalError as error:
         if observed_fault(called, specs, error.ahead):
             raise

@@ -171,6 +171,21 @@ def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
     return tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype)
 
 
+def hop_of(function: Callable) -> int:
+    """Return the number of time steps in a frame of a network that reads frames; else 1."""
+    return getattr(getattr(function, "function", function), "hop", 1)
+
+
+def in_frames(lengths: Sequence[int], hop: int) -> list[int]:
+    """Return increasing lengths of at least three whole frames, each at least the one given."""
+    if hop == 1:
+        return list(lengths)
+    counts = [2]
+    for length in lengths:
+        counts.append(max(counts[-1] + 1, -(-length // hop)))
+    return [count * hop for count in counts[1:]]
+
+
 def trace(
     function: Callable, specs: Sequence[tf.TensorSpec], length: int
 ) -> tf.types.experimental.ConcreteFunction:

@@ -197,7 +197,7 @@ class Native:
         return self._faults[key]
 
     def _unknown(self, length: int, condition: Any) -> str:
-        if fixed_of(condition):
+        if condition is not None:
             condition = rows(between(condition, 0, 1), slice(1))
         else:
             zeros = zeros_for(self._network, 1, [1])

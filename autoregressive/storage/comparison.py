@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.condition_specs import is_at_rate
+from autoregressive.condition_specs import Frames, is_at_rate
 from autoregressive.incremental.tracing import random_arguments
 from foundation.errors import UserError
 
@@ -67,12 +67,16 @@ def difference(expected: Any, found: Any) -> str:
 
 def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Tensor]]:
     """Yield arguments of several sizes."""
-    for sizes in [[length] for length in LENGTHS] if axes == 1 else [SIDES]:
+    hops = [spec.hop for spec in specs if isinstance(spec, Frames)]
+    hop = max(hops, default=1)  # a network is stored as it takes whole frames
+    for sizes in [[-(-length // hop) * hop] for length in LENGTHS] if axes == 1 else [SIDES]:
         yield random_arguments([_sized(spec, sizes, axes) for spec in specs])
 
 
 def _sized(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
     shape = [size or ROWS if axis == 0 else size for axis, size in enumerate(spec.shape)]
+    if isinstance(spec, Frames):
+        shape[1] = spec.count(sizes[0])
     if axes > 1 or is_at_rate(spec):
         for axis, size in enumerate(sizes, 1):
             if axis < len(shape) and shape[axis] is None:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.any_length import padded
-from autoregressive.condition_specs import ONLY, Memory
+from autoregressive.condition_specs import ONLY, Frames, Memory
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import DENSITY_AXES
 from autoregressive.trainable import Listed
@@ -290,5 +290,7 @@ def program_in(place: Path) -> Any:
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:
-    kind = Memory if described.get("kind") == "memory" else tf.TensorSpec
-    return kind(described["shape"], tf.as_dtype(described["dtype"]))
+    shape, dtype = described["shape"], tf.as_dtype(described["dtype"])
+    if described.get("kind") == "frames":
+        return Frames(shape, dtype, hop=described["hop"], extra=described["extra"])
+    return (Memory if described.get("kind") == "memory" else tf.TensorSpec)(shape, dtype)

@@ -47,12 +47,16 @@ class Program(tf.Module):
         super().__init__(name="autoregressive")
         network = model.symbol_network
         specs = network_specs(model)
-        call = without_assignments(network.call, specs)
+        call = without_assignments(network.exact, specs)
         self.call = function_of(call, specs)
         self.lengths = list(getattr(network.network, "lengths", ()))
         given = [network.inputs, *model.conditions.values()]
         if model.order == "time" and not self.lengths and first_fault(call, self.call, given):
             self.lengths = list(LENGTHS)
+        if self.lengths and getattr(network, "hoisted", None) is not None:
+            raise UserError(
+                "The model cannot be stored: its graph depends on the length, and it reads frames."
+            )
         if self.lengths:
             del self.call
             self.calls = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import ONLY, Memory, is_at_rate, only_rate
+from autoregressive.condition_specs import ONLY, Frames, Memory, is_at_rate, only_rate
 from autoregressive.model import Autoregressive
 from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
@@ -270,7 +270,9 @@ def _density(distribution: Distribution) -> str:
 
 
 def _described(spec: tf.TensorSpec) -> dict[str, Any]:
-    kind = {"kind": "memory"} if isinstance(spec, Memory) else {}
+    kind: dict[str, Any] = {"kind": "memory"} if isinstance(spec, Memory) else {}
+    if isinstance(spec, Frames):
+        kind = {"kind": "frames", "hop": spec.hop, "extra": spec.extra}
     return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name, **kind}
 
 

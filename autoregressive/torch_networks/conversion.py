@@ -7,7 +7,12 @@ from foundation.errors import UserError
 
 
 def from_torch(
-    module: Any, *, inputs: Any = None, conditions: Any = None, output: Any = None
+    module: Any,
+    *,
+    inputs: Any = None,
+    conditions: Any = None,
+    output: Any = None,
+    one_hot: bool = False,
 ) -> TorchNetwork:
     """Return a PyTorch network as a `tf.Module`.
 
@@ -21,9 +26,12 @@ def from_torch(
         `.pt2` file that `torch.export.save` wrote.
       inputs: an example of the elements, such as torch.zeros(1, 8, dtype=torch.int64); only shape
         and dtype matter. Not needed for an exported program.
-      conditions: examples of the other arguments of `forward`, by name.
+      conditions: examples of the other arguments of `forward`, by name. One whose number of entries
+        is that of the time steps divided by a whole number becomes `Frames`.
       output: name or index of the output; by default the only one, or `logits`. Models of
         transformers are called with `use_cache=False`.
+      one_hot: whether `inputs` are one-hot vectors of integers [batch, classes, time]. The network
+        that is returned takes the integers, [batch, time].
 
     Returns:
       A network for `Autoregressive`, `incremental`, `check_causal` and all others. It declares
@@ -43,5 +51,5 @@ def from_torch(
         raise UserError(
             f'`from_torch` requires the package {error.name}: pip install "onepass[torch]".'
         ) from error
-    graph = export(module, inputs=inputs, conditions=conditions, output=output)
+    graph = export(module, inputs=inputs, conditions=conditions, output=output, one_hot=one_hot)
     return TorchNetwork(graph)

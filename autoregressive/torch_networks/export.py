@@ -28,7 +28,14 @@ from foundation.errors import UserError  # noqa: E402
 AUTO, DYNAMIC = torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC
 
 
-def export(module: Any, *, inputs: Any = None, conditions: Any = None, output: Any = None) -> Graph:
+def export(
+    module: Any,
+    *,
+    inputs: Any = None,
+    conditions: Any = None,
+    output: Any = None,
+    one_hot: bool = False,
+) -> Graph:
     """Return a network as data.
 
     Args:
@@ -37,6 +44,7 @@ def export(module: Any, *, inputs: Any = None, conditions: Any = None, output: A
         before height and width; not needed for an exported program.
       conditions: examples of further arguments of `forward`, by name.
       output: name or index of the output; None: the only one, or `logits`.
+      one_hot: whether `inputs` are one-hot vectors, in place of which the graph takes integers.
 
     Raises:
       ValueError: the module cannot be exported for any batch and length; the message says why.
@@ -44,7 +52,7 @@ def export(module: Any, *, inputs: Any = None, conditions: Any = None, output: A
     if isinstance(module, str | Path):
         module = _read(Path(module))
     if isinstance(module, torch.export.ExportedProgram):
-        return _described(module, sorted_names(module), output)
+        return _described(module, sorted_names(module), output, one_hot)
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
             "`module` must be a torch.nn.Module, a torch.export.ExportedProgram or the path of a"
@@ -64,7 +72,8 @@ def export(module: Any, *, inputs: Any = None, conditions: Any = None, output: A
         channels = Axes(program).channels_that_vary()
         if channels:
             program = _traced(called, arguments, AUTO, channels)
-        return _described(program, ["inputs", *called.names], None, called, arguments)
+        names = ["inputs", *called.names]
+        return _described(program, names, None, one_hot, called, arguments)
 
 
 def sorted_names(program: torch.export.ExportedProgram) -> list[str]:
@@ -125,6 +134,7 @@ def _described(
     program: torch.export.ExportedProgram,
     names: list[str],
     output: Any,
+    one_hot: bool,
     called: Called | None = None,
     arguments: Arguments | None = None,
 ) -> Graph:
@@ -143,7 +153,7 @@ def _described(
             f"`module` must take any {fixed}; export it with dynamic_shapes, such as"
             " {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} of each input."
         )
-    graph = graph_of(program, names, output, axes)
+    graph = graph_of(program, names, output, axes, one_hot)
     _check_lengths(graph.inputs[0])
     return graph
 

@@ -110,7 +110,7 @@ def _check(graph: Graph) -> None:
     for each in graph.inputs:
         _expect(each.kind in KINDS and each.dtype in DTYPES, f"the input {each.name!r}")
         _expect(_is_shape(each.shape) and len(each.shape) > 0, f"the shape of {each.name!r}")
-        bounds = (each.smallest, 1 if each.largest is None else each.largest)
+        bounds = each.smallest, 1 if each.largest is None else each.largest, each.hop, each.extra
         _expect(all(type(n) is int for n in bounds), f"the lengths of {each.name!r}")
     _expect(bool(graph.inputs) and len(graph.inputs) == len(graph.main.inputs), "the inputs")
     for tensor in graph.tensors.values():

@@ -29,6 +29,7 @@ class Input:
       shape: sizes, the batch first; None where a size may vary.
       kind: "elements", "condition", "memory" or "frames".
       smallest, largest: fewest and most time steps, if export has found a bound.
+      hop, extra: of frames, as for `onepass.Frames`.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Input:
     kind: str = "elements"
     smallest: int = 1
     largest: int | None = None
+    hop: int = 1
+    extra: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.condition_specs import Memory
+from autoregressive.condition_specs import Frames, Memory
 from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.torch_networks.folder import read_folder
 from autoregressive.torch_networks.graph import Block, Graph, Input, Node, mapped, references
@@ -83,9 +83,11 @@ class TorchNetwork(tf.Module):
 
 
 def _spec(described: Input) -> tf.TensorSpec:
-    dtype = tf.as_dtype(described.dtype)
-    kind = Memory if described.kind == "memory" else tf.TensorSpec
-    return kind(described.shape, tf.int32 if dtype == tf.int64 else dtype)
+    dtype, shape = tf.as_dtype(described.dtype), described.shape
+    dtype = tf.int32 if dtype == tf.int64 else dtype
+    if described.kind == "frames":
+        return Frames(shape, dtype, hop=described.hop, extra=described.extra)
+    return (Memory if described.kind == "memory" else tf.TensorSpec)(shape, dtype)
 
 
 def _check_length(described: Input, elements: tf.Tensor) -> None:

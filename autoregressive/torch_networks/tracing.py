@@ -49,18 +49,29 @@ class Axes:
             return []
         return [1 if value.dtype.is_floating_point or value.dim() == 4 else 2]
 
-    def check_rate(self, name: str, value: torch.Tensor) -> None:
-        """Raise UserError if a condition has fewer entries along time than the elements."""
+    def frames(self, name: str, value: torch.Tensor) -> tuple[int, int] | None:
+        """Return the time steps in a frame of a condition, and the frames beyond the sequence.
+
+        It is None if the condition has one entry for each time step, or none.
+
+        Raises:
+          UserError: its number of entries is neither that of the time steps nor one of frames.
+        """
         first = self.values[0].shape
         times = {str(first[axis]) for axis in self.times}
         for axis in self.over_time(value):
-            if str(value.shape[axis]) not in times:
+            if str(value.shape[axis]) in times:
+                continue
+            found = _whole_frames(first[self.times[0]], value.shape[axis])
+            if found is None or len(self.times) > 1:
                 raise UserError(
-                    f"the condition `{name}` must have one entry for each time step, but the"
-                    f" elements have {first[self.times[0]]} time steps where it has"
-                    f" {value.shape[axis]} entries; convert what upsamples it as a network of"
-                    " its own."
+                    f"the condition `{name}` must have one entry for each time step or frame, but"
+                    f" the elements have {first[self.times[0]]} time steps where it has"
+                    f" {value.shape[axis]} entries; convert what upsamples it as a network of its"
+                    " own."
                 )
+            return found
+        return None
 
     def over_time(self, value: torch.Tensor) -> list[int]:
         """Return the axes of a value whose sizes depend on the elements' lengths, in order."""
@@ -70,11 +81,13 @@ class Axes:
     def bounds(self) -> tuple[int, int | None]:
         """Return the smallest and the largest length; 1 and None without a bound."""
         lower, upper = 1, None
+        length: Any = self.values[0].shape[self.times[0]].node.expr
         for symbol in self._time[0]:
             found = self._ranges.get(symbol)
             if found is not None:
-                lower = int(found.lower) if int(found.lower) > 2 else 1
-                upper = int(found.upper) if found.upper < 1 << 31 else None
+                ends = [length.subs(symbol, end) for end in (found.lower, found.upper)]
+                lower = int(ends[0]) if int(found.lower) > 2 else 1
+                upper = int(ends[1]) if found.upper < 1 << 31 else None
         return lower, upper
 
 
@@ -82,8 +95,31 @@ def _symbols(size: Any) -> set[Any]:
     return set() if isinstance(size, int) else set(size.node.expr.free_symbols)
 
 
+def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
+    """Return hop and extra frames if time = hop (entries - extra); None if it is another formula.
+
+    Args:
+      time: symbolic number of time steps.
+      entries: symbolic number of entries of a condition.
+    """
+    symbols = list(_symbols(time) | _symbols(entries))
+    formulas = [size.node.expr.as_poly(symbols[0]) for size in (time, entries)]
+    lines = [[] if formula is None else formula.all_coeffs() for formula in formulas]
+    if len(symbols) > 1 or [len(line) for line in lines] != [2, 2]:
+        return None
+    (steps, more), (each, others) = lines
+    hop, rest = divmod(steps, each)
+    extra, behind = divmod(others * hop - more, hop)
+    is_whole = not rest and not behind and hop > 0 and extra >= 0
+    return (int(hop), int(extra)) if is_whole else None
+
+
 def graph_of(
-    program: torch.export.ExportedProgram, names: Sequence[str], output: Any, axes: Axes
+    program: torch.export.ExportedProgram,
+    names: Sequence[str],
+    output: Any,
+    axes: Axes,
+    one_hot: bool = False,
 ) -> Graph:
     """Return an exported program as a graph whose values have time before channels.
 
@@ -92,6 +128,10 @@ def graph_of(
       names: names of its arguments.
       output: name or index of its output; None: the only one.
       axes: the axes of its arguments.
+      one_hot: whether the graph takes integers, of which the program takes one-hot vectors.
+
+    Raises:
+      ValueError: the program does not take vectors, or has no such output.
     """
     writer = _Writer(program)
     main = writer.block(program.graph_module)
@@ -110,6 +150,12 @@ def graph_of(
             back = [order.index(axis) for axis in range(len(order))]
             renamed[name] = f"{name}.channels_first"
             before.append(_permuted(renamed[name], name, back))
+    if one_hot:
+        inputs[0], vectors = _one_hot(inputs[0], arguments[0])
+        first = arguments[0]
+        source = vectors[-1].name
+        before = [*vectors, *(_renamed(node, {first: source}) for node in before)]
+        renamed.setdefault(first, source)
     nodes = [*before, *(_renamed(node, renamed) for node in main.nodes)]
     after, last = _output_nodes(renamed.get(result.name, result.name), result.meta["val"], axes)
     outputs = {"value": last}
@@ -150,14 +196,34 @@ def _one_output(
 
 def _input(name: str, number: int, value: torch.Tensor, axes: Axes) -> Input:
     kind = "elements"
-    over_time = axes.over_time(value)
+    over_time, frames = axes.over_time(value), None
     if number:
-        axes.check_rate(name, value)
+        frames = axes.frames(name, value)
         varying = [size for size in value.shape[1:] if _symbols(size)]
         kind = "condition" if over_time or not varying else "memory"
     shape = [None if _symbols(size) else int(size) for size in value.shape]
     lower, upper = (1, None) if number else axes.bounds()
-    return Input(name, _dtype(value.dtype), [None, *shape[1:]], kind, lower, upper)
+    kind, (hop, extra) = (kind, (1, 0)) if frames is None else ("frames", frames)
+    return Input(name, _dtype(value.dtype), [None, *shape[1:]], kind, lower, upper, hop, extra)
+
+
+def _one_hot(elements: Input, name: str) -> tuple[Input, list[Node]]:
+    """Return the integers that a graph takes in place of vectors, and nodes that make vectors.
+
+    Raises:
+      ValueError: the elements are no vectors [batch, time, classes] of floats.
+    """
+    *others, classes = elements.shape
+    if len(others) != 2 or classes is None or "float" not in elements.dtype:
+        raise ValueError(
+            "`one_hot` must be False unless `inputs` are floats [batch, classes, time], got"
+            f" {elements.dtype} {elements.shape}."
+        )
+    vectors = [
+        Node(f"{name}.one_hot", "one_hot", [{"value": name}, classes], {}),
+        Node(f"{name}.floats", "to", [{"value": f"{name}.one_hot"}, {"dtype": elements.dtype}], {}),
+    ]
+    return dataclasses.replace(elements, shape=others, dtype="int64"), vectors
 
 
 def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:

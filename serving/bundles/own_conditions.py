@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.condition_specs import Specs, as_specs, is_at_rate
+from autoregressive.condition_specs import Frames, Specs, as_specs, is_at_rate, plain, resized
 from autoregressive.named_conditions import NamedConditions
 from foundation.arguments import integer
 from foundation.errors import UserError
@@ -43,6 +43,8 @@ class Conditions:
       is_frames: whether the model has only one condition and its input is called `frames`, because
         the condition has one row per element of a sequence.
       has_fixed: whether a condition is the same at every time step.
+      at_frame_rate: whether a condition has a row for every few time steps. It is given for whole
+        sequences, whose length is fixed.
       dtype: type of the frames inside the program.
     """
 
@@ -62,6 +64,7 @@ class Conditions:
         self._sizes = [math.prod(spec.shape[2:]) for spec in timed]
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
+        self.at_frame_rate = any(isinstance(spec, Frames) for spec in specs.values())
         exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
         self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
@@ -84,6 +87,8 @@ class Conditions:
             shape = spec.shape.as_list()[1:]
             if name in self._timed:
                 shape = [*sizes, *shape[self._axes :]]
+            if isinstance(spec, Frames):
+                shape[0] = None if sizes[0] is None else spec.count(sizes[0])
             count = self._counts.get(name)
             limits = (0, 1) if spec.dtype.is_bool else (0, count - 1) if count else (None, None)
             found[self.names[name]] = TensorInfo(_stored(spec.dtype), (None, *shape), *limits)
@@ -169,9 +174,9 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
       ValueError: `entries` does not fit the conditions.
     """
     free = {
-        name: sum(size is None for size in spec.shape[1:])
+        name: sum(size is None for size in spec.shape[1 + isinstance(spec, Frames) :])
         for name, spec in specs.items()
-        if name not in timed and None in spec.shape[1:]
+        if name not in timed and None in spec.shape[1 + isinstance(spec, Frames) :]
     }
     given = _entries(entries, free)
     found = {}
@@ -189,9 +194,11 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
                     f"`entries` must say how many entries its condition `{name}` has, such as"
                     f' entries={{"{name}": 16}}'
                 )
-            sizes = iter(given[name])
-            shape = [None, *(next(sizes) if size is None else size for size in shape[1:])]
-        found[name] = tf.TensorSpec(shape, spec.dtype)
+            sizes, first = iter(given[name]), 1 + isinstance(spec, Frames)
+            rest = [next(sizes) if size is None else size for size in shape[first:]]
+            shape = [*shape[:first], *rest]
+        is_frames = isinstance(spec, Frames)
+        found[name] = resized(spec if is_frames else plain(spec), shape)
     return found
 
 

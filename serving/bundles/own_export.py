@@ -65,8 +65,9 @@ def export(
       model: the model, which is exported with its current weights and not changed.
       out: the bundle's folder, MODELS/NAME/VERSION, new or empty; the version is a whole number.
       length: the largest number of elements of a sequence in a request; None: 65,536, or two
-        minutes of audio. If the network has no step, it is required, and every request has exactly
-        this number. For images (height, width, channels); None: the shape of the network's input.
+        minutes of audio. If the network has no step or reads `Frames`, it is required, and every
+        request has exactly this number. For images (height, width, channels); None: the shape of
+        the network's input.
       sample_rate_hz: sample rate of an audio model, which is then served as such. None: the rate
         that the model was saved with, if any.
       entries: the size, in a request, of each axis of unknown size that is not an axis of the
@@ -158,6 +159,10 @@ def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str,
 def _exported_sequences(
     model: Any, length: int | None, spec: dict[str, Any], conditions: Conditions
 ) -> tuple[dict[str, Any], Exported]:
+    if conditions.at_frame_rate:
+        if length is None:
+            raise UserError("The model reads frames, so that `length` must be given.")
+        return spec | {"makes": ARRAY}, _of_length(model, length, conditions)
     lengths = _lengths(model.sample_rate_hz, length)
     for each in lengths if model.kind == Autoregressive.kind else ():
         model.check_length((each,))  # the shortest first, as it is the cheapest to check
@@ -170,10 +175,7 @@ def _exported_sequences(
             raise UserError(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
-        exported = of_shape(model, (length,), False, conditions)
-        offer_log_prob(exported, model, None, conditions)
-        offer_prompts_of_shape(exported, model, (length,), conditions)
-        return spec, exported
+        return spec, _of_length(model, length, conditions)
     exported = streaming_functions(streaming, lengths)
     if model.kind == "autoregressive":
         offer_log_prob(exported, model, None, conditions)
@@ -181,6 +183,14 @@ def _exported_sequences(
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
     spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
     return spec, exported
+
+
+def _of_length(model: Any, length: int, conditions: Conditions) -> Exported:
+    """Return the signatures for sequences of one length."""
+    exported = of_shape(model, (length,), False, conditions)
+    offer_log_prob(exported, model, None, conditions)
+    offer_prompts_of_shape(exported, model, (length,), conditions)
+    return exported
 
 
 def _exported_images(

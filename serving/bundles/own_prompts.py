@@ -232,7 +232,7 @@ def _of_passes(
 ) -> Callable[[Tensors], Tensors]:
     """Return a function that samples one row by passes over it until no symbol changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
-    draw = drawer(model, shape, chosen(model.distribution))
+    draw = drawer(model, shape, conditions, chosen(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)
 
     def row(given: Tensors) -> Tensors:

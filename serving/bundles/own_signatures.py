@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_values import given_once
 from autoregressive.model import Autoregressive
 from autoregressive.named_conditions import NamedConditions
 from autoregressive.named_conditions import first_state as state_before
 from autoregressive.samplers import cached_chunk
+from autoregressive.samplers.cached import cached
 from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
@@ -278,7 +280,7 @@ def of_shape(
     }
     inputs |= conditions.infos(shape[:1] if model.order == "time" else shape[:2])
     signature = Signature(inputs, {output: info})
-    draw = drawer(model, shape)
+    draw = drawer(model, shape, conditions)
 
     def elements(*given: Any) -> tf.Tensor:
         return model.codec.decode(draw(*given))
@@ -287,7 +289,14 @@ def of_shape(
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(elements, autograph=False, jit_compile=compiled)
         functions[name] = row_function(signature, _row(drawn, output, info, conditions))
-    return Exported(functions, serving_spec(dict.fromkeys(functions, signature), BATCHES))
+    serving = serving_spec(dict.fromkeys(functions, signature), BATCHES)
+    return Exported(functions, serving, _weights(model) if conditions.at_frame_rate else ())
+
+
+def _weights(model: Autoregressive) -> tuple[tf.Variable, ...]:
+    """Return the network's variables, which steps read by their handles."""
+    call = function_of(model.symbol_network.call, network_specs(model))
+    return tuple(variables_of([call.get_concrete_function()]))
 
 
 def offer_log_prob(
@@ -347,9 +356,14 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
 
 
 def drawer(
-    model: Autoregressive, shape: tuple[int, ...], distribution: Any = None
+    model: Autoregressive,
+    shape: tuple[int, ...],
+    conditions: Conditions,
+    distribution: Any = None,
 ) -> Callable[..., tf.Tensor]:
-    """Return a function that draws the symbols of a row [1, *shape] by passes over the whole row.
+    """Return a function that draws the symbols of a row [1, *shape], all in one call.
+
+    They are drawn by passes over the whole row. A model that reads frames has a step, as a rule.
 
     The function's arguments are the seed's key, the row's number [1], the temperature as the
     distribution takes it, the condition, and the prompt or None.
@@ -357,6 +371,7 @@ def drawer(
     Args:
       model: the user's model.
       shape: shape of a row.
+      conditions: the conditions that the model reads.
       distribution: the distribution that draws the symbols; None: the model's own.
     """
     positions = shape[:2] if pixel_channels(model.distribution) else shape
@@ -367,7 +382,12 @@ def drawer(
     ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
-        return fixed_point(model.symbol_network, draws, noise, condition, heat, prompt)
+        network: Any = model.symbol_network
+        if not conditions.at_frame_rate:
+            return fixed_point(network, draws, noise, condition, heat, prompt)
+        condition = given_once(network, condition, model.order, (1, *shape))
+        by_steps = cached if network.has_step else fixed_point
+        return by_steps(network, draws, noise, condition, heat, prompt)
 
     return drawn
 

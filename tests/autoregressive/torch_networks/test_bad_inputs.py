@@ -126,18 +126,25 @@ def test_an_output_or_a_condition_of_another_name_is_refused():
     assert "none, got 'speaker'" in refusal(both, conditions=conditions)
 
 
-class Upsampling(nn.Module):
+class Uneven(nn.Module):
     def __init__(self):
         super().__init__()
-        self.frames = nn.ConvTranspose1d(2, 2, 4, stride=4)
+        self.frames = nn.ConvTranspose1d(2, 2, 5, stride=4)
 
     def forward(self, x, mel):
         return x + self.frames(mel).transpose(1, 2)
 
 
-def test_a_condition_at_a_frame_rate_is_refused_by_name():
-    message = refusal(Upsampling(), conditions={"mel": torch.zeros(1, 2, 2)})
-    assert "`mel`" in message and "4*" in message and "upsample" in message
+def test_a_condition_without_a_frame_rate_is_refused_by_name():
+    signal, mel = torch.zeros(1, 9, 1), torch.zeros(1, 2, 2)
+    message = refusal(Uneven(), signal, conditions={"mel": mel})
+    assert "`mel`" in message and "time step or frame" in message and "4*" in message
+
+
+def test_one_hot_vectors_are_floats_with_an_axis_of_classes():
+    tokens = linear(lambda x, layer: layer(x.float()[..., None]))
+    message = refusal(tokens, inputs=torch.zeros(1, 8, dtype=torch.int64), one_hot=True)
+    assert "`one_hot` must be False unless `inputs` are floats [batch, classes, time]" in message
 
 
 def test_an_output_without_time_is_refused():

@@ -77,6 +77,8 @@ CHANGES = {
     "input dtype": (["inputs", 0, "dtype"], "object"),
     "shape": (["inputs", 0, "shape"], [None, -1]),
     "negative length": (["inputs", 0, "smallest"], "1"),
+    "hop of text": (["inputs", 0, "hop"], "4"),
+    "extra frames of text": (["inputs", 0, "extra"], None),
     "further field": (["inputs", 0, "code"], "import os"),
     "unknown value": (["main", "outputs"], {"value": "missing"}),
     "later value": (["main", "nodes", 0, "arguments"], [{"value": "out"}]),

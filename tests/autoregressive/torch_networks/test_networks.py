@@ -11,6 +11,8 @@ from torch import nn  # noqa: E402
 from torch_networks import GPT, LEVELS, Encoder, PixelCNN, Recurrent, WaveNet, Wrapped  # noqa: E402
 
 import onepass  # noqa: E402
+from autoregressive.torch_networks.export import export  # noqa: E402
+from autoregressive.torch_networks.folder import write_folder  # noqa: E402
 from likelihoods import Categorical, Gaussian  # noqa: E402
 
 TOKENS = torch.zeros(1, 8, dtype=torch.int64)
@@ -248,6 +250,50 @@ def test_codes_are_channels_and_a_memory_has_an_axis_of_its_own():
     given = {"text": text, "mask": mask}
     drawn = [model.sample(2, 6, seed=1, condition=given, method=m) for m in ("cached", "naive")]
     np.testing.assert_array_equal(*drawn)
+
+
+class Vocoder(nn.Module):
+    """A vocoder whose frames are convolved, stretched and smoothed, as in wavenet_vocoder."""
+
+    def __init__(self, bands=3, side=1, scales=(2, 3)):
+        super().__init__()
+        self.scales = scales
+        self.frames = nn.Conv1d(bands, bands, 2 * side + 1, bias=False)
+        smooth = [nn.Conv2d(1, 1, (1, 2 * s + 1), padding=(0, s), bias=False) for s in scales]
+        self.smooth = nn.ModuleList(smooth)
+        self.past, self.out = nn.Conv1d(1, 8, 2), nn.Conv1d(8, 2, 1)
+        self.layers = nn.ModuleList([nn.Conv1d(bands, 8, 1) for _ in range(2)])
+
+    def forward(self, x, c):
+        c = self.frames(c)[:, None]
+        for scale, layer in zip(self.scales, self.smooth, strict=True):
+            c = layer(nn.functional.interpolate(c, scale_factor=(1, scale), mode="nearest"))
+        assert c.size(-1) == x.size(-1)
+        x = self.past(nn.functional.pad(x, (1, 0)))
+        for layer in self.layers:
+            x = torch.tanh(x + layer(c[:, 0]))
+        return self.out(x)
+
+
+def test_frames_are_found_in_the_export_and_kept_in_a_folder(tmp_path):
+    torch.manual_seed(2)
+    module = Vocoder().eval()
+    conditions = {"c": torch.zeros(1, 3, 9)}
+    inputs = torch.zeros(1, 1, 42)
+    network = onepass.from_torch(module, inputs=inputs, conditions=conditions)
+    write_folder(export(module, inputs=inputs, conditions=conditions), tmp_path / "network")
+    for found in (network, onepass.load_network(tmp_path / "network")):
+        spec = found.conditions["c"]
+        assert isinstance(spec, onepass.Frames) and (spec.hop, spec.extra) == (6, 2)
+        assert spec.shape.as_list() == [None, None, 3]
+        x, mel = wave(2, 24, 1), wave(2, 6, 3)
+        wanted = original(module, x.transpose(0, 2, 1), mel.transpose(0, 2, 1))
+        np.testing.assert_allclose(found(x, mel), as_images(wanted), 1e-4, 1e-5)
+    model = onepass.Autoregressive(network, Gaussian(levels=256))
+    (kept,) = model.symbol_network.hoisted.conditions.values()
+    assert np.prod(kept.shape[2:]) == 3  # bands, not a projection for each layer
+    drawn = [model.sample(2, 22, 1, mel, method=m) for m in ("auto", "cached", "naive")]
+    np.testing.assert_allclose(drawn[1:], [drawn[0]] * 2, atol=1e-6)
 
 
 @pytest.mark.integration

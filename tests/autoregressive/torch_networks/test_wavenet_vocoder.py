@@ -6,8 +6,6 @@ import pytest
 torch = pytest.importorskip("torch")
 wavenet_vocoder = pytest.importorskip("wavenet_vocoder")
 
-import tensorflow as tf  # noqa: E402
-
 import onepass  # noqa: E402
 from likelihoods import Categorical, LogisticMixture, MuLaw  # noqa: E402
 
@@ -39,62 +37,42 @@ def test_a_checkpoint_of_a_mixture_is_drawn_as_whole_passes_draw(tmp_path):
     np.testing.assert_allclose(*drawn, atol=1e-3)
 
 
-def test_one_hot_symbols_and_a_speaker_are_a_function_of_the_network():
+def test_a_checkpoint_with_one_hot_symbols_a_speaker_and_mel_frames_is_untouched(tmp_path):
     options = {"out_channels": 256, "scalar_input": False, "gin_channels": 4, "n_speakers": 3}
-    module = vocoder(**options)
-    speaker = torch.zeros(2, 1, dtype=torch.int64)
-    inputs = torch.zeros(2, 256, 40)
-    converted = onepass.from_torch(module, inputs=inputs, conditions={"g": speaker})
-
-    def network(symbols, speaker):
-        return converted(tf.one_hot(symbols, 256), speaker)
-
-    model = onepass.Autoregressive(
-        network,
-        Categorical(256),
-        codec=MuLaw(256),
-        inputs=tf.TensorSpec([None, None], tf.int32),
-        conditions={"speaker": tf.TensorSpec([None, 1], tf.int32)},
+    options |= {"cin_channels": 5, "upsample_conditional_features": True, "upsample_scales": [2, 3]}
+    torch.save({"state_dict": vocoder(**options).state_dict()}, tmp_path / "checkpoint")
+    module = wavenet_vocoder.WaveNet(**SMALL, **options)
+    module.load_state_dict(torch.load(tmp_path / "checkpoint", weights_only=True)["state_dict"])
+    examples = {"c": torch.zeros(1, 5, 7), "g": torch.zeros(1, 1, dtype=torch.int64)}
+    network = onepass.from_torch(
+        module.eval(), inputs=torch.zeros(1, 256, 42), conditions=examples, one_hot=True
     )
-    given = {"speaker": np.array([[0], [2]])}
-    drawn = [
-        model.sample(2, 30, seed=1, condition=given, method=method)
-        for method in ("cached", "naive")
-    ]
-    np.testing.assert_allclose(*drawn, atol=1e-6)
-    assert len(model.trainable_variables()) == len(converted.weights)
+    assert (network.conditions["c"].hop, network.conditions["c"].extra) == (6, 0)
+    model = onepass.Autoregressive(network, Categorical(256), codec=MuLaw(256))
+    given = {"c": np.random.default_rng(0).random([2, 5, 5]), "g": np.array([[0], [2]])}
 
+    x = model.sample(2, 28, 1, given)
+    for method in ("cached", "naive"):
+        np.testing.assert_array_equal(model.sample(2, 28, 1, given, method=method), x)
+    parts = model.stream(28, 1, given, num=2, chunk=10)
+    np.testing.assert_array_equal(np.concatenate(list(parts), 1), x)
 
-class Upsampling(torch.nn.Module):
-    """The upsampling network of a vocoder, from [batch, channels, frames] to [..., time]."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, mel):
-        mel = mel[:, None]
-        for layer in self.layers:
-            mel = layer(mel)
-        return mel[:, 0]
-
-
-def test_a_mel_spectrogram_is_upsampled_once_by_a_network_of_its_own():
-    scales = {"upsample_conditional_features": True, "upsample_scales": [2, 3]}
-    module = vocoder(out_channels=9, scalar_input=True, cin_channels=5, **scales)
-    x, mel = torch.rand(2, 1, 42) * 2 - 1, torch.rand(2, 5, 7)
+    symbols = torch.tensor(np.pad(model.symbols(x).numpy(), [[0, 0], [0, 2]])).long()
+    shifted = torch.cat([torch.full([2, 1], 128), symbols[:, :-1]], 1)
+    vectors = torch.nn.functional.one_hot(shifted, 256).float().transpose(1, 2)
+    mel = torch.tensor(given["c"].transpose(0, 2, 1)).float()
     with torch.no_grad():
-        wanted = module(x, c=mel).numpy().transpose(0, 2, 1)
-    upsampling = onepass.from_torch(Upsampling(module.upsample_conv).eval(), inputs=mel)
-    module.upsample_conv = None
-    network = onepass.from_torch(module, inputs=x, conditions={"c": torch.zeros(2, 5, 42)})
-    condition = upsampling(mel.numpy().transpose(0, 2, 1)).numpy()
-    assert condition.shape == (2, 42, 5)
-    found = network(x.numpy().transpose(0, 2, 1), condition)
-    np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
-    model = onepass.Autoregressive(network, LogisticMixture(levels=65536, components=3))
-    drawn = [
-        model.sample(2, 42, seed=1, condition=condition, method=method)
-        for method in ("cached", "naive")
-    ]
-    np.testing.assert_allclose(*drawn, atol=1e-3)
+        logits = module(vectors, mel, torch.tensor(given["g"]))
+        wanted = -torch.nn.functional.cross_entropy(logits, symbols, reduction="none")
+    nats = model.log_prob(x, given)
+    np.testing.assert_allclose(nats, wanted[:, :28].numpy(), 1e-4, 1e-4)
+
+    data = onepass.compress(model, x, condition=given)
+    np.testing.assert_array_equal(onepass.decompress(model, data, condition=given), x)
+    onepass.save(model, tmp_path / "saved")
+    loaded = onepass.load(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.sample(2, 28, 1, given), x)
+    before = {name: weight.numpy() for name, weight in network.weights.items()}
+    onepass.fit(model, (x, given), steps=1)
+    changed = [name for name, old in before.items() if np.any(network.weights[name] != old)]
+    assert any("upsample_conv" in name for name in changed)
