@@ -127,7 +127,8 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
         them.
 
     Raises:
-      UserError: the network belongs to Keras on a backend other than TensorFlow.
+      UserError: the network is a module of PyTorch, or belongs to Keras on a backend other than
+        TensorFlow.
       NotCausalError: the network calls a layer with training=True.
       ValueError: the network cannot be built, or has a stateful layer.
     """
@@ -172,7 +173,13 @@ def _built_shape(spec: tf.TensorSpec, length: int) -> list[int]:
 
 
 def _check_backend(network: Any) -> None:
-    """Raise UserError for a network whose layers do not compute with TensorFlow."""
+    """Raise UserError for a network that does not compute with TensorFlow."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(network, torch.nn.Module):
+        raise UserError(
+            f"`network` must be converted from PyTorch, got {type(network).__name__}:"
+            " onepass.from_torch(module, inputs=example)."
+        )
     keras = sys.modules.get("keras")
     backend = "tensorflow" if keras is None else keras.config.backend()
     if backend != "tensorflow" and any(True for _ in layers_within(network)):

@@ -74,7 +74,8 @@ class ModelTeacher:
         inputs = read if reading is None else reading.of_scaled(values)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
-        return TeacherConditionals(self._distribution, network.parameters_after(inputs, condition))
+        parameters = tf.cast(network.parameters_after(inputs, condition), tf.float32)
+        return TeacherConditionals(self._distribution, parameters)
 
 
 def distill(

@@ -223,7 +223,8 @@ case("transpose.int", "swapaxes", "swapdims", examples=10)(
     lambda draw: (lambda x: [x, draw.axis(x), draw.axis(x)])(draw.tensor())
 )
 case("t")(lambda draw: [draw.tensor(draw.shape(1, 2))])
-case("numpy_T", "mT", "matrix_H", "adjoint")(lambda draw: [draw.tensor([2, 3])])
+case("mT")(lambda draw: [draw.tensor(draw.pick([2, 3], [4, 2, 3]))])
+case("numpy_T")(lambda draw: [draw.tensor(draw.pick([2], [2, 3]))])
 case("movedim.int", "moveaxis.int")(
     lambda draw: (lambda x: [x, draw.axis(x), draw.axis(x)])(draw.tensor())
 )

@@ -20,6 +20,7 @@ from autoregressive.torch_networks.modules import (  # noqa: E402
     arguments_of,
     check_module,
     inference,
+    unwrapped,
 )
 from autoregressive.torch_networks.recurrent import as_operations  # noqa: E402
 from autoregressive.torch_networks.tracing import Axes, graph_of  # noqa: E402
@@ -60,6 +61,7 @@ def export(
         )
     if inputs is None:
         raise ValueError("`inputs` must be an example of the elements, got None.")
+    module = unwrapped(module)
     check_module(module)
     arguments = arguments_of(module, inputs, conditions)
     called = Called(module, list(arguments.conditions), output)

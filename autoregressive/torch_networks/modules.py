@@ -9,19 +9,37 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autoregressive.torch_networks.graph import DTYPES
 
 FEW = 7  # time steps of an example that has only one
+Wrappers = torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module in a `DataParallel`, or the one that `torch.compile` was given."""
+    while True:
+        if isinstance(module, Wrappers):
+            module = module.module
+        elif "_orig_mod" in module._modules:
+            module = module._orig_mod
+        else:
+            return module
 
 
 def check_module(module: torch.nn.Module) -> None:
-    """Raise ValueError if a module's weights cannot become variables in float32 or float64."""
+    """Raise ValueError if a module is TorchScript, or its weights cannot become variables."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            "`module` must be the module that was written in Python, got one of TorchScript, a"
+            f" {type(module).__name__}."
+        )
     for name, layer in module.named_modules():
         kind, where = type(layer).__name__, f"layer `{name}`" if name else "the module itself"
         if ".quantized" in type(layer).__module__ or "torchao" in type(layer).__module__:
             raise ValueError(f"`module` must not be quantised, but {where} is a quantised {kind}.")
-        if getattr(layer, "proj_size", 0):
+        if isinstance(layer, torch.nn.RNNBase) and layer.proj_size:
             raise ValueError(
                 f"`module` must have no projections, got proj_size={layer.proj_size} in {where}."
             )
@@ -33,6 +51,10 @@ def check_module(module: torch.nn.Module) -> None:
             raise ValueError(
                 f"`module` must be on the CPU, but `{name}` is on {tensor.device}; call"
                 " module.cpu()."
+            )
+        if is_traceable_wrapper_subclass(tensor):
+            raise ValueError(
+                f"`module` must have plain tensors, but `{name}` is a {type(tensor).__name__}."
             )
         if tensor.is_quantized or (isinstance(tensor, torch.nn.Parameter) and "int" in dtype):
             raise ValueError(f"`module` must not be quantised, but `{name}` is {dtype}.")

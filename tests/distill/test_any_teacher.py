@@ -171,6 +171,21 @@ def test_a_mixture_is_a_teacher_by_draws():
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("dtype", [tf.float64, tf.bfloat16])
+def test_a_teacher_that_computes_in_another_type_has_the_density_of_one_in_float32(dtype):
+    def outputs(x):
+        return tf.concat([0.5 * x, tf.zeros_like(x) - 2.0], -1)
+
+    spec = tf.TensorSpec([None, None, 1], dtype)
+    other = Autoregressive(outputs, Gaussian(levels=256), inputs=spec)
+    values = tf.constant([[0.5, -0.25, 0.125]])
+    found = ModelTeacher(other).conditionals(values, None).log_density(values)
+    plain = ModelTeacher(Autoregressive(outputs, Gaussian(levels=256)))
+    np.testing.assert_allclose(found, plain.conditionals(values, None).log_density(values), 1e-6)
+    with eagerly():
+        distill(other, SILENCE, steps=1)
+
+
 def test_terms_are_functions_in_a_list():
     seen = []
 

@@ -7,7 +7,10 @@ import pytest
 from examples import fast_sampling, own_distribution, own_images, own_network, own_teacher
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("own_network", "own_distribution", "fast_sampling", "own_images", "own_teacher")
+SCRIPTS = (
+    *("own_network", "own_distribution", "fast_sampling", "own_images", "own_teacher"),
+    "torch_teacher",
+)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -4,16 +4,14 @@ The blocks of a page share one namespace and one folder, which has a recording a
 takes it as given, what `GIVEN` defines.
 """
 
-import contextlib
 import inspect
 import re
-import time
 
 import numpy as np
 import pytest
 from doc_pages import PAGES, blocks
-from processes import ROOT, Process
-from serve_command import READY
+from page_runs import run_blocks, smaller
+from processes import ROOT
 
 import likelihoods
 import onepass
@@ -34,8 +32,7 @@ GIVEN = {
     "README": """
 import numpy as np
 waveforms = np.zeros([8, 100], "float32")
-texts = np.tile(np.arange(64, dtype=np.int32), [8, 1])
-held_out = texts[:2] + 1
+held_out = waveforms[:2]
 """
 }
 # What is compiled (test_docs.py) and not run here, and why.
@@ -43,8 +40,8 @@ ONLY_COMPILED = {
     r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
     r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
     r"tensorflow_serving": "it asks TensorFlow Serving",
-    r"^import torch|\btorch\.|load_network\(|^@onepass\.aten": "torch is an extra:"
-    " tests/autoregressive/torch_networks/test_operations_page.py runs its page",
+    r"^import torch|load_network\(|^@onepass\.aten": "torch is an extra:"
+    " tests/autoregressive/torch_networks/test_torch_pages.py runs what imports it",
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
     "tests/pixelcnn/test_image_portable.py do so",
@@ -56,7 +53,8 @@ LONG = (
     *("reference/onepass", "reference/own_models"),
     *("tutorials/network", "tutorials/serve", "tutorials/transformer_tokens"),
 )
-SERVER = "http://127.0.0.1:8501"
+# Pages that need torch from their first block on: tests/autoregressive/torch_networks runs them.
+OF_TORCH = ("reference/torch", "tutorials/wavenet_vocoder")
 SERVED = ("tutorials/transformer_tokens",)  # a server of the folder `models` answers their blocks
 SHIPPED = re.compile(r'"shipped[\w-]*"\)|load\("(student|drawn)"\)')  # models that take a minute
 PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
@@ -64,14 +62,15 @@ PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
 
 def runnable(page):
     """Return the blocks of a page that are run, as they are run."""
-    found = []
+    if is_of(page, OF_TORCH):
+        return []
     without = {r"http://127\.0\.0\.1:8501"} if is_of(page, SERVED) else set()
-    for block in blocks(page, "python"):
-        if not any(re.search(p, block, re.M) for p in ONLY_COMPILED.keys() - without):
-            for pattern, instead in SMALLER:
-                block = re.sub(pattern, instead, block)
-            found.append(block)
-    return found
+    left = ONLY_COMPILED.keys() - without
+    return [
+        smaller(block, SMALLER)
+        for block in blocks(page, "python")
+        if not any(re.search(pattern, block, re.M) for pattern in left)
+    ]
 
 
 def is_of(page, names):
@@ -96,32 +95,10 @@ def cases():
 @pytest.mark.filterwarnings("ignore:The distutils package is deprecated")  # TensorFlow Probability
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves a model
 @pytest.mark.parametrize("page", list(cases()))
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_python_of_a_page_runs(page, tmp_path):
     seconds = np.arange(8000) / 16000
-    audio.write("SPEECH.wav", (0.3 * np.sin(900 * seconds)).astype(np.float32), 16000)
-    namespace = {"__name__": "page"}
-    with contextlib.ExitStack() as servers:
-        for block in [GIVEN.get(page.stem, ""), *runnable(page)]:
-            if SERVER in block:
-                block = block.replace(SERVER, servers.enter_context(served(tmp_path)))
-            exec(compile(block, str(page), "exec"), namespace)
-    assert len(namespace) > 1
-
-
-@contextlib.contextmanager
-def served(folder):
-    """Yield the address of a server of FOLDER/models."""
-    words = ["serve", folder / "models", "--port", 0, "--grpc-port", 0]
-    server = Process(ROOT / "onepass" / "__main__.py", folder / "server.log", *words)
-    deadline = time.monotonic() + 600
-    try:
-        while (ready := READY.search(server.output())) is None:
-            assert server.is_running() and time.monotonic() < deadline, server.output()
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{ready[3]}"
-    finally:
-        server.kill()
+    audio.write(tmp_path / "SPEECH.wav", (0.3 * np.sin(900 * seconds)).astype(np.float32), 16000)
+    assert len(run_blocks(page, [GIVEN.get(page.stem, ""), *runnable(page)], tmp_path)) > 1
 
 
 def sections(page):

@@ -34,6 +34,14 @@ def _linear(x: tf.Tensor, weight: tf.Tensor, bias: Any = None) -> tf.Tensor:
     return y if bias is None else y + bias
 
 
+@aten("vdot")
+def _vdot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.math.conj(a) * b)
+
+
+aten("linalg_matrix_exp")(tf.linalg.expm)
+
+
 @aten("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     is_row, is_column = a.shape.rank == 1, b.shape.rank == 1

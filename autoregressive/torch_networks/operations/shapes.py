@@ -61,9 +61,17 @@ def _transpose(x: tf.Tensor, first: int, second: int) -> tf.Tensor:
     return tf.transpose(x, order)
 
 
-@aten("t", "numpy_T", "mT", "matrix_H", "adjoint")
+@aten("t", "mT")
 def _turned(x: tf.Tensor) -> tf.Tensor:
     return _transpose(x, -2, -1) if x.shape.rank > 1 else x
+
+
+@aten("mH", "matrix_H", "adjoint")
+def _adjoint(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.conj(_turned(x))
+
+
+aten("numpy_T")(tf.transpose)
 
 
 @aten("movedim", "moveaxis")

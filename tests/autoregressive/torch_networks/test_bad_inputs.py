@@ -1,6 +1,7 @@
 """What cannot be converted is refused in one sentence that says what to do."""
 
 import sys
+import warnings
 
 import pytest
 
@@ -60,6 +61,62 @@ def test_quantised_modules_are_refused():
 def test_projections_of_an_lstm_are_refused_by_name():
     module = Recurrent(nn.LSTM, proj_size=4)
     assert "proj_size=4 in layer `layers`" in refusal(module, TOKENS)
+
+
+def test_an_attribute_that_has_the_name_of_projections_is_none():
+    layer = nn.Linear(1, 2)
+    layer.proj_size = 4
+    assert onepass.from_torch(layer, inputs=SIGNAL)(SIGNAL.numpy()).shape == (1, 8, 2)
+
+
+def test_a_module_of_torchscript_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        scripted = torch.jit.trace(nn.Linear(1, 2), SIGNAL)
+    assert "TorchScript" in refusal(scripted) and "written in Python" in refusal(scripted)
+
+
+class Halved(torch.Tensor):
+    """A tensor that holds another one, like the weights that torchao makes."""
+
+    @staticmethod
+    def __new__(cls, inner, *_):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner, *_):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, *_):
+        return Halved(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, arguments=(), options=None):
+        found = [2 * x.inner if isinstance(x, cls) else x for x in arguments]
+        result = operation(*found, **(options or {}))
+        return cls(result / 2) if operation is torch.ops.aten.detach.default else result
+
+
+def test_weights_that_are_no_plain_tensors_are_refused():
+    module = nn.Linear(1, 2)
+    module.weight = nn.Parameter(Halved(module.weight.detach() / 2))
+    assert "plain tensors, but `weight` is a Halved" in refusal(module)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda network: onepass.Autoregressive(network, onepass.likelihoods.Categorical(16)),
+        onepass.incremental,
+        onepass.check_causal,
+    ],
+)
+def test_a_module_that_was_not_converted_is_refused_with_the_function_that_converts_it(take):
+    with pytest.raises(onepass.UserError, match=r"got GPT: onepass\.from_torch"):
+        take(GPT())
 
 
 def test_inputs_of_a_wrong_dtype_or_shape_are_refused():

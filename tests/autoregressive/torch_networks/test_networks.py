@@ -161,6 +161,15 @@ def test_a_module_stays_as_it_was():
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
+def test_a_module_is_found_in_what_wraps_it():
+    module = GPT().eval()
+    symbols = tokens(2, 5)
+    for wrapped in (nn.DataParallel(module), torch.compile(module, backend="eager")):
+        network = onepass.from_torch(wrapped, inputs=TOKENS)
+        assert network.weights.keys() == dict(module.named_parameters()).keys()
+        np.testing.assert_allclose(network(symbols), original(module, symbols), 1e-4, 1e-5)
+
+
 def test_a_branch_and_a_loop_of_torch_are_mapped():
     from torch._higher_order_ops.scan import scan
 

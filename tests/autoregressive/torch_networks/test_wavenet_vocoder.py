@@ -37,6 +37,24 @@ def test_a_checkpoint_of_a_mixture_is_drawn_as_whole_passes_draw(tmp_path):
     np.testing.assert_allclose(*drawn, atol=1e-3)
 
 
+def test_a_mixture_has_the_parameters_and_the_density_of_the_loss_that_trained_it():
+    from wavenet_vocoder.mixture import discretized_mix_logistic_loss
+
+    draws = np.random.default_rng(0)
+    parameters = draws.normal(size=(2, 50, 9)).astype(np.float32)
+    levels = np.concatenate([[0, 255], draws.integers(0, 256, 98)]).reshape(2, 50)
+    loss = discretized_mix_logistic_loss(
+        torch.tensor(parameters.transpose(0, 2, 1)),
+        torch.tensor(levels[..., None] / 127.5 - 1, dtype=torch.float32),
+        num_classes=256,
+        log_scale_min=-1.0,
+        reduce=False,
+    )
+    mixture = LogisticMixture(levels=256, components=3, min_log_scale=-1.0)
+    found = mixture.log_prob(tf.constant(parameters), tf.constant(levels, tf.int32))
+    np.testing.assert_allclose(found, -loss[..., 0], atol=1e-3)
+
+
 def test_a_checkpoint_with_one_hot_symbols_a_speaker_and_mel_frames_is_untouched(tmp_path):
     options = {"out_channels": 256, "scalar_input": False, "gin_channels": 4, "n_speakers": 3}
     options |= {"cin_channels": 5, "upsample_conditional_features": True, "upsample_scales": [2, 3]}
