@@ -5,8 +5,6 @@ from its noise and the elements before it. So an element that rounding moves to 
 effect on those after it.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
