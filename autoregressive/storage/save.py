@@ -15,6 +15,7 @@ from autoregressive.model import Autoregressive
 from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
 from autoregressive.storage.comparison import MOVED, check_calls, difference
+from autoregressive.storage.gradients import forget_gradients
 from autoregressive.storage.load import network_of, program_in
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
@@ -206,6 +207,7 @@ def _write_program(program: tf.Module, place: Path, folder: Path) -> None:
     except tf.errors.OpError as error:
         line = " ".join(str(error.message).replace(str(place), str(folder)).split())
         raise OSError(line[:300]) from error
+    forget_gradients(place / PROGRAM)
 
 
 def _check_scan(place: Path) -> None:

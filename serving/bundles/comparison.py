@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.storage.comparison import MOVED, TOLERANCES, difference
-from autoregressive.wide_floats import HALVES
+from autoregressive.storage.comparison import MOVED, TOLERANCES, difference, has_halves
 from foundation.errors import UserError
 from serving.bundles.bundle import Program
 from serving.bundles.condition_inputs import COUNT, ELEMENTS
@@ -46,7 +45,7 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         found["log-probability"] = program(LOG_PROB, {name: given[name] for name in known})[
             LOG_PROB
         ]
-    tolerance = TOLERANCES[2 if _has_halves(graph) else 4]
+    tolerance = TOLERANCES[2 if has_halves(graph.graph_def) else 4]
     for (name, value), expected in zip(found.items(), live(inputs, elements), strict=False):
         fault = difference(expected, value, tolerance, MOVED if name == "draw" else 0.0)
         if fault:
@@ -83,12 +82,3 @@ def _inputs(signature: Signature) -> Arrays:
             value = random.integers(info.low or 0, (info.high or 0) + 1, shape)
         inputs[name] = np.broadcast_to(value, shape).astype(info.dtype)
     return inputs
-
-
-def _has_halves(graph: Any) -> bool:
-    """Return whether a program computes in a type of two bytes."""
-    halves = {dtype.as_datatype_enum for dtype in HALVES}
-    parts = [graph.graph_def.node, *(f.node_def for f in graph.graph_def.library.function)]
-    return any(
-        value.type in halves for part in parts for node in part for value in node.attr.values()
-    )
