@@ -67,6 +67,17 @@ class Steep(layers.Layer):
         return steep(tf.tanh(h))
 
 
+class Recomputed(layers.Layer):
+    """A layer whose activations are computed again for its gradient."""
+
+    def build(self, shape):
+        self.inner = layers.Dense(4, activation="tanh")
+        self.inner.build(shape)
+
+    def call(self, h):
+        return tf.recompute_grad(lambda x: self.inner(x))(h)
+
+
 @tf.custom_gradient
 def steep(x):
     return tf.identity(x), lambda upstream: 3.0 * upstream
@@ -117,6 +128,7 @@ NETWORKS = {
     "a label and a recurrence": labelled,
     "a scan": lambda: over(lambda h: Scanned()(h)),
     "a gradient of its own": lambda: over(lambda h: Steep()(h)),
+    "recomputed activations": lambda: over(lambda h: Recomputed()(h)),
     "attention and a recurrence": lambda: over(lambda h: gru(attention(h))),
     "a llama": lambda: over(lambda h: h + silu(attention(h))),
     "a conformer": lambda: over(

@@ -1,5 +1,6 @@
 """`export` writes a user's model as a bundle, NAME/VERSION, which `onepass serve` serves."""
 
+import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from serving.bundles.functions import Exported
 from serving.bundles.manifest import private_key
 from serving.bundles.names import check_folder
 from serving.bundles.own_conditions import Conditions, Entries
+from serving.bundles.own_draws import drawn_again, drawn_from_noise
 from serving.bundles.own_prompts import offer_prompts, offer_prompts_of_shape
 from serving.bundles.own_signatures import (
     StreamingAutoregressive,
@@ -47,6 +49,8 @@ STREAMING: dict[str, Any] = {
     "autoregressive": StreamingAutoregressive,
     "flow-student": StreamingFlows,
 }
+# For each kind of model, the function that draws again what a bundle has drawn.
+DRAWN: dict[str, Any] = {"autoregressive": drawn_again, "flow-student": drawn_from_noise}
 
 
 def export(
@@ -119,7 +123,8 @@ def _write(
     with replacing_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(assigning_nothing(model), shape, conditions)
         try:
-            write_program(folder, spec, exported)
+            live = functools.partial(DRAWN[model.kind], model, conditions)
+            write_program(folder, spec, exported, live)
         except UserError as error:
             reason = str(error).removeprefix(f"{folder / PROGRAM} ")
             raise UserError(f"The model cannot be exported: it {reason}") from error

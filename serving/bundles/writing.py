@@ -14,6 +14,7 @@ from foundation.allowed_operations import PROGRAM
 from foundation.errors import UserError
 from foundation.model_spec import SPEC_FILE
 from foundation.tensorflow_paths import named_for_tensorflow
+from serving.bundles.comparison import Live, check_draw, of_functions
 from serving.bundles.declared_program import LOWERED, check_program
 from serving.bundles.functions import Exported
 from serving.bundles.manifest import sign, write_manifest
@@ -37,6 +38,7 @@ def write_program(
     folder: Path,
     spec: Mapping[str, Any],
     exported: Exported,
+    live: Live | None = None,
 ) -> list[str]:
     """Write the program and model.json, and return the names of the signatures.
 
@@ -44,9 +46,11 @@ def write_program(
       folder: the bundle's folder.
       spec: model.json, without `serving`.
       exported: the signatures that the model offers.
+      live: the model, whose draw is compared with the program's; None: the exported functions.
 
     Raises:
-      UserError: the program has something that is not allowed in bundles.
+      UserError: the program has something that is not allowed in bundles, or does not draw what the
+        model draws.
     """
     module = tf.Module(name="model")
     # A SavedModel stores what its module tracks, so the module gets all variables, each once.
@@ -57,7 +61,8 @@ def write_program(
         tf.saved_model.save(module, name, exported.functions, options)
     write_spec(folder, {**spec, "serving": exported.serving})
     declared = {name: Signature.from_dict(s) for name, s in exported.serving["signatures"].items()}
-    check_program(folder, declared)
+    graph = check_program(folder, declared)
+    check_draw(folder, graph, declared, live or of_functions(exported.functions))
     if exported.lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables
             with named_for_tensorflow(Path(place)) as name:

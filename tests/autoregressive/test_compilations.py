@@ -10,6 +10,7 @@ import tensorflow as tf
 from compilations import Compilations, Counts
 
 import onepass
+import serving
 from distill.flow_student import FlowStudent
 
 LAYERS, SYMBOLS, WIDTH, MOST = keras.layers, 8, 8, 256
@@ -105,6 +106,36 @@ CALLS = {
 }
 
 
+def of_bundle(call):
+    """Return a call of a bundle by a function of the bundle, a length and a seed."""
+    return lambda bundle, number: call(bundle, (40, 37)[min(number, 1)], number)
+
+
+BUNDLE_CALLS = {
+    "sample": of_bundle(lambda bundle, length, seed: bundle.sample(1, length, seed)),
+    "sample, rows": of_bundle(lambda bundle, length, seed: bundle.sample(3, length, seed)),
+    "sample, top-k": of_bundle(
+        lambda bundle, length, seed: bundle.sample(1, length, seed, top_k=3)
+    ),
+    "sample, prefix": of_bundle(
+        lambda bundle, length, seed: bundle.sample(
+            1, length, seed, prefix=rows_of(seed, length - 9)
+        )
+    ),
+    "log_prob": of_bundle(lambda bundle, length, seed: bundle.log_prob(rows_of(seed, length))),
+    "stream": of_bundle(
+        lambda bundle, length, seed: list(
+            bundle.stream(seed=seed, num_samples=length, chunk_samples=16)
+        )
+    ),
+    "stream, top-k": of_bundle(
+        lambda bundle, length, seed: list(
+            bundle.stream(seed=seed, num_samples=length, chunk_samples=16, top_k=3)
+        )
+    ),
+}
+
+
 def of_kinds():
     slow = pytest.mark.slow
     return [pytest.param(each, marks=() if each in QUICK else slow) for each in KINDS]
@@ -118,6 +149,26 @@ def test_a_second_call_compiles_nothing(kind):
         with Compilations() as again:
             call(model, 1)
             call(model, 2)
+        if again.counts != Counts(0, 0, 0):
+            found[name] = again.counts
+    assert found == {}
+
+
+@pytest.mark.parametrize("kind", of_kinds())
+def test_a_second_call_of_a_bundle_compiles_nothing(kind, tmp_path):
+    bundle, found = (
+        serving.load(onepass.export(model_of(kind), tmp_path / "own" / "1", length=64)),
+        {},
+    )
+    for name, call in BUNDLE_CALLS.items():
+        with Compilations() as first:
+            call(bundle, 0)
+        assert (first.counts.traces, first.counts.machines) == (0, 0), name
+        if name == "sample":
+            assert first.counts.programs
+        with Compilations() as again:
+            call(bundle, 1)
+            call(bundle, 2)
         if again.counts != Counts(0, 0, 0):
             found[name] = again.counts
     assert found == {}

@@ -10,7 +10,7 @@ from stored_networks import LEVELS, NETWORKS
 import onepass
 from onepass import likelihoods
 
-QUICK = ("a constant table and a recurrence", "silu", "a scan")
+QUICK = ("a constant table and a recurrence", "silu", "a scan", "recomputed activations")
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NETWORKS]
 
 

@@ -1,0 +1,128 @@
+"""An export whose program does not draw what the model draws is refused and leaves nothing."""
+
+import image_bundles
+import keras
+import numpy as np
+import own_models
+import pytest
+import sound_bundles
+import tensorflow as tf
+from marks import some_slow
+from own_models import SEED, model
+
+import onepass
+import serving
+from autoregressive.storage.comparison import difference
+from examples.own_distribution import LEVELS
+from foundation.errors import UserError
+from onepass import likelihoods
+from serving.bundles import own_export, own_signatures
+
+SHORT = 8
+
+
+def write_other_weights(monkeypatch):
+    """Programs are written with other weights than the model has."""
+    write = tf.saved_model.save
+
+    def save(module, *rest):
+        weights = [each for each in module.weights if each.dtype.is_floating]
+        before = [each.numpy() for each in weights]
+        for n, each in enumerate(weights):
+            each.assign(np.random.default_rng(n).normal(size=each.shape))
+        write(module, *rest)
+        for each, values in zip(weights, before, strict=True):
+            each.assign(values)
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+
+
+OWN = ("pairs", "tiles", "voices", "attention", "tokens", "student")
+
+
+def length_of(name):
+    return own_models.LENGTHS.get(name, SHORT)
+
+
+@pytest.mark.parametrize("name", some_slow(OWN, ("attention", "tokens", "student")))
+def test_a_bundle_with_other_weights_is_refused_and_older_versions_are_left(
+    name, tmp_path, monkeypatch
+):
+    live, place = model(name), tmp_path / "mine"
+    onepass.export(live, place / "1", length=length_of(name))
+    write_other_weights(monkeypatch)
+    with pytest.raises(UserError, match=r"cannot be exported: read back, its (draw|log-probab)"):
+        onepass.export(live, place / "2", length=length_of(name))
+    assert [path.name for path in place.iterdir()] == ["1"]
+    old = serving.load(place)
+    if live.kind != "autoregressive" or not live.conditions:
+        expected = live.sample(1, length_of(name), SEED)
+        np.testing.assert_allclose(old.sample(1, length_of(name), SEED), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ["multiscale"]))
+def test_a_bundle_of_images_with_other_weights_is_refused(kind, tmp_path, monkeypatch, capsys):
+    refuse(image_bundles.model_folder(kind), tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    "kind", some_slow(["plain", "softmax, frames", "vocoder"], ["softmax, frames", "vocoder"])
+)
+def test_a_bundle_of_sounds_with_other_weights_is_refused(kind, tmp_path, monkeypatch, capsys):
+    refuse(sound_bundles.model_folder(kind), tmp_path, monkeypatch, capsys)
+
+
+def refuse(folder, tmp_path, monkeypatch, capsys):
+    write_other_weights(monkeypatch)
+    assert onepass.main(["export", str(folder), "--out", str(tmp_path / "mine" / "1")]) == 2
+    assert "cannot be exported: read back, its draw differs by" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_bundle_whose_steps_draw_something_else_is_refused(tmp_path, monkeypatch):
+    step = own_signatures.cached_chunk
+
+    def late(network, distribution, noise, *rest):
+        return step(network, distribution, tf.roll(noise, 1, 1), *rest)
+
+    monkeypatch.setattr(own_signatures, "cached_chunk", late)
+    with pytest.raises(UserError, match="read back, its draw differs by"):
+        onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_bundle_with_other_log_probabilities_is_refused(tmp_path, monkeypatch):
+    offer = own_export.offer_log_prob
+
+    def other(exported, live, *rest):
+        wide = onepass.Autoregressive(live.network, likelihoods.Gaussian(levels=LEVELS))
+        offer(exported, wide, *rest)
+
+    monkeypatch.setattr(own_export, "offer_log_prob", other)
+    with pytest.raises(UserError, match="read back, its log-probability differs by"):
+        onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_rounding_is_no_difference(policy, tmp_path):
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        given = keras.Input([None, 1])
+        hidden = keras.layers.GRU(16, return_sequences=True)(given)
+        network = keras.Model(given, keras.layers.Dense(2, dtype="float32")(hidden))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    live = onepass.Autoregressive(network, likelihoods.Gaussian(levels=None))
+    onepass.export(live, tmp_path / "mine" / "1", length=SHORT)
+
+
+def test_a_share_of_elements_may_move_and_no_more():
+    expected = np.arange(8)
+    moved = np.where(expected < 2, expected + 3, expected)
+    assert difference(expected, moved, 0.0, moved=0.25) == ""
+    assert difference(expected, moved, 0.0, moved=0.2) == "differs by 0.38"
+    assert difference(expected, moved, 0.5) == ""
+    assert "has the shape [7] in place of [8]" in difference(expected, moved[1:])
+    assert difference(np.array([0.0, np.inf]), np.array([0.0, 1.0])) == "is not finite elsewhere"
