@@ -6,6 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 wavenet_vocoder = pytest.importorskip("wavenet_vocoder")
 
+import tensorflow as tf  # noqa: E402
+
 import onepass  # noqa: E402
 from likelihoods import Categorical, LogisticMixture, MuLaw  # noqa: E402
 
@@ -71,7 +73,8 @@ def test_a_checkpoint_with_one_hot_symbols_a_speaker_and_mel_frames_is_untouched
 
     x = model.sample(2, 28, 1, given)
     for method in ("cached", "naive"):
-        np.testing.assert_array_equal(model.sample(2, 28, 1, given, method=method), x)
+        drawn = model.sample(2, 28, 1, given, method=method)
+        np.testing.assert_allclose(drawn, x, atol=1e-6)  # mu-law by two compilers
     parts = model.stream(28, 1, given, num=2, chunk=10)
     np.testing.assert_array_equal(np.concatenate(list(parts), 1), x)
 
