@@ -142,9 +142,11 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
 
 
 def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str, Any], Exported]:
+    # Sound is served piece by piece, and frames are read all at once.
+    is_sound = model.sample_rate_hz is not None and not conditions.at_frame_rate
     spec: dict[str, Any] = {
         "kind": model.kind,
-        "makes": ARRAY if model.sample_rate_hz is None else SOUND,
+        "makes": SOUND if is_sound else ARRAY,
         "order": model.order,
         "condition": FRAMES if conditions.is_frames else "none",
         "condition_channels": conditions.frame_channels,
@@ -156,7 +158,7 @@ def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str,
     }
     if model.order == "raster":
         return _exported_images(model, shape, spec, conditions)
-    if model.sample_rate_hz is not None:
+    if is_sound:
         spec["sample_rate_hz"] = model.sample_rate_hz
     return _exported_sequences(model, shape, spec, conditions)
 
@@ -167,7 +169,7 @@ def _exported_sequences(
     if conditions.at_frame_rate:
         if length is None:
             raise UserError("The model reads frames, so that `length` must be given.")
-        return spec | {"makes": ARRAY}, _of_length(model, length, conditions)
+        return spec, _of_length(model, length, conditions)
     lengths = _lengths(model.sample_rate_hz, length)
     for each in lengths if model.kind == Autoregressive.kind else ():
         model.check_length((each,))  # the shortest first, as it is the cheapest to check
@@ -193,7 +195,8 @@ def _exported_sequences(
 def _of_length(model: Any, length: int, conditions: Conditions) -> Exported:
     """Return the signatures for sequences of one length."""
     exported = of_shape(model, (length,), False, conditions)
-    offer_log_prob(exported, model, None, conditions)
+    only = length if conditions.at_frame_rate else None
+    offer_log_prob(exported, model, None, conditions, only)
     offer_prompts_of_shape(exported, model, (length,), conditions)
     return exported
 

@@ -300,7 +300,11 @@ def _weights(model: Autoregressive) -> tuple[tf.Variable, ...]:
 
 
 def offer_log_prob(
-    exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
+    exported: Exported,
+    model: Autoregressive,
+    channels: int | None,
+    conditions: Conditions,
+    length: int | None = None,
 ) -> None:
     """Add the signature `log_prob`, which returns the log probabilities of given elements.
 
@@ -309,10 +313,11 @@ def offer_log_prob(
       model: the user's model.
       channels: number of channels of an image; None for a model of sequences.
       conditions: the conditions that the model reads, and their inputs.
+      length: number of elements of a sequence; None: any.
     """
-    axes = (None, None) if channels is None else (None, None, None, channels)
+    axes = (None, length) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
-    inputs |= conditions.infos([None] if channels is None else [None, None])
+    inputs |= conditions.infos([length] if channels is None else [None, None])
     # A distribution over whole pixels has one value per pixel, any other one per element.
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 

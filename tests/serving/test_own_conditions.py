@@ -251,6 +251,52 @@ def speak(remote, url):
         return list(speech)
 
 
+class Upsampled(tf.Module):
+    """A network of waves and frames, of which it reads one more than the waves have."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = causal_networks.variable([2, 3, 2], 1)
+
+    def __call__(self, x, mel):
+        up = tf.repeat(tf.nn.conv1d(mel, self.kernel, 1, "VALID"), 4, axis=1)
+        return tf.tanh(up) + 0.1 * tf.cumsum(x, 1)
+
+
+@pytest.mark.integration
+def test_a_request_to_a_model_of_frames_has_all_frames_of_the_sequence(tmp_path):
+    spec = onepass.Frames([None, None, 3], hop=4, extra=1)
+    gaussian = likelihoods.Gaussian(levels=64)
+    live = onepass.Autoregressive(Upsampled(), gaussian, conditions={"mel": spec})
+    with pytest.raises(UserError, match="reads frames, so that `length` must be given"):
+        onepass.export(live, tmp_path / "frames" / "1")
+    folder = onepass.export(live, tmp_path / "frames" / "1", length=LENGTH, sample_rate_hz=4000)
+    mel = RANDOM.normal(size=[NUM, 9, 3]).astype(np.float32)
+    made = serving.load(folder)
+    expected = live.sample(NUM, LENGTH, SEED, mel, return_log_prob=True)
+    same(made.sample(NUM, LENGTH, SEED, mel, return_log_prob=True), expected)
+    prefix = expected[0][:, :5]
+    same(
+        made.sample(NUM, LENGTH, SEED, mel, return_log_prob=True, prefix=prefix),
+        live.sample(NUM, LENGTH, SEED, mel, return_log_prob=True, prefix=prefix),
+    )
+    np.testing.assert_allclose(made.log_prob(expected[0], mel), expected[1], 1e-4, 1e-4)
+    with pytest.raises(InvalidInput, match="condition"):
+        made.sample(NUM, LENGTH, SEED, mel[:, 1:])
+
+    class Store:
+        root = tmp_path
+
+        def load(self, *arguments, **named):
+            return made
+
+    with http_running.Running(Store()) as server:
+        remote = RemoteModel(f"{server.url}/frames")
+        found = remote.sample(NUM, LENGTH, SEED, mel)
+        np.testing.assert_allclose(found, expected[0], atol=1e-6)
+        remote.close()
+
+
 class Ahead(tf.Module):
     """A network without a step: it reads a condition from its end."""
 
