@@ -20,8 +20,8 @@ class WaveNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return mean and log-scale of every element, given those before it and itself."""
         h = self.front(x)
-        for layer in self.layers:
-            values, gates = layer(nn.functional.pad(h, (layer.dilation[0], 0))).chunk(2, 1)
+        for n, layer in enumerate(self.layers):
+            values, gates = layer(nn.functional.pad(h, (2**n, 0))).chunk(2, 1)
             h = h + torch.tanh(values) * torch.sigmoid(gates)
         return self.head(h)
 

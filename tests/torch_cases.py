@@ -158,6 +158,7 @@ def clamped_by_tensors(draw):
     return [draw.tensor([2, 3], NUMBERS), draw.tensor([3], NUMBERS), None]
 
 
+case("rrelu")(lambda draw: [draw.tensor(dtypes=FLOATS), *draw.pick([], [0.25, 0.5, False])])
 case("clamp_min", "clamp_max", "leaky_relu", "hardshrink", "softshrink", "celu")(
     lambda draw: [draw.tensor(), 0.5]
 )

@@ -210,7 +210,9 @@ case("bmm")(lambda draw: [draw.tensor([5, 2, 3], F64), draw.tensor([5, 3, 4], F6
 case("mv")(lambda draw: [draw.tensor([2, 3], F64), draw.tensor([3], F64)])
 case("dot")(lambda draw: [draw.tensor([3], F64), draw.tensor([3], F64)])
 case("vdot")(lambda draw: [torch.complex(*parts(draw)).flatten() for _ in range(2)])
-case("linalg_matrix_exp")(lambda draw: [draw.tensor(draw.pick([3, 3], [2, 3, 3]), F64)])
+case("matrix_exp", "linalg_matrix_exp")(
+    lambda draw: [draw.tensor(draw.pick([3, 3], [2, 3, 3]), F64)]
+)
 case("outer", "ger")(lambda draw: [draw.tensor([2], F64), draw.tensor([3], F64)])
 case("addmm")(
     lambda draw: ([draw.tensor([4], F64), *matrices(draw)], {"beta": draw.pick(1, 2), "alpha": 3})

@@ -17,15 +17,11 @@ FEW = 7  # time steps of an example that has only one
 Wrappers = torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel
 
 
-def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(module: Any) -> torch.nn.Module:
     """Return the module in a `DataParallel`, or the one that `torch.compile` was given."""
-    while True:
-        if isinstance(module, Wrappers):
-            module = module.module
-        elif "_orig_mod" in module._modules:
-            module = module._orig_mod
-        else:
-            return module
+    while isinstance(module, Wrappers) or "_orig_mod" in module._modules:
+        module = module.module if isinstance(module, Wrappers) else module._orig_mod
+    return module
 
 
 def check_module(module: torch.nn.Module) -> None:

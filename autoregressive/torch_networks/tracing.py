@@ -368,10 +368,10 @@ def _module_path(node: torch.fx.Node) -> str:
 
 
 def _source(node: torch.fx.Node) -> str:
-    """Return file and line of the user's innermost call, outside of torch."""
-    torch_folder = str(Path(torch.__file__).parent)
+    """Return file and line of the user's innermost call, outside of torch and of this package."""
+    folders = str(Path(torch.__file__).parent), str(Path(__file__).parent)
     found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [each for each in found if not each[0].startswith(torch_folder)]
+    own = [each for each in found if not each[0].startswith(folders)]
     if not own:
         return ""
     path, line = own[-1]

@@ -328,6 +328,11 @@ def _leaky_relu(x: tf.Tensor, slope: float = 0.01) -> tf.Tensor:
     return tf.nn.leaky_relu(x, slope)
 
 
+@aten("rrelu")
+def _rrelu(x: tf.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any) -> tf.Tensor:
+    return tf.nn.leaky_relu(x, (lower + upper) / 2)
+
+
 @aten("softplus")
 def _softplus(x: tf.Tensor, beta: float = 1.0, threshold: float = 20.0) -> tf.Tensor:
     return tf.nn.softplus(x) if beta == 1 else tf.nn.softplus(x * beta) / beta

@@ -39,7 +39,7 @@ def _vdot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.math.conj(a) * b)
 
 
-aten("linalg_matrix_exp")(tf.linalg.expm)
+aten("matrix_exp", "linalg_matrix_exp")(tf.linalg.expm)
 
 
 @aten("matmul", "mm", "bmm", "mv", "dot")

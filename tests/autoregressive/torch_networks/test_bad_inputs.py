@@ -231,6 +231,12 @@ def test_an_unknown_operation_is_named_with_its_module_and_line_and_can_be_regis
     assert abs(network(x.numpy()).numpy() - wanted).max() < 1e-5
 
 
+def test_an_operation_of_a_layer_of_torch_has_no_line():
+    layer = nn.utils.parametrizations.orthogonal(nn.Linear(1, 1), "weight", "householder")
+    message = refusal(nn.Sequential(layer), error=onepass.UnsupportedNetworkError)
+    assert "linalg_householder_product of module `0.parametrizations.weight.0`;" in message
+
+
 def test_rules_are_registered_under_names():
     for names in ((), (1,), ("",)):
         with pytest.raises(ValueError, match="names of operations"):
