@@ -77,8 +77,10 @@ def _inputs(signature: Signature) -> Arrays:
         elif info.default is not None:
             value = info.default
         elif info.dtype.kind == "f":
-            value = np.clip(random.normal(size=shape), info.low, info.high)
+            low = -np.inf if info.low is None else info.low
+            high = np.inf if info.high is None else info.high
+            value = np.clip(random.normal(size=shape), low, high)
         else:
-            value = random.integers(info.low or 0, (info.high or 0) + 1, shape)
+            value = random.integers(int(info.low or 0), int(info.high or 0) + 1, shape)
         inputs[name] = np.broadcast_to(value, shape).astype(info.dtype)
     return inputs

@@ -8,6 +8,7 @@ import tensorflow as tf
 from stored_networks import LEVELS, NETWORKS
 
 import onepass
+from autoregressive.storage.comparison import first_fault
 from onepass import likelihoods
 
 QUICK = ("a constant table and a recurrence", "silu", "a scan", "recomputed activations")
@@ -19,6 +20,7 @@ def model_of(name):
     return onepass.Autoregressive(NETWORKS[name](), likelihoods.Categorical(LEVELS))
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it quantises
 @pytest.mark.parametrize("name", CASES)
 def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(name, tmp_path):
     model = model_of(name)
@@ -82,3 +84,14 @@ def test_what_does_more_than_compute_is_saved_only_on_request(tmp_path):
     onepass.save(model, tmp_path / "mine", trust=True)
     loaded = onepass.load(tmp_path / "mine", trust=True)
     np.testing.assert_array_equal(loaded.sample(1, 6, 3), model.sample(1, 6, 3))
+
+
+def test_what_16_bits_round_is_no_difference_and_what_they_do_not_is_one():
+    def half(scale):
+        return lambda x: tf.cast(tf.cast(scale * x, tf.bfloat16), tf.float32)
+
+    specs = [tf.TensorSpec([None, None, 1])]
+    assert first_fault(half(1.0), half(1.01), specs) == ""
+    assert first_fault(lambda x: x, half(1.0), specs) == ""
+    assert "differs by" in first_fault(half(1.0), half(1.5), specs)
+    assert "differs by" in first_fault(lambda x: x, lambda x: 1.01 * x, specs)
