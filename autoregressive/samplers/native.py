@@ -203,13 +203,15 @@ class Native:
             zeros = zeros_for(self._network, 1, [1])
             condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
         try:
-            self.machine(self._given(), condition, self.begin(1, length, condition).of_one)
+            state = self.begin(1, length, condition).of_one
+            self.machine(self._given(state), condition, state)
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
 
-    def _given(self) -> tf.Tensor:
-        """Return an example of what one time step of one row is given."""
+    def _given(self, state: Any) -> tf.Tensor:
+        """Return an example of what one time step of one row is given, after a state."""
+        del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
         return layout.noise(self._distribution, 0, 1, layout.shape([1]))
 
@@ -253,8 +255,8 @@ class NativeOutputs(Native):
         (parameters,) = state.machine.run(state.workspaces, *given)
         return parameters[:, 0, 0], state
 
-    def _given(self) -> tf.Tensor:
-        return self._network.initial_state(1, 1)["input"]
+    def _given(self, state: Any) -> tf.Tensor:
+        return state["input"]
 
     def _step(self, first: Any, like: Any) -> Callable:
         count, network = len(timed_of(like)), self._network
