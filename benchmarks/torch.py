@@ -10,6 +10,7 @@ wavenet_vocoder's presets with ten logistics. Weights are random: the work does 
 
 import functools
 import importlib
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -30,8 +31,11 @@ QUICK_SHAPES = {"tiny": (1, 16, 2, 32)}
 TOKENS, QUICK_TOKENS = 255, 8
 POSITIONS = 1024
 SAMPLES, QUICK_SAMPLES = 1600, 20
-PEER_SAMPLES = 200  # of `incremental_forward`, whose samples all take the same time
+PEER_SAMPLES = (
+    200  # of `incremental_forward`, whose samples all take the same time, or whole frames
+)
 MEL_BANDS = 80
+SCALES, QUICK_SCALES = (4, 4, 4, 4), (2, 2)  # by which the WaveNet upsamples its frames
 
 
 def benchmark(quick: bool = False) -> Benchmark:
@@ -121,11 +125,12 @@ def _compiled(torch: Any, module: Any, transformers: Any, config: Any) -> Any:
 
 
 def _add_wavenet(found: Benchmark, condition_channels: int, quick: bool) -> None:
-    """Add the rows of wavenet_vocoder's WaveNet, alone or with a mel at the rate of samples."""
+    """Add the rows of wavenet_vocoder's WaveNet, alone or with the frames of a mel spectrogram."""
     torch = importlib.import_module("torch")
     network = _wavenet(condition_channels, quick)
-    inputs = torch.zeros(1, 1, 64)
-    examples = {"c": torch.zeros(1, condition_channels, 64)} if condition_channels else None
+    hop = math.prod(QUICK_SCALES if quick else SCALES)
+    inputs = torch.zeros(1, 1, 8 * hop)
+    examples = {"c": torch.zeros(1, condition_channels, 8)} if condition_channels else None
     converted = onepass.from_torch(network, inputs=inputs, conditions=examples)
     distribution = onepass.likelihoods.LogisticMixture(levels=65536, components=10)
     model = onepass.Autoregressive(converted, distribution)
@@ -135,12 +140,14 @@ def _add_wavenet(found: Benchmark, condition_channels: int, quick: bool) -> None
         condition = None
         if condition_channels:
             generator = np.random.default_rng(0)
-            condition = generator.random([batch, samples, condition_channels], np.float32)
+            frames = -(-samples // hop)
+            condition = generator.random([batch, frames, condition_channels], np.float32)
         ours = functools.partial(model.sample, batch, samples, 0, condition)
         row = Row(OURS, size, batch, "samples/s", (INCREMENTAL,))
         found.add(row, _timed(ours, batch * samples))
-        peer = functools.partial(_incremental, torch, network, condition, batch, samples)
         few = min(samples, PEER_SAMPLES)
+        few = -(-few // hop) * hop if condition_channels else few  # whole frames
+        peer = functools.partial(_incremental, torch, network, condition, batch, few, few // hop)
         found.add(Row(INCREMENTAL, size, batch, "samples/s"), _timed(peer, batch * few))
 
 
@@ -159,6 +166,8 @@ def _wavenet(condition_channels: int, quick: bool) -> Any:
             skip_out_channels=channels,
             kernel_size=3,
             cin_channels=condition_channels or -1,
+            upsample_conditional_features=bool(condition_channels),
+            upsample_scales=QUICK_SCALES if quick else SCALES,
             scalar_input=True,
             use_speaker_embedding=False,
             legacy=False,
@@ -168,14 +177,13 @@ def _wavenet(condition_channels: int, quick: bool) -> Any:
 
 
 def _incremental(
-    torch: Any, network: Any, condition: np.ndarray | None, batch: int, samples: int
+    torch: Any, network: Any, condition: np.ndarray | None, batch: int, count: int, frames: int
 ) -> Any:
-    """Draw up to `PEER_SAMPLES` samples by wavenet_vocoder's own cached step."""
-    count = min(samples, PEER_SAMPLES)
-    frames = None if condition is None else torch.tensor(condition[:, :count]).transpose(1, 2)
+    """Draw `count` samples, of which `frames` frames are upsampled, by wavenet_vocoder's step."""
+    mel = None if condition is None else torch.tensor(condition[:, :frames]).transpose(1, 2)
     first = torch.zeros(batch, 1, 1)  # which it takes the batch size from
     with torch.inference_mode():
-        return network.incremental_forward(test_inputs=first, c=frames, T=count)
+        return network.incremental_forward(test_inputs=first, c=mel, T=count)
 
 
 def _timed(call: Callable[[], Any], elements: int) -> Measure:

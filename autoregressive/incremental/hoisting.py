@@ -47,7 +47,7 @@ class Cut:
 
     Attributes:
       name: name under which it is a condition.
-      place: index of its operation among those that depend on the frames.
+      place: index of its operation among those that depend on frames and not on the sequence.
       output: index among the operation's outputs.
       axis: its axis of time; None: it is the same at every time step.
     """
@@ -58,7 +58,7 @@ class Cut:
     axis: int | None
 
     def in_graph(self, operations: Sequence[tf.Operation]) -> tf.Tensor:
-        """Return the tensor in a graph, given the operations that depend on the frames."""
+        """Return the tensor in a graph, given its operations that depend on frames alone."""
         return operations[self.place].outputs[self.output]
 
     def time_first(self, value: tf.Tensor) -> tf.Tensor:
@@ -144,7 +144,8 @@ class Hoisted:
         self._known: dict[tuple, tf.Graph] = {}
         given = dict(zip(names, specs[1:], strict=True))
         self.conditions: Specs = {n: x for n, x in given.items() if not isinstance(x, Frames)}
-        graphs = [self._graph(rows, frames * self.hop) for rows, frames in CALLS]
+        with one_line_errors(specs):
+            graphs = [self._graph(rows, frames * self.hop) for rows, frames in CALLS]
         both = [self._on_frames(graph) for graph in graphs]
         if [op.type for op in both[0]] != [op.type for op in both[1]]:
             raise UnsupportedNetworkError(
@@ -225,11 +226,10 @@ class Hoisted:
             return graph_of(self._call, specs).graph
 
     def _on_frames(self, graph: tf.Graph) -> list[tf.Operation]:
-        """Return the operations that depend on the frames, these first."""
-        return [
-            *(graph.inputs[n].op for n in self._frames),
-            *dependent(graph, self._frames),
-        ]
+        """Return the operations that depend on frames and not on the sequence, inputs first."""
+        moving = {graph.inputs[0].op, *dependent(graph, [0])}
+        inputs = [graph.inputs[n].op for n in self._frames]
+        return [op for op in (*inputs, *dependent(graph, self._frames)) if op not in moving]
 
     def _aligned(self, graph: tf.Graph) -> list[tf.Operation]:
         operations = self._on_frames(graph)
@@ -247,10 +247,8 @@ def hoisted(
 
     The arguments are those of `Hoisted`.
     """
-    if not any(isinstance(spec, Frames) for spec in specs):
-        return None
-    with one_line_errors(specs):
-        return Hoisted(call, specs, names)
+    reads_frames = any(isinstance(spec, Frames) for spec in specs)
+    return Hoisted(call, specs, names) if reads_frames else None
 
 
 def _named(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -266,12 +264,11 @@ def _cuts(
 
     Args:
       graphs: the network's graphs for `CALLS`.
-      operations: for each graph, the operations that depend on the frames.
+      operations: for each graph, the operations that depend on frames and not on the sequence.
       lengths: their numbers of time steps.
     """
     first, second = operations
-    moving = {graphs[0].inputs[0].op, *dependent(graphs[0], [0])}
-    places = {op: n for n, op in enumerate(first) if op not in moving}
+    places = {op: n for n, op in enumerate(first)}
 
     def axes(tensor: tf.Tensor) -> list[int] | None:
         """Return the axes of time of a tensor; None if it is no condition."""

@@ -210,7 +210,8 @@ class Native:
         return ""
 
     def _given(self, state: Any) -> tf.Tensor:
-        """Return an example of what one time step of one row is given, after its first state."""
+        """Return an example of what one time step of one row is given, after a state."""
+        del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
         return layout.noise(self._distribution, 0, 1, layout.shape([1]))
 

@@ -209,6 +209,8 @@ def test_conditions_of_every_kind_go_together():
     x = drawn(made, LENGTH - 1, given)
     np.testing.assert_array_equal(drawn(made, LENGTH - 1, given, method="naive"), x)
     np.testing.assert_array_equal(drawn(made, LENGTH - 1, given, method="cached"), x)
+    data = onepass.compress(made, x, condition=given)
+    np.testing.assert_array_equal(onepass.decompress(made, data, condition=given), x)
     alone = made.sample(1, LENGTH - 1, 1, {k: v[:1] for k, v in given.items()})
     np.testing.assert_array_equal(alone, x[:1])
     with pytest.raises(ValueError, match=r"mel: float32 \[num, frames of 4, 5\]"):
