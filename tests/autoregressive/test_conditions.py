@@ -183,7 +183,9 @@ def test_conditions_of_a_function_are_described():
         np.testing.assert_allclose(other, first, atol=1e-5)
     found = onepass.check_causal(Spoken(), condition=CONDITIONS)
     assert found and found.has_step, found.message
-    with pytest.raises(ValueError, match=r"`conditions` must be a tf.TensorSpec, onepass.Memory or Frames"):
+    with pytest.raises(
+        ValueError, match=r"`conditions` must be a tf.TensorSpec, onepass.Memory or Frames"
+    ):
         Autoregressive(Spoken(), Gaussian(16), conditions={"speaker": 4})
 
 

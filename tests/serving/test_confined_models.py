@@ -74,9 +74,12 @@ def test_the_engine_of_a_teacher_is_imported_before_its_process_is_confined(tmp_
     assert (seen["engine"], seen["imported"], seen["outside"]) == ("numba", [], [])
 
 
+DENSITY = "shipped-speech-16k"  # for `compress` and `evaluate`
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("installation", ["editable", "plain"])
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != DENSITY])
 def test_shipped_models_are_served_by_confined_processes(name, installation, tmp_path):
     def make(path):
         assert onepass.main(["export", name, "--out", str(path)]) == 0
@@ -84,6 +87,13 @@ def test_shipped_models_are_served_by_confined_processes(name, installation, tmp
     folder = made_once.once(f"shipped/{name}/1", make)
     (seen,) = served(installation, tmp_path, [folder]).values()
     assert (seen["imported"], seen["outside"]) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_density_whose_sound_cannot_be_streamed_is_not_exported(tmp_path, capsys):
+    assert onepass.main(["export", DENSITY, "--out", str(tmp_path / "1")]) == 2
+    assert "A bundle streams the sound of" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_student_is_loaded_without_planning_and_training(tmp_path):
