@@ -23,7 +23,7 @@ integration:
 
 # The tests of PyTorch networks, quick and integration, which are skipped where torch is missing.
 torch:
-	python -m pytest -m "not slow" -n 2 tests/autoregressive/torch_networks \
+	python -m pytest -m "not slow" -n 2 tests/onepass/networks/torch_networks \
 		tests/onepass/test_torch_network.py tests/benchmarks/test_torch_benchmark.py \
 		tests/examples/test_torch_examples.py
 

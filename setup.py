@@ -5,20 +5,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-FLOORS = (
-    "foundation",
-    "likelihoods",
-    "replicator",
-    "planning",
-    "autoregressive",
-    "compression",
-    "wavenet",
-    "pixelcnn",
-    "distill",
-    "speech",
-    "serving",
-    "onepass",
-)
+PACKAGES = ("wavenet", "pixelcnn", "distill", "serving", "onepass")
 
 EXAMPLES = ["gymnasium>=1.0"]
 CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6", "stamina>=25.2"]
@@ -81,12 +68,12 @@ setup(
     license_files=["LICENSE"],
     # No release of TensorFlow has a wheel for Python 3.14: 2.22.0rc0 is the first candidate.
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
+    packages=find_packages(include=[*PACKAGES, *(f"{name}.*" for name in PACKAGES)]),
     package_data={
         "wavenet": ["shipped/**"],
         "pixelcnn": ["shipped/**"],
         "distill": ["shipped/**"],
-        "speech": ["shipped/**"],
+        "onepass.speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
     },
     # The models of objects are kept only in the source tree, for measurements that use them: a
@@ -132,5 +119,5 @@ setup(
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
-    entry_points={"console_scripts": ["onepass = onepass.command:main"]},
+    entry_points={"console_scripts": ["onepass = onepass.command.verbs:main"]},
 )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
 PLOTS = (".png", ".pdf", ".svg")

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.prompts import NEVER, Prompt
-from autoregressive.samplers import SAMPLERS
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
+from onepass.networks.prompts import NEVER, Prompt
+from onepass.samplers import SAMPLERS
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet

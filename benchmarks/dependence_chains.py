@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.noise import as_key
+from onepass.likelihoods.noise import as_key
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.pixelcnn_sampler import image_words
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers.windows import FixedPoint
-from likelihoods.noise import as_key
+from onepass.likelihoods.noise import as_key
+from onepass.samplers.windows import FixedPoint
 from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.generation import pixelcnn_program, sampler_of

@@ -64,7 +64,7 @@ def gpt(vocab: int = 256, width: int = 64, heads: int = 4, layers: int = 3) -> A
 def made(name: str) -> tuple[Any, Any]:
     """Return a network and a distribution by the network's name."""
     from benchmarks.keras_wavenet import wavenet
-    from likelihoods import Categorical, LogisticMixture
+    from onepass.likelihoods import Categorical, LogisticMixture
 
     if name == "gpt":
         return gpt(), Categorical(256)
@@ -92,8 +92,8 @@ def _counted(owner: Any, name: str, seconds: dict[str, float], part: str) -> Ite
 def measure(name: str, method: str) -> dict[str, float]:
     """Return processor seconds of every part for a network, in this process."""
     import onepass
-    from autoregressive.incremental import derive
-    from autoregressive.machine.machine import StepMachine
+    from onepass.machine.machine import StepMachine
+    from onepass.step import derive
 
     network, distribution = made(name)
     parts: dict[str, float] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.noise import as_key
+from onepass.likelihoods.noise import as_key
 from pixelcnn.density import ImageDensity
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, Request, sampler_of

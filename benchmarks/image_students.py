@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from foundation.intervals import format_measure
-from foundation.progress import Progress
+from onepass.foundation.intervals import format_measure
+from onepass.foundation.progress import Progress
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier
 from pixelcnn.measures.sample_quality import sample_quality

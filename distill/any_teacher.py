@@ -7,16 +7,16 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from autoregressive.fit import fit
-from autoregressive.model import Autoregressive
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Draw, Listed, Term, name_of, summed
 from distill.teacher import TeacherConditionals
-from foundation.arguments import checked_seed
-from foundation.tensorflow_state import check_eager
-from likelihoods import noise as counter_noise
-from likelihoods.capabilities import is_normal, with_density
+from onepass.foundation.arguments import checked_seed
+from onepass.foundation.tensorflow_state import check_eager
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.capabilities import is_normal, with_density
+from onepass.model import Autoregressive
+from onepass.training.fit import fit
 
 SOUND = 0  # folded into the seed of a step to get the key of the student's noise
 

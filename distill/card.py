@@ -6,8 +6,8 @@ from pathlib import Path
 from distill.evaluation import evaluate
 from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
-from foundation.card import ExportArguments, Measured, measure_table, training_lines
-from foundation.intervals import EXPLAINED, format_measure
+from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
+from onepass.foundation.intervals import EXPLAINED, format_measure
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.card import data_facts, data_lines

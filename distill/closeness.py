@@ -15,7 +15,7 @@ from distill.losses import kl_divergence
 from distill.losses.kl_divergence import ElementDensities
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:

@@ -11,8 +11,8 @@ import tyro
 
 from distill import shipped
 from distill.presets import KIND, PRESETS, DistillConfig
-from replicator.training.command import TrainingOptions
-from replicator.training.family import ModelFamily, Parts
+from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet.command import EvaluateArguments, listening_page, training_data
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.acceptance import Address, Block, SymbolDistributions
 from distill.protocol import Flows
-from likelihoods import Distribution, Gaussian, LogisticMixture, levels
-from likelihoods import noise as counter_noise
-from likelihoods.codec import Codec
+from onepass.likelihoods import Distribution, Gaussian, LogisticMixture, levels
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.codec import Codec
+from onepass.samplers.acceptance import Address, Block, SymbolDistributions
 
 FARTHEST = 20.0  # limit of the noise inferred for a corrected symbol; real noise stays below it
 LOWEST_LOG_SCALE = -40.0  # so low that it never limits the scale of a draft's likelihood

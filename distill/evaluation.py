@@ -15,10 +15,10 @@ from distill.cpu import recursion
 from distill.model import StudentModel, untrained
 from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
-from foundation.errors import UserError
-from foundation.intervals import format_measure, weighted_mean
-from foundation.options import takes
-from likelihoods import noise as counter_noise
+from onepass.foundation.errors import UserError
+from onepass.foundation.intervals import format_measure, weighted_mean
+from onepass.foundation.options import takes
+from onepass.likelihoods import noise as counter_noise
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,

@@ -13,8 +13,8 @@ from distill.closeness import measure_closeness
 from distill.generation import generate
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from foundation.metrics import MetricsLog
-from replicator.training.state import TrainState
+from onepass.foundation.metrics import MetricsLog
+from onepass.replicator.training.state import TrainState
 from wavenet.data import Corpus, audio
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to

@@ -5,9 +5,9 @@ from typing import Any
 
 from distill.command import STUDENT
 from distill.images.command import IMAGE_STUDENT
-from foundation.model_spec import kind_of
+from onepass.foundation.model_spec import kind_of
+from onepass.replicator.training.family import ModelFamily, Parts
 from pixelcnn.command import IMAGES
-from replicator.training.family import ModelFamily, Parts
 from wavenet.command import WAVENET
 
 FAMILIES: list[ModelFamily] = [WAVENET, IMAGES, STUDENT, IMAGE_STUDENT]

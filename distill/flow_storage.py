@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.storage.comparison import check_calls
-from autoregressive.storage.load import StoredCodec, listed_weights, read
-from autoregressive.storage.program import add_codec, function_of, variables_of
-from autoregressive.storage.save import rate_of, write
-from autoregressive.trainable import Listed
 from distill.flow_student import FlowStudent
+from onepass.networks.trainable import Listed
+from onepass.storage.comparison import check_calls
+from onepass.storage.load import StoredCodec, listed_weights, read
+from onepass.storage.program import add_codec, function_of, variables_of
+from onepass.storage.save import rate_of, write
 
 
 class FlowProgram(tf.Module):

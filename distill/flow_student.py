@@ -6,26 +6,26 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.any_length import any_length
-from autoregressive.changes import Watch
-from autoregressive.elements import as_condition
-from autoregressive.incremental import incremental
-from autoregressive.model import Autoregressive
-from autoregressive.named_conditions import between
-from autoregressive.samplers.compiled import compiled_step
-from autoregressive.tables import Tables
-from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
 from distill.losses.kl_divergence import log_density
-from foundation.arguments import (
+from onepass.foundation.arguments import (
     checked_length,
     checked_seed,
     checked_temperature,
     whole_number,
 )
-from foundation.tensorflow_state import check_compiler
-from likelihoods.affine import FlowOutput, compose
-from likelihoods.codec import Codec
+from onepass.foundation.tensorflow_state import check_compiler
+from onepass.likelihoods.affine import FlowOutput, compose
+from onepass.likelihoods.codec import Codec
+from onepass.model import Autoregressive
+from onepass.networks.any_length import any_length
+from onepass.networks.changes import Watch
+from onepass.networks.elements import as_condition
+from onepass.networks.named_conditions import between
+from onepass.networks.tables import Tables
+from onepass.networks.trainable import Weights, weights_read
+from onepass.samplers.compiled import compiled_step
+from onepass.step import incremental
 
 
 class FlowStudent:

@@ -16,10 +16,10 @@ import math
 import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
-from foundation.compute_dtype import compute_dtype
-from likelihoods.affine import FlowOutput
-from likelihoods.initial import Initial
-from replicator.training.rematerialisation import recomputed
+from onepass.foundation.compute_dtype import compute_dtype
+from onepass.likelihoods.affine import FlowOutput
+from onepass.likelihoods.initial import Initial
+from onepass.replicator.training.rematerialisation import recomputed
 from wavenet.residual_layers import SQRT_HALF, causal_taps, gated
 
 Past = list[tf.Tensor]

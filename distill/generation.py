@@ -15,7 +15,7 @@ import tensorflow as tf
 from distill.cpu import bfloat16, noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.sound_network import check_condition
 from wavenet.trained_speech import Request
 

@@ -23,12 +23,12 @@ from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
-from foundation.arguments import check_unmasked, whole_number
-from foundation.atomic_files import Arrays
-from foundation.errors import UserError
-from foundation.model_folder import assign_weights, stored_model
-from foundation.model_spec import kind_of
-from foundation.stored_config import checked_config, completed, stored_config
+from onepass.foundation.arguments import check_unmasked, whole_number
+from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import assign_weights, stored_model
+from onepass.foundation.model_spec import kind_of
+from onepass.foundation.stored_config import checked_config, completed, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded

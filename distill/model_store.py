@@ -4,17 +4,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from foundation.errors import UserError
-from foundation.saved_folder import read_spec
-from foundation.tensorflow_state import check_compiler, check_eager
+from onepass.foundation.errors import UserError
+from onepass.foundation.saved_folder import read_spec
+from onepass.foundation.tensorflow_state import check_compiler, check_eager
 
 if TYPE_CHECKING:
-    from autoregressive.model import Autoregressive
     from distill.flow_student import FlowStudent
+    from onepass.model import Autoregressive
 
 
 def _autoregressive() -> ModuleType:
-    from autoregressive import storage
+    from onepass import storage
 
     return storage
 

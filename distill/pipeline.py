@@ -10,9 +10,9 @@ from distill.flows import Flow
 from distill.losses.kl_divergence import divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from likelihoods.affine import FlowOutput, compose
-from planning.pipeline.export import Stage
-from replicator.portable.export import named_weights
+from onepass.likelihoods.affine import FlowOutput, compose
+from onepass.planning.pipeline.export import Stage
+from onepass.replicator.portable.export import named_weights
 
 Tensors = dict[str, tf.Tensor]
 Loss = Callable[[FlowOutput, Tensors], tf.Tensor]
@@ -83,7 +83,7 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
 def planned_stages(
     student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
 ) -> dict[str, Any] | None:
-    """Return the flows as stages for a plan (`planning.pipeline.steps.Stages`), as JSON.
+    """Return the flows as stages for a plan (`onepass.planning.pipeline.steps.Stages`), as JSON.
 
     Work is proportional to the number of a stage's weights, as each weight is applied to every
     sample. The last stage also runs the teacher, with two thirds of the work per weight, because

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from distill.model import StudentModel
 from distill.student import ParallelWaveNet
-from replicator.portable.export import export_function, named_weights
+from onepass.replicator.portable.export import export_function, named_weights
 from wavenet.portable import PORTABLE_FRAMES
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.config import DiscriminatorConfig, StudentConfig
-from foundation.errors import UserError
-from foundation.field_rules import at_least
-from foundation.stored_config import Removed
-from replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import at_least
+from onepass.foundation.stored_config import Removed
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
 

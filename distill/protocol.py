@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods.affine import FlowOutput
 
 
 @runtime_checkable

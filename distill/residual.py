@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import SOURCE_SIDE, StudentConfig
-from foundation.errors import UserError
-from likelihoods.affine import FlowOutput
-from likelihoods.initial import Initial
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.affine import FlowOutput
+from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.pitch_reader import REFERENCE_HZ

@@ -7,14 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.samplers.chunks import padded
 from distill.drafts import FlowDraft
 from distill.generation import condition_between
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from foundation.errors import UserError
-from likelihoods.capabilities import with_density
-from likelihoods.codec import Codec
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.capabilities import with_density
+from onepass.likelihoods.codec import Codec
+from onepass.samplers.chunks import padded
 from wavenet.trained_speech import Request
 
 # The entries of model.json that must be equal for a model and its draft.

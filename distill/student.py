@@ -11,11 +11,11 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
-from foundation.compute_dtype import compute_dtype
-from foundation.errors import UserError
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput, compose
-from likelihoods.initial import Initial
+from onepass.foundation.compute_dtype import compute_dtype
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput, compose
+from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import solved_by

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from foundation.errors import UserError
-from likelihoods.capabilities import normal_parameters, with_density
-from likelihoods.distribution import Continuous
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.capabilities import normal_parameters, with_density
+from onepass.likelihoods.distribution import Continuous
 from wavenet.model import SpeechModel, load
 from wavenet.sound_network import Network
 

@@ -21,13 +21,13 @@ from distill.pipeline import planned_stages
 from distill.presets import KIND, REMOVED, DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
-from foundation.errors import UserError
-from foundation.model_folder import assign_weights, stored_weights
-from foundation.stored_config import defaults, to_json
-from replicator.training.recipe import Recipe, Setup
-from replicator.training.state import TrainState
-from replicator.training.step import is_single_device
-from replicator.training.training_run import TrainingRun
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import assign_weights, stored_weights
+from onepass.foundation.stored_config import defaults, to_json
+from onepass.replicator.training.recipe import Recipe, Setup
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.step import is_single_device
+from onepass.replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.clip_batches import ClipBatches

@@ -17,12 +17,12 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from foundation.checkpoints import Checkpoints
-from foundation.errors import UserError, in_one_line
-from foundation.progress import Progress
-from replicator import Replicator, strategies
-from replicator.training.config import OptimizerConfig
-from replicator.training.optimizer import adam
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError, in_one_line
+from onepass.foundation.progress import Progress
+from onepass.replicator import Replicator, strategies
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.optimizer import adam
 
 SOLVED = -200.0  # mean return of Pendulum-v1 without noise, from 20 fixed starts
 KEYS = ("observation", "action", "reward", "discount", "after")

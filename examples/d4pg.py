@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from examples import control
 from examples.control import perceptron
-from replicator import Replicator
+from onepass.replicator import Replicator
 
 ATOMS = 51
 

@@ -13,11 +13,11 @@ import keras
 import tensorflow as tf
 import tyro
 
-from foundation.checkpoints import Checkpoints
-from foundation.errors import in_one_line
-from foundation.progress import Progress
-from replicator import strategies
-from replicator.training.resumption import resume_variables
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import in_one_line
+from onepass.foundation.progress import Progress
+from onepass.replicator import strategies
+from onepass.replicator.training.resumption import resume_variables
 
 
 @dataclasses.dataclass(frozen=True)

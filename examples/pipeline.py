@@ -54,8 +54,8 @@ def export(settings: Settings, folder: Path):
     from distill.pipeline import divergence_loss, flow_stages
     from distill.student import ParallelWaveNet
     from distill.teacher import WaveNetDensity
-    from planning.pipeline.export import export_stages
-    from replicator.portable.export import named_weights, specs_of
+    from onepass.planning.pipeline.export import export_stages
+    from onepass.replicator.portable.export import named_weights, specs_of
     from wavenet.config import WaveNetConfig
     from wavenet.network import WaveNet
 
@@ -83,9 +83,9 @@ def export(settings: Settings, folder: Path):
 
 def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients) -> dict:
     """Return the figures of a schedule."""
-    from planning.pipeline.building_blocks import schedule
-    from planning.pipeline.execution import Pipeline
-    from planning.pipeline.simulation import simulate
+    from onepass.planning.pipeline.building_blocks import schedule
+    from onepass.planning.pipeline.execution import Pipeline
+    from onepass.planning.pipeline.simulation import simulate
 
     devices = len(settings.flows) // (1 if name == "1f1b" else 2)
     made = schedule(name, devices, settings.microbatches)

@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from foundation.checkpoints import Checkpoints
-from foundation.errors import UserError, in_one_line
-from foundation.folders import is_ignored, list_files
-from foundation.progress import Progress
-from replicator import Replicator, strategies
-from replicator.training.resumption import resume_variables
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError, in_one_line
+from onepass.foundation.folders import is_ignored, list_files
+from onepass.foundation.progress import Progress
+from onepass.replicator import Replicator, strategies
+from onepass.replicator.training.resumption import resume_variables
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # formats that TensorFlow decodes
 EPSILON = 1e-5  # of batch norm

@@ -18,16 +18,16 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from foundation.checkpoints import Checkpoints
-from foundation.errors import UserError, in_one_line
-from foundation.progress import Progress
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError, in_one_line
+from onepass.foundation.progress import Progress
+from onepass.replicator import Replicator, strategies
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.optimizer import adam
+from onepass.replicator.training.resumption import resume_variables
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images
-from replicator import Replicator, strategies
-from replicator.training.config import OptimizerConfig
-from replicator.training.optimizer import adam
-from replicator.training.resumption import resume_variables
 
 SIDE = 32  # pixels
 LATENT = 128

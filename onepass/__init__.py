@@ -14,69 +14,74 @@ use, so help texts appear without a delay.
 
 from typing import TYPE_CHECKING
 
-from autoregressive.torch_networks.triton_order import follow_torch
-from foundation.errors import UserError
-from foundation.lazy_exports import lazy_exports
-from onepass.command import main
-from onepass.models import ModelInfo as ModelInfo
-from onepass.models import list_models, load
+from onepass.foundation.errors import UserError
+from onepass.foundation.lazy_exports import lazy_exports
+from onepass.networks.from_torch.triton_order import follow_torch
 
 if TYPE_CHECKING:
-    import likelihoods as likelihoods
-    from autoregressive.causality import check_causal as check_causal
-    from autoregressive.condition_specs import Frames as Frames
-    from autoregressive.condition_specs import Memory as Memory
-    from autoregressive.fit import fit as fit
-    from autoregressive.incremental import NotCausalError as NotCausalError
-    from autoregressive.incremental import UnsupportedNetworkError as UnsupportedNetworkError
-    from autoregressive.incremental import incremental as incremental
-    from autoregressive.model import Autoregressive as Autoregressive
-    from autoregressive.samplers import register as register
-    from autoregressive.torch_networks.conversion import from_torch as from_torch
-    from autoregressive.torch_networks.network import load_network as load_network
-    from autoregressive.torch_networks.table import aten as aten
     from distill.any_teacher import distill as distill
     from distill.flow_student import FlowStudent as FlowStudent
     from distill.losses.divergence import KL as KL
     from distill.losses.terms import Compared as Compared
     from distill.model_store import save as save
+    from onepass import likelihoods as likelihoods
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
+    from onepass.bundles.own_export import export as export
+    from onepass.command.verbs import main as main
     from onepass.evaluation import evaluate as evaluate
-    from replicator import OptimizerConfig as OptimizerConfig
-    from replicator import strategies as strategies
+    from onepass.model import Autoregressive as Autoregressive
+    from onepass.models import ModelInfo as ModelInfo
+    from onepass.models import list_models as list_models
+    from onepass.models import load as load
+    from onepass.networks.causality import check_causal as check_causal
+    from onepass.networks.condition_specs import Frames as Frames
+    from onepass.networks.condition_specs import Memory as Memory
+    from onepass.networks.from_torch.conversion import from_torch as from_torch
+    from onepass.networks.from_torch.network import load_network as load_network
+    from onepass.networks.from_torch.table import aten as aten
+    from onepass.replicator import OptimizerConfig as OptimizerConfig
+    from onepass.replicator import strategies as strategies
+    from onepass.samplers import register as register
+    from onepass.step import NotCausalError as NotCausalError
+    from onepass.step import UnsupportedNetworkError as UnsupportedNetworkError
+    from onepass.step import incremental as incremental
+    from onepass.training.fit import fit as fit
     from serving import Client as Client
-    from serving.bundles.own_export import export as export
 
 __version__ = "0.2.0"
 
 # Maps each name imported on first use to the module that defines it, or that it names.
 _EXPORTS = {
-    "Autoregressive": "autoregressive.model",
+    "Autoregressive": "onepass.model",
     "Client": "serving",
     "Compared": "distill.losses.terms",
     "FlowStudent": "distill.flow_student",
     "KL": "distill.losses.divergence",
-    "Frames": "autoregressive.condition_specs",
-    "Memory": "autoregressive.condition_specs",
-    "NotCausalError": "autoregressive.incremental",
-    "OptimizerConfig": "replicator",
-    "UnsupportedNetworkError": "autoregressive.incremental",
-    "aten": "autoregressive.torch_networks.table",
-    "check_causal": "autoregressive.causality",
+    "Frames": "onepass.networks.condition_specs",
+    "ModelInfo": "onepass.models",
+    "Memory": "onepass.networks.condition_specs",
+    "NotCausalError": "onepass.step",
+    "OptimizerConfig": "onepass.replicator",
+    "UnsupportedNetworkError": "onepass.step",
+    "aten": "onepass.networks.from_torch.table",
+    "check_causal": "onepass.networks.causality",
     "compress": "onepass.array_compression",
     "decompress": "onepass.array_compression",
     "distill": "distill.any_teacher",
     "evaluate": "onepass.evaluation",
-    "export": "serving.bundles.own_export",
-    "fit": "autoregressive.fit",
-    "from_torch": "autoregressive.torch_networks.conversion",
-    "incremental": "autoregressive.incremental",
-    "likelihoods": "likelihoods",
-    "load_network": "autoregressive.torch_networks.network",
-    "register": "autoregressive.samplers",
+    "export": "onepass.bundles.own_export",
+    "fit": "onepass.training.fit",
+    "from_torch": "onepass.networks.from_torch.conversion",
+    "incremental": "onepass.step",
+    "likelihoods": "onepass.likelihoods",
+    "list_models": "onepass.models",
+    "load": "onepass.models",
+    "load_network": "onepass.networks.from_torch.network",
+    "main": "onepass.command.verbs",
+    "register": "onepass.samplers",
     "save": "distill.model_store",
-    "strategies": "replicator.strategies",
+    "strategies": "onepass.replicator.strategies",
 }
 __all__ = [
     "KL",

@@ -2,7 +2,7 @@
 
 import sys
 
-from onepass.command import main
+from onepass.command.verbs import main
 
 if __name__ == "__main__":
     sys.exit(main())

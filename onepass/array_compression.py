@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from autoregressive.model import Autoregressive
-from compression import files
-from compression.arrays import Arrays
-from foundation.errors import UserError
+from onepass.compression import files
+from onepass.compression.arrays import Arrays
+from onepass.foundation.errors import UserError
+from onepass.model import Autoregressive
 
 
 def compress(

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from foundation.arguments import whole_number
-from foundation.ending import MOST_ROWS, bounded, ends
-from foundation.errors import UserError
-from foundation.intervals import Measure, weighted_mean
 from onepass.evaluation_batches import Example, batches, examples, rank_of
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.ending import MOST_ROWS, bounded, ends
+from onepass.foundation.errors import UserError
+from onepass.foundation.intervals import Measure, weighted_mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foundation.arguments import check_unmasked
-from foundation.errors import UserError
+from onepass.foundation.arguments import check_unmasked
+from onepass.foundation.errors import UserError
 
 CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from distill.command import STUDENT
 from distill.families import of_kind, of_model
 from distill.model_store import STORES
-from foundation.errors import UserError
-from foundation.model_spec import SPEC_FILE, kind_of
-from foundation.tensorflow_state import check_eager
+from onepass.bundles.folder_kind import folder_kind, versions_of
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_spec import SPEC_FILE, kind_of
+from onepass.foundation.tensorflow_state import check_eager
 from onepass.shipped import SHIPPED, folder
-from serving.bundles.folder_kind import folder_kind, versions_of
 from serving.settings import is_url
 
 if TYPE_CHECKING:
-    from autoregressive.model import Autoregressive
     from distill.flow_student import FlowStudent
     from distill.model import StudentModel
+    from onepass.bundles.bundle import Bundle
+    from onepass.model import Autoregressive
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
-    from serving.bundles.bundle import Bundle
     from wavenet.model import SpeechModel
 
     Model = (
@@ -88,7 +88,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
       UserError: the model does not exist, cannot be read, or contains a program that does more than
         compute (unless `trust`); or the folder contains files of two kinds of models.
     """
-    from foundation.arguments import checked_flag  # imports NumPy
+    from onepass.foundation.arguments import checked_flag  # imports NumPy
 
     checked_flag(trust, "trust")
     if is_url(location):
@@ -100,11 +100,11 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from serving.bundles.stored_models import load_saved
+        from onepass.bundles.stored_models import load_saved
 
         return load_saved(path, trust)
     if kind == "bundle":
-        from serving.bundles.loading import load as load_bundle
+        from onepass.bundles.loading import load as load_bundle
 
         return load_bundle(path)
     return load_trained(path)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foundation.errors import UserError
-from serving.bundles.condition_inputs import has_named
-from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
-from serving.bundles.requests import Request
-from serving.bundles.sampling import Sampling
-from serving.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
-from serving.bundles.sound_sampling import levelled
+from onepass.bundles.condition_inputs import has_named
+from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from onepass.bundles.requests import Request
+from onepass.bundles.sampling import Sampling
+from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
+from onepass.bundles.sound_sampling import levelled
+from onepass.foundation.errors import UserError
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foundation.errors import UserError, exit_status
+from onepass.foundation.errors import UserError, exit_status
 
 PROGRAM = "python -m onepass.torch_network"
 
@@ -32,8 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         module, arguments = _made(options.factory)
-        from autoregressive.torch_networks.export import export
-        from autoregressive.torch_networks.folder import write_folder
+        from onepass.networks.from_torch.export import export
+        from onepass.networks.from_torch.folder import write_folder
 
         graph = export(module, **arguments)
         folder = write_folder(graph, options.out)

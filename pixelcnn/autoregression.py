@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.model import Autoregressive
-from autoregressive.samplers import register
-from autoregressive.symbols import raster_positions
-from foundation.errors import UserError
-from likelihoods import Integers, noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import Integers, noise
+from onepass.model import Autoregressive
+from onepass.networks.symbols import raster_positions
+from onepass.samplers import register
 from pixelcnn.density import ImageDensity, condition_specs
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden, Output

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from foundation.card import (
+from onepass.foundation.card import (
     ExportArguments,
     Measured,
     in_two_columns,
     measure_table,
     training_lines,
 )
-from foundation.intervals import EXPLAINED
+from onepass.foundation.intervals import EXPLAINED
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
+from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.family import ModelFamily, Parts
 from pixelcnn import shipped
 from pixelcnn.config import KINDS, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
-from replicator.training.command import TrainingOptions
-from replicator.training.family import ModelFamily, Parts
 
 if TYPE_CHECKING:
     from pixelcnn.model import ImageModel
@@ -132,7 +132,7 @@ def training_data(path: Path) -> str:
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
         raise UserError(f"{path} does not say where its images are; name them with --data.")
-    from foundation.run_directory import RunDirectory
+    from onepass.foundation.run_directory import RunDirectory
 
     data = str(RunDirectory.open(path).config().get("data_folder"))
     if not data.startswith("tfds:") and not Path(data).exists():
@@ -142,8 +142,8 @@ def training_data(path: Path) -> str:
 
 def format_report(figures: dict) -> str:
     """Return the result of an evaluation as lines of text."""
-    from foundation import intervals
-    from foundation.folders import counted
+    from onepass.foundation import intervals
+    from onepass.foundation.folders import counted
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
@@ -184,7 +184,7 @@ def format_report(figures: dict) -> str:
 
 
 def _quality(measures: dict) -> str:
-    from foundation import intervals
+    from onepass.foundation import intervals
 
     few = " of too few images" if measures.get("too_few_images") else ""
     return (

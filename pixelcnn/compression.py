@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compression import fields
-from compression.conditionals import Coding, Known
-from compression.container import Container
-from compression.files import Kind
-from compression.model_digest import digest_of_network
-from compression.stream import Decoder, Layout, depth_of
-from foundation.arguments import whole_number
-from foundation.errors import UserError
+from onepass.compression import fields
+from onepass.compression.conditionals import Coding, Known
+from onepass.compression.container import Container
+from onepass.compression.files import Kind
+from onepass.compression.model_digest import digest_of_network
+from onepass.compression.stream import Decoder, Layout, depth_of
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.errors import UserError
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.config import ConditioningConfig

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from foundation.errors import UserError
-from foundation.field_rules import at_least, require
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import at_least, require
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -15,7 +16,6 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
-from replicator.training.config import LoopConfig, OptimizerConfig
 
 SamplerName = Literal["cached", "fixed-point", "naive"]
 

@@ -4,8 +4,9 @@ import math
 
 import tensorflow as tf
 
-from foundation.compute_dtype import compute_dtype
-from likelihoods.initial import Initial
+from onepass.foundation.compute_dtype import compute_dtype
+from onepass.likelihoods.initial import Initial
+from onepass.replicator import Replicator
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
@@ -15,7 +16,6 @@ from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from replicator import Replicator
 
 Specs = dict[str, tf.TensorSpec]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from foundation.heartbeat import during
-from foundation.intervals import share_of, weighted_mean
-from foundation.progress import Progress
+from onepass.foundation.heartbeat import during
+from onepass.foundation.intervals import share_of, weighted_mean
+from onepass.foundation.progress import Progress
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_by_scale, codec_bits_per_dim

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from foundation.metrics import MetricsLog
+from onepass.foundation.metrics import MetricsLog
+from onepass.replicator.training.state import TrainState
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
-from replicator.training.state import TrainState
 
 SHOWN = 16  # images in a grid of samples
 LARGEST_SHOWN = 64  # maximum side in pixels; larger images take too long to sample

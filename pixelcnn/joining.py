@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foundation.atomic_files import Arrays
-from foundation.errors import UserError
-from foundation.model_folder import stored_model
-from foundation.stored_config import to_json
+from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import stored_model
+from onepass.foundation.stored_config import to_json
 from pixelcnn.model import ImageModel, folder_of, load, model_of, spec_of
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from foundation.atomic_files import Arrays
-from foundation.errors import UserError
-from foundation.model_folder import assign_weights, stored_model
-from foundation.stored_config import checked_config
-from likelihoods.initial import ZeroInitial
-from likelihoods.noise import as_key
+from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import assign_weights, stored_model
+from onepass.foundation.stored_config import checked_config
+from onepass.likelihoods.initial import ZeroInitial
+from onepass.likelihoods.noise import as_key
 from pixelcnn import shipped
 from pixelcnn.condition_values import (
     ConditionValue,
@@ -33,7 +33,7 @@ from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.training import config_from
 
 if TYPE_CHECKING:
-    from autoregressive.model import Autoregressive
+    from onepass.model import Autoregressive
     from pixelcnn.compression import Images
 
 
@@ -171,7 +171,7 @@ class ImageModel:
             image is enlarged in tiles of bounded memory.
           sampler: "cached"; "fixed-point", which draws the same images in fewer, more expensive
             passes; "naive", which runs the whole network for every pixel (PixelCNN); or the name
-            of another sampler in `autoregressive.samplers`.
+            of another sampler in `onepass.samplers`.
           guidance: weight by which every pixel's distribution is moved away from the unconditional
             one (`outputs.sample_guided`); 0 samples the model.
           batch: number of images per fixed-point pass; when an image is finished, the next one
@@ -314,7 +314,7 @@ class ImageModel:
           UserError: If the model has no exact conditional distributions, the images do not fit the
             model, or the verification fails.
         """
-        from compression.files import compress
+        from onepass.compression.files import compress
 
         options: Any = {"tolerance": tolerance, "verify": verify, "batch": batch}
         return compress(self.compressed, images, condition, **options)
@@ -326,7 +326,7 @@ class ImageModel:
           UserError: If the file is damaged, truncated, from a different model, or holds more than
             `max_elements` (None: 1,024 for each byte of the file).
         """
-        from compression.files import decompress
+        from onepass.compression.files import decompress
 
         return decompress(self.compressed, data, max_elements=max_elements)
 

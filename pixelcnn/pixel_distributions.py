@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compression.conditionals import Moved
-from compression.forms import tolerances
-from compression.model_odds import table_of
-from compression.splits import Categorical, Mixture
-from likelihoods.pixels import PAIRS
+from onepass.compression.conditionals import Moved
+from onepass.compression.forms import tolerances
+from onepass.compression.model_odds import table_of
+from onepass.compression.splits import Categorical, Mixture
+from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.networks.config import SOFTMAX
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from onepass.planning.trainable import Trainable
+from onepass.replicator.portable.export import export_function, named_weights
+from onepass.replicator.training.state import TrainState
 from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.density import ImageDensity, ImageLoss, condition_specs
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
-from planning.trainable import Trainable
-from replicator.portable.export import export_function, named_weights
-from replicator.training.state import TrainState
 
 PLANNED_CLASSES = 10  # assumed number of classes if the configuration leaves it to the data
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from pixelcnn.config import AnyTrainConfig, DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -13,7 +14,6 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
 CLASSES = ConditioningConfig(kind="class")
 TEXT = ConditioningConfig(kind="text")

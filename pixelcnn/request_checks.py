@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from autoregressive.samplers import SAMPLERS
-from foundation.arguments import check_unmasked, checked_seed, whole_number
-from foundation.errors import UserError
-from foundation.tensorflow_state import check_compiler, check_eager
+from onepass.foundation.arguments import check_unmasked, checked_seed, whole_number
+from onepass.foundation.errors import UserError
+from onepass.foundation.tensorflow_state import check_compiler, check_eager
+from onepass.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale

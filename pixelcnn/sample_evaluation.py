@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from foundation.progress import Progress
+from onepass.foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset

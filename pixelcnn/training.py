@@ -4,17 +4,17 @@ import dataclasses
 import functools
 from typing import ClassVar
 
-from foundation.atomic_files import write_npz
-from foundation.errors import UserError
-from foundation.stored_config import defaults, stored_config
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.errors import UserError
+from onepass.foundation.stored_config import defaults, stored_config
+from onepass.replicator.training.recipe import PortableBatches, Recipe, Setup
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import TrainingRun
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
-from replicator.training.recipe import PortableBatches, Recipe, Setup
-from replicator.training.state import TrainState
-from replicator.training.training_run import TrainingRun
 
 IMAGES = "images.npz"  # name of the file with images in an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from foundation.lazy_exports import lazy_exports
+from onepass.foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from serving.bundles.loading import load as load
+    from onepass.bundles.loading import load as load
     from serving.client.client import Client as Client
 
 # Imported on first use, so that the client does not import the dependencies of `load`.
-__getattr__ = lazy_exports(__name__, {"Client": "client.client", "load": "bundles.loading"})
+__getattr__ = lazy_exports(
+    __name__, {"Client": "serving.client.client", "load": "onepass.bundles.loading"}, prefix=""
+)

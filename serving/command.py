@@ -10,10 +10,10 @@ from typing import Annotated
 
 import tyro
 
-from foundation.errors import UserError
-from foundation.model_spec import SPEC_FILE, kind_of
-from serving.bundles.export_arguments import ExportArguments
-from serving.bundles.names import is_version
+from onepass.bundles.export_arguments import ExportArguments
+from onepass.bundles.names import is_version
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_spec import SPEC_FILE, kind_of
 from serving.engine.version_scanner import MANIFEST
 from serving.settings import NEEDED, Settings
 
@@ -60,7 +60,7 @@ def run_serve(
 def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> int:
     """Run `onepass export ARGUMENTS`; return the exit status."""
     given = parse(ExportArguments, arguments, "onepass export")
-    from serving.bundles.export import export  # needs TensorFlow, unlike the help text
+    from onepass.bundles.export import export  # needs TensorFlow, unlike the help text
 
     for line in export(given):
         print(line)

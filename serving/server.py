@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import scan

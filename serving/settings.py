@@ -5,8 +5,8 @@ import ipaddress
 from pathlib import Path
 from typing import Literal
 
-from foundation.errors import UserError
-from foundation.field_rules import at_least, require
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import at_least, require
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (

@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 from toys import Line, line_batch
 
-from foundation.errors import UserError
-from replicator import strategies
-from replicator.strategies import asynchronous as parameter_server
-from replicator.strategies import server_processes as servers
-from replicator.training.config import OptimizerConfig
-from replicator.training.state import TrainState
-from replicator.training.step import compile_replicated_step, compile_step
+from onepass.foundation.errors import UserError
+from onepass.replicator import strategies
+from onepass.replicator.strategies import asynchronous as parameter_server
+from onepass.replicator.strategies import server_processes as servers
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.step import compile_replicated_step, compile_step
 
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=5.0)
 

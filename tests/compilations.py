@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from autoregressive.machine.machine import StepMachine
+from onepass.machine.machine import StepMachine
 
 
 class Counts(NamedTuple):

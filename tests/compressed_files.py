@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from fine_models import LEVELS, Steps, mixed, outputs, softmax
 
-FOLDER = Path(__file__).parent / "compression" / "files"
+FOLDER = Path(__file__).parent / "onepass" / "compression" / "files"
 ELEMENTS = FOLDER / "elements.npz"
 
 
@@ -220,7 +220,7 @@ def stored() -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Write the files that are missing."""
-    from compression.container import read
+    from onepass.compression.container import read
 
     FOLDER.mkdir(exist_ok=True)
     elements = stored()

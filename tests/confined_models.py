@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import serving
-from serving.bundles.loading import load as load_bundle
+from onepass.bundles.loading import load as load_bundle
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import SandboxedBundle
 from serving.sandbox.worker import readable
@@ -26,8 +26,7 @@ LIMITS = Settings(load_seconds=600.0, call_seconds=600.0, max_streams=1)
 
 def is_own(file):
     """Whether a file is of the project: of a package that lies next to `serving`, but no other."""
-    floors = ("foundation", "likelihoods", "replicator", "planning", "autoregressive", "serving")
-    floors += ("compression", "wavenet", "pixelcnn", "distill", "speech", "onepass")
+    floors = ("wavenet", "pixelcnn", "distill", "serving", "onepass")
     return any(file.startswith(f"{HOME / floor}/") for floor in floors)
 
 

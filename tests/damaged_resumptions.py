@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import onepass
-from foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import RunDirectory
 
 STEPS = 3  # that a copy ends at
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods.affine import FlowOutput
 
 DECAY, SCALE = 0.7, 0.4
 

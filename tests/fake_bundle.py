@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from onepass.bundles.signature import Signature, TensorInfo, check, scale_name
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES
-from serving.bundles.signature import Signature, TensorInfo, check, scale_name
 
 HOP, CHANNELS, RATE = 4, 3, 16_000
 SIDES = (8, 16)
@@ -295,7 +295,7 @@ class FakeModelStore:
         return self.controls[name, version]
 
     def load(self, path, backend="auto"):
-        """Stands in for `serving.bundles.loading.load`."""
+        """Stands in for `onepass.bundles.loading.load`."""
         path = Path(path)
         name, version = path.parent.name, int(path.name)
         self.loads.append((name, version))

@@ -12,8 +12,8 @@ import one_length_networks
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from autoregressive.model import Autoregressive
-from likelihoods import Bernoulli, Categorical, Integers, Linear, LogisticMixture
+from onepass.likelihoods import Bernoulli, Categorical, Integers, Linear, LogisticMixture
+from onepass.model import Autoregressive
 
 layers, ops = keras.layers, keras.ops
 TOKENS, WIDTH = 12, 8

@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 from fit_models import ADAM, WAVES, Line, Squared, drawn, squared
 
-from autoregressive.fit import fit, negative_log_likelihood
-from autoregressive.model import Autoregressive
-from likelihoods import Gaussian
-from replicator import strategies
+from onepass.likelihoods import Gaussian
+from onepass.model import Autoregressive
+from onepass.replicator import strategies
+from onepass.training.fit import fit, negative_log_likelihood
 
 SINGLE, LOCAL = "single", "local:2"
 STEPS = 4

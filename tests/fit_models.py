@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.fit import fit
-from autoregressive.model import Autoregressive
-from likelihoods import LogisticMixture
-from replicator.training.config import OptimizerConfig
+from onepass.likelihoods import LogisticMixture
+from onepass.model import Autoregressive
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.training.fit import fit
 
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 WAVES = np.sin(np.arange(40)[None] * np.linspace(0.2, 0.5, 12)[:, None]).astype(np.float32) * 0.5

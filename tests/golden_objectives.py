@@ -7,7 +7,6 @@ import tensorflow as tf
 from image_networks import QuickInitial, factor_config, image_of, perturbed
 from students import clips, objective_of
 
-from autoregressive.model import Autoregressive
 from distill.any_teacher import ModelTeacher, _objective, flow_student
 from distill.config import DiscriminatorConfig
 from distill.images.config import FlowTargets, GuidedTargets
@@ -18,7 +17,8 @@ from distill.losses.discriminators import Discriminators
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
 from distill.presets import LossConfig
-from likelihoods import Gaussian, LogisticMixture
+from onepass.likelihoods import Gaussian, LogisticMixture
+from onepass.model import Autoregressive
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.measures.classifier import FEATURES, Classifier, make_network

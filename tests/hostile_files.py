@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from compression.container import Container
-from foundation.errors import UserError
+from onepass.compression.container import Container
+from onepass.foundation.errors import UserError
 
 MOST = 2**32 - 1
 DEEP: list = []
@@ -86,7 +86,7 @@ def check(found: Container, decode, same, count: int = 60) -> None:
         data = _unpadded(changed)
         try:
             with pytest.MonkeyPatch.context() as patch:  # so that the test is short
-                patch.setattr("compression.container.MOST_ELEMENTS", 8)
+                patch.setattr("onepass.compression.container.MOST_ELEMENTS", 8)
                 elements = decode(data)
         except UserError as error:
             assert "\n" not in str(error), name
@@ -106,5 +106,5 @@ def refused(call, *arguments, **options) -> str:
 
 def _unpadded(changed: Container) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("compression.container._least_size", lambda *sizes: 0)
+        patch.setattr("onepass.compression.container._least_size", lambda *sizes: 0)
         return changed.to_bytes()

@@ -9,7 +9,7 @@ import httpx
 from fake_bundle import FakeImages, FakeModelStore
 from loops import end_loop
 
-import speech
+from onepass import speech
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer

@@ -10,13 +10,13 @@ from image_networks import QuickInitial, perturbed
 from image_runs import config_of, data_of
 
 import onepass
-from foundation.model_folder import save
+from onepass.bundles.manifest import write_manifest
+from onepass.foundation.model_folder import save
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load, spec_of
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.training import ImageRecipe, facts_of
-from serving.bundles.manifest import write_manifest
 
 
 def config_for(kind: str):

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.networks.factor import Factor

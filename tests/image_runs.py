@@ -11,7 +11,9 @@ import pytest
 from image_networks import QuickInitial
 from runs import eagerly
 
-from foundation.metrics import read_metrics
+from onepass.foundation.metrics import read_metrics
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
 
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
 from pixelcnn import card as card
@@ -29,8 +31,6 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.training import ImageRecipe
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
 
 CLASSES = ("cat", "dog", "eel")
 CAPTIONS = ("a bright half", "stripes", "a slope")

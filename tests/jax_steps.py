@@ -53,8 +53,8 @@ def export(folder, loss, weights, batch):
     manifest = {"format": 1, "functions": {"step": described}, "training": training}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "batches.py").write_text(BATCHES)
-    shutil.copy(ROOT / "replicator/portable/run.py", folder)
-    shutil.copytree(ROOT / "replicator/portable/layouts", folder / "layouts")
+    shutil.copy(ROOT / "onepass/replicator/portable/run.py", folder)
+    shutil.copytree(ROOT / "onepass/replicator/portable/layouts", folder / "layouts")
     return folder
 
 

@@ -10,12 +10,12 @@ import jax
 import jax_steps
 import numpy as np
 
-from replicator.portable import run
-from replicator.portable.layouts.cost import Machine, compiled_cost
-from replicator.portable.layouts.devices import Devices
-from replicator.portable.layouts.layout import Layout, Step, whole
-from replicator.portable.layouts.search import Search
-from replicator.portable.layouts.simulation import Network
+from onepass.replicator.portable import run
+from onepass.replicator.portable.layouts.cost import Machine, compiled_cost
+from onepass.replicator.portable.layouts.devices import Devices
+from onepass.replicator.portable.layouts.layout import Layout, Step, whole
+from onepass.replicator.portable.layouts.search import Search
+from onepass.replicator.portable.layouts.simulation import Network
 
 jax.config.update("jax_disable_most_optimizations", True)
 FOLDER = Path(tempfile.mkdtemp())

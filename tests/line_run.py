@@ -14,14 +14,14 @@ from pathlib import Path
 import tensorflow as tf
 from toys import Line, line_batch
 
-from foundation.checkpoints import Checkpoints
-from foundation.errors import UserError
-from foundation.run_directory import RunDirectory
-from replicator import Replicator, strategies
-from replicator.strategies.coordination import variable_scope
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.loop import Trainer
-from replicator.training.state import TrainState
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError
+from onepass.foundation.run_directory import RunDirectory
+from onepass.replicator import Replicator, strategies
+from onepass.replicator.strategies.coordination import variable_scope
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.loop import Trainer
+from onepass.replicator.training.state import TrainState
 
 NEVER = 10**9
 

@@ -29,28 +29,28 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "rows of a seed share their noise": Fault(
-        "likelihoods/noise.py",
+        "onepass/likelihoods/noise.py",
         "key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]",
         "key = fold_in(seed, tf.convert_to_tensor(rows) * 0)[:, tf.newaxis, :]",
-        ("tests/likelihoods/test_noise.py",),
+        ("tests/onepass/likelihoods/test_noise.py",),
     ),
     "the highest level has the mass of its bin alone": Fault(
-        "likelihoods/logistic.py",
+        "onepass/likelihoods/logistic.py",
         "tf.where(centre >= self._half_bins, above, inside)",
         "tf.where(centre > self._half_bins, above, inside)",
-        ("tests/likelihoods/test_likelihoods.py",),
+        ("tests/onepass/likelihoods/test_likelihoods.py",),
     ),
     "speculation keeps what follows a wrong guess": Fault(
-        "autoregressive/samplers/speculative.py",
+        "onepass/samplers/speculative.py",
         "first = tf.reduce_min(tf.where(kept, size, index), 1)",
         "first = tf.reduce_max(tf.where(kept, size, index), 1)",
-        ("tests/autoregressive/test_speculative.py",),
+        ("tests/onepass/samplers/test_speculative.py",),
     ),
     "windows begin a row too low": Fault(
-        "autoregressive/samplers/windows.py",
+        "onepass/samplers/windows.py",
         "top = tf.clip_by_value(before // width - above, 0, height - rows)",
         "top = tf.clip_by_value(before // width - above + 1, 0, height - rows)",
-        ("tests/autoregressive/test_windows.py",),
+        ("tests/onepass/samplers/test_windows.py",),
     ),
     "one pixel more than given is kept": Fault(
         "pixelcnn/sampling/pixelcnn_sampler.py",
@@ -65,22 +65,25 @@ FAULTS = {
         ("tests/distill/test_flows.py", "tests/distill/test_student.py"),
     ),
     "accumulated gradients are sums": Fault(
-        "replicator/training/accumulation.py",
+        "onepass/replicator/training/accumulation.py",
         "return tf.nest.map_structure(lambda value: value / num_microbatches, total)",
         "return total",
-        ("tests/replicator/test_accumulation.py",),
+        ("tests/onepass/replicator/test_accumulation.py",),
     ),
     "the best checkpoint is deleted with the old ones": Fault(
-        "foundation/checkpoints.py",
+        "onepass/foundation/checkpoints.py",
         "protected = {*self.steps()[-self.keep :], self.best_step()}",
         "protected = {*self.steps()[-self.keep :]}",
-        ("tests/foundation/test_checkpoints.py",),
+        ("tests/onepass/foundation/test_checkpoints.py",),
     ),
     "odds near a border of their bin are coded": Fault(
-        "compression/rounding.py",
+        "onepass/compression/rounding.py",
         "if _bin(t, step, shift / SHIFTS)[1] <= margin:",
         "if _bin(t, step, shift / SHIFTS)[1] <= 0.3 * margin:",
-        ("tests/compression/test_margins.py", "tests/compression/test_coded_streams.py"),
+        (
+            "tests/onepass/compression/test_margins.py",
+            "tests/onepass/compression/test_coded_streams.py",
+        ),
     ),
     "the beginning of a token lets a client in": Fault(
         "serving/engine/auth.py",

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from marks import some_slow
 
-from likelihoods import noise
+from onepass.likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.network_factory import make_network

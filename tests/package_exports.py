@@ -6,10 +6,7 @@ import importlib
 
 from processes import ROOT
 
-FOLDERS = (
-    *("autoregressive", "compression", "distill", "examples", "likelihoods", "onepass"),
-    *("foundation", "pixelcnn", "planning", "replicator", "serving", "speech", "wavenet"),
-)
+FOLDERS = ("wavenet", "pixelcnn", "distill", "serving", "onepass", "examples")
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from replicator import strategies
+from onepass.replicator import strategies
 
 SIZES = (1, 2, 4)  # replicas of a primitive
 TRAINED = (1, 4)  # and of a training

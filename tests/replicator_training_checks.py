@@ -6,8 +6,8 @@ import tensorflow as tf
 import tf_keras
 from replicator_checks import TRAINED, endless, replicator_of
 
-from foundation.errors import UserError
-from replicator import strategies
+from onepass.foundation.errors import UserError
+from onepass.replicator import strategies
 
 STEPS = 5
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from foundation.checkpoints import Checkpoints
-from replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import shipped
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig, TrainConfig

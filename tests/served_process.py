@@ -5,9 +5,10 @@ import sys
 import fake_bundle
 
 import onepass
-import serving.bundles.loading
+import onepass.bundles.loading
+import onepass.command.verbs
 
 if __name__ == "__main__":
-    serving.bundles.loading.load = fake_bundle.load_from_disk
-    onepass.command._import_tensorflow_quietly = lambda: None
+    onepass.bundles.loading.load = fake_bundle.load_from_disk
+    onepass.command.verbs._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:], "--no-sandbox"]))

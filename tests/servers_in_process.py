@@ -14,12 +14,12 @@ import tensorflow as tf
 from replicator_training_checks import KINDS, trained
 from toys import Line, line_batch
 
-from foundation.run_directory import RunDirectory
-from replicator import strategies
-from replicator.launch.tf_config import local_tasks
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.loop import Trainer
-from replicator.training.state import TrainState
+from onepass.foundation.run_directory import RunDirectory
+from onepass.replicator import strategies
+from onepass.replicator.launch.tf_config import local_tasks
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.loop import Trainer
+from onepass.replicator.training.state import TrainState
 
 STEPS, EVERY = 12, 4
 

@@ -9,7 +9,7 @@ import pytest
 
 # By file and test, patterns of what stands in brackets behind its name.
 SLOW: dict[str, dict[str, tuple[str, ...]]] = {
-    "autoregressive/test_agreement.py": {
+    "onepass/test_agreement.py": {
         "test_every_method_draws_what_whole_passes_draw": (
             *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
             *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
@@ -32,7 +32,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "test_a_bundle_draws_the_same": ("*",),
     },
-    "autoregressive/test_any_length.py": {
+    "onepass/networks/test_any_length.py": {
         "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
             *("masked", "conditioned", "gpt", "subclassed", "unbuilt"),
         ),
@@ -40,7 +40,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("gpt", "masked", "reshaped", "sequential", "wavenet"),
         ),
     },
-    "autoregressive/test_attention.py": {
+    "onepass/step/test_attention.py": {
         "test_step_equals_the_call_on_both_sides_of_a_horizon": (
             *("2-*", "1-mini_gpt", "1-explicit_mask", "1-triangular_mask", "1-sliding_window"),
             *("1-recurrent_and_attention", "1-Biased", "1-KeyBiased", "1-Sinusoidal", "1-Rotary"),
@@ -50,26 +50,26 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("1-grouped_queries", "1-CrossShaped"),
         )
     },
-    "autoregressive/test_causality.py": {
+    "onepass/networks/test_causality.py": {
         "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",),
         "test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded": (
             "20000-True",
         ),
     },
-    "autoregressive/test_channels.py": {
+    "onepass/step/test_channels.py": {
         "test_rows_of_different_lengths_are_trained_on": ("attention", "codes")
     },
-    "autoregressive/test_fit.py": {
+    "onepass/training/test_fit.py": {
         "test_weights_in_float64_are_trained_and_in_float16_refused_in_one_line": ("Adam",),
     },
-    "autoregressive/test_incremental.py": {
+    "onepass/step/test_incremental.py": {
         "test_step_equals_the_call": (
             *("2-[!P]*", "1-dilated_functional", "1-sequential", "1-gru", "1-two_inputs"),
             *("1-lstm_after_convolution", "1-embedding", "1-Padded", "1-stacked_cells"),
         ),
         "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones", "second"),
     },
-    "autoregressive/test_machine.py": {
+    "onepass/machine/test_machine.py": {
         "test_a_function_is_accurate": (
             *("Copy", "Sub", "Maximum", "Minimum", "SquaredDifference", "Greater", "GreaterEqual"),
             *("LessEqual", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Neg", "Sign"),
@@ -79,21 +79,21 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("gaussian", "gaussians"),
         ),
     },
-    "autoregressive/test_reading.py": {
+    "onepass/networks/test_reading.py": {
         "test_the_network_reads_the_start_before_the_first_symbol": ("0",),
         "test_the_network_reads_numbers_on_its_scale": ("integers",),
     },
-    "autoregressive/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("1", "2")},
-    "autoregressive/test_tables.py": {
+    "onepass/step/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("1", "2")},
+    "onepass/networks/test_tables.py": {
         "test_every_method_names_the_table_and_takes_its_length": ("*-30",)
     },
-    "autoregressive/test_trainable.py": {
+    "onepass/networks/test_trainable.py": {
         "test_a_frozen_layer_is_found_wherever_it_is_held": ("constructor-[!m]*",),
     },
-    "autoregressive/test_windows.py": {
+    "onepass/samplers/test_windows.py": {
         "test_a_window_of_too_few_rows_changes_no_pixel": ("1",),
     },
-    "autoregressive/torch_networks/test_networks.py": {
+    "onepass/networks/torch_networks/test_networks.py": {
         "test_a_network_of_tokens_is_converted_and_has_a_step": (
             "gru, *",
             "lstm",
@@ -101,7 +101,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             "encoder",
         ),
     },
-    "compression/test_files.py": {
+    "onepass/compression/test_files.py": {
         "test_a_file_of_an_earlier_program_gives_its_elements": (
             *("pixelcnn-tolerance-0-*", "sound-tolerance-1e-3-*", "maps-1"),
             *("conditioned-2", "normals-1", "table-1", "grey-1", "logistics-1"),
@@ -113,7 +113,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("colour", "conditioned", "logistics-tolerance-*", "sound-tolerance-0"),
         ),
     },
-    "compression/test_margins.py": {
+    "onepass/compression/test_margins.py": {
         "test_no_corner_of_the_outputs_moves_odds_by_more_than_their_margin": (
             *("*-256", "GaussianMixture-*", "one logistic-100"),
         ),
@@ -158,16 +158,16 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_the_teacher_is_read_and_never_written": ("*",),
         "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
     },
-    "likelihoods/test_distributions.py": {
+    "onepass/likelihoods/test_distributions.py": {
         "test_a_compiler_changes_nothing": ("gaussian", "* mixture, real"),
     },
-    "likelihoods/test_likelihoods.py": {
+    "onepass/likelihoods/test_likelihoods.py": {
         "test_probabilities_sum_to_one_at_every_scale_and_mean": ("GaussianMixture-65536",),
         "test_log_prob_agrees_with_float64": ("GaussianMixture-65536",),
         "test_values_and_gradients_are_finite_everywhere": ("GaussianMixture-65536",),
         "test_log_prob_and_sample_compile_to_portable_operations": ("GaussianMixture",),
     },
-    "likelihoods/test_noise.py": {
+    "onepass/likelihoods/test_noise.py": {
         "test_rows_with_seeds_and_starts_of_their_own_are_the_same_one_by_one": (
             *("uniform-*", "logistic-*", "normal-False"),
         ),
@@ -176,11 +176,13 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/test_array_compression.py": {
         "test_any_levels_are_kept_however_improbable": ("normal*", "cumulative"),
     },
-    "onepass/test_array_files.py": {
+    "onepass/command/test_array_files.py": {
         "test_verified_files_are_returned_at_every_tolerance": ("0.0001",),
     },
-    "onepass/test_command.py": {"test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)},
-    "planning/test_pipeline_execution.py": {
+    "onepass/command/test_command.py": {
+        "test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)
+    },
+    "onepass/planning/test_pipeline_execution.py": {
         "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
     },
     "pixelcnn/networks/test_multiscale.py": {
@@ -231,24 +233,24 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "pixelcnn/test_image_model.py": {
         "test_an_image_of_a_seed_is_the_same_however_many_are_drawn": ("multiscale",),
     },
-    "replicator/test_counted_loops.py": {
+    "onepass/replicator/test_counted_loops.py": {
         "test_the_length_of_every_loop_is_known": ("cached", "image, naive"),
     },
-    "serving/test_program_scan.py": {
+    "onepass/bundles/test_program_scan.py": {
         "test_a_saved_model_that_does_more_than_compute_is_refused": ("reading",),
         "test_a_harmless_program_beside_a_hostile_one_hides_nothing": ("reading", "nested"),
         "test_the_bytes_that_are_loaded_are_those_that_were_scanned": ("student",),
     },
-    "serving/test_own_prompts.py": {
+    "onepass/bundles/test_own_prompts.py": {
         "test_a_bundle_streams_what_it_draws_and_ends_early": ("prefix*",),
     },
-    "serving/test_export_audio.py": {
+    "onepass/bundles/test_export_audio.py": {
         "test_auto_takes_the_engine_for_students_in_float32": ("*",),
     },
-    "serving/test_own_conditions.py": {
+    "onepass/bundles/test_own_conditions.py": {
         "test_a_stream_reads_what_does_not_change_with_its_first_state": ("voices",),
     },
-    "serving/test_own_agreement.py": {
+    "onepass/bundles/test_own_agreement.py": {
         "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
             *("deep-", "own-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
             *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-", "tiles-*"),

@@ -13,8 +13,8 @@ import serving
 from distill import model as sounds
 from distill.presets import DistillConfig
 from distill.training import KIND as STUDENT
-from foundation.model_folder import save
-from foundation.stored_config import to_json
+from onepass.foundation.model_folder import save
+from onepass.foundation.stored_config import to_json
 from wavenet import model as teachers
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig, TrainConfig

@@ -20,7 +20,10 @@ from distill import training as distillation
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
+from onepass.replicator import Replicator, strategies
+from onepass.replicator.training import recipe as recipes
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn import evaluation_callback as image_evaluation
 from pixelcnn import training as image_training
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
@@ -31,9 +34,6 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from replicator import Replicator, strategies
-from replicator.training import recipe as recipes
-from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as sound_evaluation
 from wavenet import training as sound_training
 

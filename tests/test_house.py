@@ -7,29 +7,28 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = (
-    "foundation",
-    *("likelihoods", "replicator", "planning", "autoregressive", "compression"),
-    *("wavenet", "pixelcnn"),
-    *("distill", "speech", "serving", "onepass", "benchmarks"),
-)
+PLACES = ("wavenet", "pixelcnn", "distill", "serving", "onepass", "benchmarks")
 SHORT_LINES = 30
 # What is shorter, and why it is no part of its neighbour.
 SHORT = {
-    "likelihoods/affine.py": "flows of sound and of images, which do not know each other, share it",
-    "likelihoods/limits.py": "configurations import it without TensorFlow",
+    "onepass/likelihoods/affine.py": (
+        "flows of sound and of images, which do not know each other, share it"
+    ),
+    "onepass/likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
-    "foundation/model_spec.py": "the command imports it without NumPy",
-    "foundation/tensorflow_paths.py": "bundles import it without the packages of training",
+    "onepass/foundation/model_spec.py": "the command imports it without NumPy",
+    "onepass/foundation/tensorflow_paths.py": "bundles import it without the packages of training",
     "onepass/shipped.py": "the command imports its names without TensorFlow",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
 }
 
 # Modules that import what a string names, and why they cannot name it in an import statement.
 BY_STRING = {
-    "foundation/lazy_exports.py": "public names of a package, imported on first access",
-    "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
+    "onepass/foundation/lazy_exports.py": "public names of a package, imported on first access",
+    "onepass/replicator/portable/run.py": (
+        "a copy of it stands beside its packages in an exported folder"
+    ),
     "onepass/torch_network.py": "the user names the module that makes a network",
     "serving/sandbox/worker.py": "another process names the loader",
     "serving/sandbox/fork_server.py": "a list of what the forks should find imported",

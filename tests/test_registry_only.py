@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOORS = (
-    *("likelihoods", "autoregressive", "compression", "wavenet", "pixelcnn"),
-    *("distill", "speech", "serving", "onepass", "benchmarks"),
-)
+FLOORS = ("wavenet", "pixelcnn", "distill", "serving", "onepass", "benchmarks")
 # The files that look for what a stranger's network or distribution offers.
-REGISTRIES = {"autoregressive/networks.py", "likelihoods/capabilities.py"}
+REGISTRIES = {"onepass/networks/network.py", "onepass/likelihoods/capabilities.py"}
 # What a class of a network, a distribution, a model or its configuration has for a base or a name.
 BASES = {"Module", "Network", "Tabulated", "Protocol", "TrainedSpeechModel", "Bundle", "Output"}
 ENDINGS = ("Model", "Network", "WaveNet", "PixelCNN", "Multiscale", "TrainConfig", "Bundle")
@@ -46,13 +43,14 @@ def base_names(node):
 def watched():
     """Returns the names of all classes of networks, distributions, models and their configurations.
 
-    Of likelihoods/ those that draw; elsewhere those with a base of such a class, or its name.
+    Of onepass/likelihoods/ those that draw; elsewhere those with a base of such a class, or its
+    name.
     """
     classes = [(place, node) for place, (own, _) in sources().items() for node in own]
     found = LIKELIHOODS | DISTILLATIONS | {"SteppedNetwork"}
     for place, node in classes:
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-        if place.startswith("likelihoods/") and {"log_prob", "sample"} & methods:
+        if place.startswith("onepass/likelihoods/") and {"log_prob", "sample"} & methods:
             found.add(node.name)
     bases = {node.name: base_names(node) for _, node in classes}
     found |= {name for name in bases if name.endswith(ENDINGS)}

@@ -30,10 +30,14 @@ RETIRED = {
     "workshop": "worker pool",
 }
 FOLDERS = {
-    "foundation",
-    *("likelihoods", "replicator", "planning", "autoregressive", "compression"),
-    *("wavenet", "pixelcnn"),
-    *("distill", "speech", "serving", "onepass", "examples", "benchmarks", "tests"),
+    "wavenet",
+    "pixelcnn",
+    "distill",
+    "serving",
+    "onepass",
+    "examples",
+    "benchmarks",
+    "tests",
 }
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}

@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from foundation.atomic_files import write_npz
-from foundation.run_directory import RunDirectory
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.run_directory import RunDirectory
+from onepass.replicator.portable.export import export_function, named_weights
+from onepass.replicator.training.batches import as_dataset
+from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from onepass.replicator.training.family import ModelFamily, Parts
+from onepass.replicator.training.recipe import PortableBatches, Recipe, Setup
+from onepass.replicator.training.state import TrainState
 from pixelcnn.data import batch_sampling
-from replicator.portable.export import export_function, named_weights
-from replicator.training.batches import as_dataset
-from replicator.training.command import TrainingOptions
-from replicator.training.config import LoopConfig, OptimizerConfig, Preset
-from replicator.training.family import ModelFamily, Parts
-from replicator.training.recipe import PortableBatches, Recipe, Setup
-from replicator.training.state import TrainState
 
 ADAM = OptimizerConfig(learning_rate=0.1, warmup_steps=1)
 LOOP = LoopConfig(num_steps=2, evaluate_every_steps=2, report_every_steps=1)

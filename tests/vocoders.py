@@ -5,7 +5,7 @@ from marks import some_slow
 from networks import levels_of as levels_of
 from networks import moved
 
-from likelihoods import noise
+from onepass.likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.vocoder import VocoderWaveNet

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
-from replicator import strategies
+from onepass.foundation.errors import UserError
+from onepass.replicator import strategies
 
 STEPS = 5
 mode, output = sys.argv[1:]

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.capabilities import with_scales
+from onepass.likelihoods.capabilities import with_scales
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.past_prediction import PastPrediction

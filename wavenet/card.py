@@ -4,15 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
-from foundation.card import (
+from onepass.foundation.card import (
     ExportArguments,
     Measured,
     in_two_columns,
     measure_table,
     training_lines,
 )
-from foundation.intervals import EXPLAINED
-from foundation.stored_config import changed_flags
+from onepass.foundation.intervals import EXPLAINED
+from onepass.foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig, config_from

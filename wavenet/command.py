@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from foundation.errors import UserError
-from replicator.training.command import TrainingOptions
-from replicator.training.family import ModelFamily, Parts
+from onepass.foundation.errors import UserError
+from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
 from wavenet.presets import KIND, PRESETS, TrainConfig, config_from
@@ -117,7 +117,7 @@ def training_data(path: Path) -> Path:
     """
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
-    from foundation.run_directory import RunDirectory
+    from onepass.foundation.run_directory import RunDirectory
 
     data = Path(str(RunDirectory.open(path).config().get("data_folder")))
     if not data.is_dir():

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.model import Autoregressive
-from autoregressive.symbols import State
-from compression import fields
-from compression.container import Container
-from compression.files import Kind
-from compression.forms import narrowest_of
-from compression.model_digest import digest_of_network
-from compression.model_odds import check_table
-from compression.symbols import SymbolConditionals
-from foundation.errors import UserError
+from onepass.compression import fields
+from onepass.compression.container import Container
+from onepass.compression.files import Kind
+from onepass.compression.forms import narrowest_of
+from onepass.compression.model_digest import digest_of_network
+from onepass.compression.model_odds import check_table
+from onepass.compression.symbols import SymbolConditionals
+from onepass.foundation.errors import UserError
+from onepass.model import Autoregressive
+from onepass.networks.symbols import State
 from wavenet.density import Density
 from wavenet.network import WaveNet
 from wavenet.samplers.symbols import SoundSymbols

@@ -4,12 +4,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from foundation.field_rules import at_least, require
-from likelihoods import registry
-from likelihoods.registry import LikelihoodName
+from onepass.foundation.field_rules import at_least, require
+from onepass.likelihoods import registry
+from onepass.likelihoods.registry import LikelihoodName
 
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
-    from likelihoods import Codec, Distribution
+    from onepass.likelihoods import Codec, Distribution
 
 
 ComputeDtype = Literal["float32", "bfloat16", "float64"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.intervals import EXPLAINED, finite_mean
-from foundation.progress import Progress
+from onepass.foundation.errors import UserError
+from onepass.foundation.intervals import EXPLAINED, finite_mean
+from onepass.foundation.progress import Progress
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 from wavenet.features.mel import MelConvention, mel_spectrogram

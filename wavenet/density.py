@@ -5,7 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from foundation.tensorflow_state import check_eager
+from onepass.foundation.tensorflow_state import check_eager
 from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.folders import first_of
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import first_of
 from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet

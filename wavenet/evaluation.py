@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
-from foundation.folders import counted
-from foundation.intervals import format_measure, weighted_mean
-from foundation.progress import Progress
-from likelihoods import Codec
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import counted
+from onepass.foundation.intervals import format_measure, weighted_mean
+from onepass.foundation.progress import Progress
+from onepass.likelihoods import Codec
 from wavenet.copy_synthesis import (
     SoundsCallback,
     at_temperatures,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from foundation.metrics import MetricsLog
-from replicator.training.state import TrainState
+from onepass.foundation.metrics import MetricsLog
+from onepass.replicator.training.state import TrainState
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus
 from wavenet.density import Density

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.data import audio
 from wavenet.data.recorded_level import (
     RecordedFrames,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.features import MelConvention, mel_filters
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum

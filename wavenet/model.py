@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers import methods_of
-from autoregressive.samplers.acceptance import Acceptance
-from autoregressive.samplers.compiled import Compiled
-from foundation.arguments import whole_number
-from foundation.errors import UserError
-from foundation.model_folder import assign_weights, stored_model
-from foundation.stored_config import checked_config
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import assign_weights, stored_model
+from onepass.foundation.stored_config import checked_config
+from onepass.samplers import methods_of
+from onepass.samplers.acceptance import Acceptance
+from onepass.samplers.compiled import Compiled
 from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.data import audio
@@ -29,7 +29,7 @@ from wavenet.sound_network import Network
 from wavenet.trained_speech import PassCount, Request, TrainedSpeechModel, spec_of_speech
 
 if TYPE_CHECKING:
-    from autoregressive.model import Autoregressive
+    from onepass.model import Autoregressive
     from wavenet.compression import Recordings
 
 SHIPPED = shipped.TEACHER
@@ -250,7 +250,7 @@ class SpeechModel(TrainedSpeechModel):
           UserError: If the model reads frames, the recordings do not fit the model, or the
             verification fails.
         """
-        from compression.files import compress
+        from onepass.compression.files import compress
 
         return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
@@ -265,7 +265,7 @@ class SpeechModel(TrainedSpeechModel):
           UserError: If the file is damaged, truncated, from a different model, or holds more than
             `max_elements`.
         """
-        from compression.files import decompress
+        from onepass.compression.files import decompress
 
         return decompress(self.compressed, data, max_elements=max_elements)
 

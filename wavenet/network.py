@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from foundation.compute_dtype import compute_dtype
-from likelihoods.capabilities import with_scales
-from likelihoods.initial import Initial
+from onepass.foundation.compute_dtype import compute_dtype
+from onepass.likelihoods.capabilities import with_scales
+from onepass.likelihoods.initial import Initial
 from wavenet.config import WaveNetConfig
 from wavenet.residual_layers import ResidualStack, stack_of
 from wavenet.sound_network import (

@@ -1,6 +1,6 @@
 """The network that a training configuration describes."""
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig

@@ -4,7 +4,7 @@ import functools
 import importlib.util
 from collections.abc import Sequence
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 # {extra of this project: {measure: packages that it imports}}
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {

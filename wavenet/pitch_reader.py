@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from foundation.progress import Progress
-from likelihoods.initial import Initial
-from replicator.training.config import OptimizerConfig
+from onepass.foundation.progress import Progress
+from onepass.likelihoods.initial import Initial
+from onepass.replicator.training.config import OptimizerConfig
 from wavenet.data.batch_sampling import ClipSource, batch
 
 REFERENCE_HZ = 200.0  # as in `log_f0_features`
@@ -153,7 +153,7 @@ def train_pitch_reader(
     The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
     frames to the reader's input. The reader ends with averaged weights.
     """
-    from replicator.training.state import TrainState  # a trained reader needs no optimiser
+    from onepass.replicator.training.state import TrainState  # a trained reader needs no optimiser
 
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from foundation.atomic_files import replacing
-from foundation.errors import UserError
+from onepass.foundation.atomic_files import replacing
+from onepass.foundation.errors import UserError
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.chunks import ChunkSampler, FixedPointSampler
-from foundation.atomic_files import write_npz
-from planning.trainable import Trainable
-from replicator.portable.export import export_function, named_weights, storable
-from replicator.training.state import TrainState
+from onepass.foundation.atomic_files import write_npz
+from onepass.planning.trainable import Trainable
+from onepass.replicator.portable.export import export_function, named_weights, storable
+from onepass.replicator.training.state import TrainState
+from onepass.samplers.chunks import ChunkSampler, FixedPointSampler
 from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
 from wavenet.network_factory import make_network

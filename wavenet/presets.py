@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from foundation.field_rules import at_least, require
-from foundation.stored_config import completed, stored_config
-from replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import completed, stored_config
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
 

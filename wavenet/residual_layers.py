@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from likelihoods.initial import Initial
-from replicator.training.rematerialisation import recomputed
+from onepass.likelihoods.initial import Initial
+from onepass.replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
 
 SQRT_HALF = math.sqrt(0.5)

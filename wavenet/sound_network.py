@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.samplers.compiled import Compiled
-from likelihoods.capabilities import with_scales
-from likelihoods.codec import Codec
-from likelihoods.distribution import Distribution
-from likelihoods.initial import Initial
+from onepass.likelihoods.capabilities import with_scales
+from onepass.likelihoods.codec import Codec
+from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.initial import Initial
+from onepass.samplers.compiled import Compiled
 from wavenet.config import WaveNetConfig
 
 
@@ -21,7 +21,7 @@ class Network(tf.Module):
     Attributes:
       config: the architecture.
       codec: converts samples to levels and back.
-      likelihood: the distribution of a level, a `likelihoods.distribution.Distribution`.
+      likelihood: the distribution of a level, a `onepass.likelihoods.distribution.Distribution`.
       dtype: floating-point type of the residual layers.
       front_dtype: floating-point type of the waveform and of the output parameters.
       stack: the residual layers.

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from foundation.folders import shown
-from foundation.stored_config import defaults
-from replicator import Replicator
-from replicator.training.recipe import Recipe, Setup
-from replicator.training.state import TrainState
-from replicator.training.training_run import TrainingRun
+from onepass.foundation.folders import shown
+from onepass.foundation.stored_config import defaults
+from onepass.replicator import Replicator
+from onepass.replicator.training.recipe import Recipe, Setup
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
 from wavenet.data.clip_batches import ClipBatches

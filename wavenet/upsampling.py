@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 
 FRAME_GAIN = 4.0  # frames are between 0 (silence) and 1, but vary by only about a quarter of that
 

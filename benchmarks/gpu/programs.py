@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import onepass
-from autoregressive.incremental import incremental
 from benchmarks.audio import NETWORKS, QUICK
 from benchmarks.gpu import plan
 from benchmarks.gpu.gpt import gpt
 from distill.student import ParallelWaveNet
+from onepass.replicator.portable.export import PureFn, named_weights
+from onepass.step import incremental
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import sample
-from replicator.portable.export import PureFn, named_weights
 from wavenet.network import WaveNet
 from wavenet.samplers import generation
 from wavenet.sound_network import Network

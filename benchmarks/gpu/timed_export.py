@@ -21,14 +21,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.gpu import timed_training
-from foundation.atomic_files import write_npz
-from foundation.checkpoints import Checkpoints
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.replicator.portable.adopt import adopt
+from onepass.replicator.portable.export import export_function, named_weights
+from onepass.replicator.portable.manifest import read_manifest
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.training import config_from
-from replicator.portable.adopt import adopt
-from replicator.portable.export import export_function, named_weights
-from replicator.portable.manifest import read_manifest
 
 
 def pack(folder: Path, data: Path) -> None:

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from autoregressive.machine.kernels import compiled
-from autoregressive.machine.llvm import (
+from onepass.machine.kernels import compiled
+from onepass.machine.llvm import (
     FLOAT_BYTES,
     LANES,
     VECTOR,

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from autoregressive.machine.kernels import LANES, aligned
 from distill.config import RECENT
 from distill.cpu import bfloat16, levinson, noise, recursion
 from distill.cpu.kernels import ROWS
@@ -17,8 +16,9 @@ from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_ti
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
 from distill.flows import Flow
 from distill.residual import Prediction
-from foundation.cores import cores
-from likelihoods.affine import FlowOutput
+from onepass.foundation.cores import cores
+from onepass.likelihoods.affine import FlowOutput
+from onepass.machine.kernels import LANES, aligned
 from wavenet.samplers.numba import as_compiled, check_shape
 
 

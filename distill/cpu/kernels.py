@@ -19,8 +19,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from autoregressive.machine.kernels import HAS_32_REGISTERS, compiled, panel_widths
-from autoregressive.machine.llvm import (
+from distill.cpu import bfloat16
+from distill.cpu.units import FILTER_UNIT, GATE_UNIT, unit
+from onepass.machine.kernels import HAS_32_REGISTERS, compiled, panel_widths
+from onepass.machine.llvm import (
     FLOAT,
     FLOAT_BYTES,
     LANES,
@@ -34,8 +36,6 @@ from autoregressive.machine.llvm import (
     pointer_at,
     spread,
 )
-from distill.cpu import bfloat16
-from distill.cpu.units import FILTER_UNIT, GATE_UNIT, unit
 
 ROWS = 6  # the sums of so many rows of a panel leave registers free for the operands
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first

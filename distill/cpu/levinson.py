@@ -6,7 +6,7 @@ TensorFlow's loop takes half of the time that a student spends outside its flows
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.machine.kernels import entry
+from onepass.machine.kernels import entry
 
 _FRAMES = 32  # solved together, in vectors; their arrays fit into a core's first-level cache
 _SUMS = 4  # TensorFlow adds the terms of a step in this many sums, in turn

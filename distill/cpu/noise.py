@@ -1,11 +1,11 @@
-"""Compiled `likelihoods.noise.bits`: the same integers in a fifth of the time."""
+"""Compiled `onepass.likelihoods.noise.bits`: the same integers in a fifth of the time."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from autoregressive.machine.kernels import compiled, entry
-from likelihoods.noise import FOLD_LANE, KEY_PARITY
+from onepass.likelihoods.noise import FOLD_LANE, KEY_PARITY
+from onepass.machine.kernels import compiled, entry
 
 _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from autoregressive.machine.kernels import compiled, entry
 from distill.residual import Prediction
+from onepass.machine.kernels import compiled, entry
 from wavenet.samplers.numba import as_compiled
 
 

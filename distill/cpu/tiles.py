@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoregressive.machine.kernels import (
+from distill.config import RECENT
+from distill.cpu.kernels import ROWS, gate_rows, product_rows
+from distill.cpu.weights import PackedFlows
+from onepass.machine.kernels import (
     FLOAT_BYTES,
     LANES,
     VECTOR_BYTES,
@@ -23,10 +26,7 @@ from autoregressive.machine.kernels import (
     entry,
     exponential,
 )
-from autoregressive.machine.waiting import publish, wait_for
-from distill.config import RECENT
-from distill.cpu.kernels import ROWS, gate_rows, product_rows
-from distill.cpu.weights import PackedFlows
+from onepass.machine.waiting import publish, wait_for
 
 _FLOOR = -np.inf  # lower bound of a product that is not rectified
 OFFSET_BYTES = 8

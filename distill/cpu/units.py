@@ -5,8 +5,8 @@ import math
 import numpy as np
 from llvmlite import ir
 
-from autoregressive.machine.llvm import VECTOR, WORDS, clip, multiply_add, number, whole
 from distill.cpu import bfloat16
+from onepass.machine.llvm import VECTOR, WORDS, clip, multiply_add, number, whole
 
 # Factors of `pack_gates` for filters and gates: 2^x is easier to compute than e^x.
 FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)

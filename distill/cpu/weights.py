@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoregressive.machine import kernels
-from autoregressive.machine.kernels import LANES, aligned, padded
 from distill.config import StudentConfig
 from distill.cpu import bfloat16, units
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
+from onepass.machine import kernels
+from onepass.machine.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS

@@ -8,10 +8,10 @@ import tyro
 
 from distill.images.config import FlowConfig, GuidedConfig, ImageDistillConfig
 from distill.images.presets import PRESETS
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
+from onepass.replicator.training.command import TrainingOptions
 from pixelcnn import shipped
 from pixelcnn.command import IMAGES, training_data
-from replicator.training.command import TrainingOptions
 
 if TYPE_CHECKING:
     from distill.images.training import ImageStudentRecipe

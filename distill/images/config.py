@@ -3,9 +3,9 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from foundation.errors import UserError
-from foundation.field_rules import at_least, require
-from replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import at_least, require
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)

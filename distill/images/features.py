@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
 

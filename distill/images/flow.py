@@ -24,10 +24,11 @@ from distill.images.config import FlowTargets
 from distill.images.features import Features, features_apart
 from distill.losses import kl_divergence
 from distill.losses.terms import Weighted, weighed
-from likelihoods import PixelMixture
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
-from likelihoods.levels import value_of
+from onepass.likelihoods import PixelMixture
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput
+from onepass.likelihoods.levels import value_of
+from onepass.replicator import Replicator
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.mode import EXACT, Mode
@@ -36,7 +37,6 @@ from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
-from replicator import Replicator
 
 LEAST_POWER = 1e-3  # frequencies with less power than this do not count as different
 # Folded into an example's seed: for the student's image, the draws and the teacher's image.

@@ -9,7 +9,7 @@ from distill.images.config import (
     GuidedTargets,
     ImageDistillConfig,
 )
-from replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
 _ADAM = OptimizerConfig(
     learning_rate=1e-3, warmup_steps=20, decay="cosine", average_decay=0.99, clip_norm=1.0

@@ -11,10 +11,13 @@ from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
-from foundation.errors import UserError
-from foundation.model_folder import variable_names
-from foundation.stored_config import defaults, to_json
-from likelihoods.initial import ZeroInitial
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import variable_names
+from onepass.foundation.stored_config import defaults, to_json
+from onepass.likelihoods.initial import ZeroInitial
+from onepass.replicator.training.recipe import Recipe, Setup
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import TrainingRun
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
@@ -23,9 +26,6 @@ from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import facts_of, portable_batches
-from replicator.training.recipe import Recipe, Setup
-from replicator.training.state import TrainState
-from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
 LOSSES: dict[str, Callable[..., GuidedLoss | FlowLoss]] = {

@@ -16,7 +16,7 @@ from distill.config import DiscriminatorConfig
 from distill.losses.terms import Draw, Weighted
 from distill.presets import LossConfig
 from distill.spectra import magnitudes
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 
 SLOPE = 0.2  # slope of the leaky rectifiers below zero
 FLOOR = 1e-3  # lower bound of magnitudes before the logarithm

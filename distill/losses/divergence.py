@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from distill.losses import kl_divergence
 from distill.losses.terms import Draw, Weighted
-from likelihoods import noise as counter_noise
-from replicator import Replicator
+from onepass.likelihoods import noise as counter_noise
+from onepass.replicator import Replicator
 
 DRAWS = 1  # folded into the seed of a step to get the key of the draws
 

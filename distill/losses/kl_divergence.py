@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput
 
 # Entropy of the noise that a student transforms, in nats per element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}

@@ -20,10 +20,10 @@ from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from foundation.errors import UserError
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
-from replicator import Replicator
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput
+from onepass.replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 

@@ -15,8 +15,8 @@ import tensorflow as tf
 from distill.losses.terms import Draw
 from distill.losses.unit_classifier import UnitClassifier
 from distill.spectra import log_mel
-from foundation.errors import UserError
-from replicator import Replicator
+from onepass.foundation.errors import UserError
+from onepass.replicator import Replicator
 from wavenet.features import MelConvention
 
 LEAST = 1e-6  # lower bound of the mean square in a denominator

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods.affine import FlowOutput
 
 
 class Weighted(NamedTuple):

@@ -20,11 +20,11 @@ import scipy.cluster.vq
 import scipy.fft
 import tensorflow as tf
 
-from foundation.atomic_files import Arrays, read_npz, write_npz
-from foundation.errors import UserError
-from likelihoods.initial import Initial
-from replicator.training.config import OptimizerConfig
-from replicator.training.state import TrainState
+from onepass.foundation.atomic_files import Arrays, read_npz, write_npz
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.initial import Initial
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.state import TrainState
 from wavenet.data import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from foundation.folders import counted, hashed, shown, some
+from onepass.foundation.folders import counted, hashed, shown, some
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import EIGHT
 from pixelcnn.data.image_file import DataError, ImageRules

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
-from foundation.folders import shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import shown
+from onepass.replicator.training.batches import as_dataset
 from pixelcnn.data.batch_sampling import (
     Arrays,
     batches_of,
@@ -23,7 +24,6 @@ from pixelcnn.data.batch_sampling import (
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
-from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
 VIDEO_SHUFFLES = 8  # a video has few examples, so a single shuffle would be too random

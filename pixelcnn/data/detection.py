@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from foundation.folders import list_files
+from onepass.foundation.folders import list_files
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
 from pixelcnn.data.image_file import ARRAY, formats, suffixes

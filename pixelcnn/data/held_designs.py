@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foundation.atomic_files import write_npz
-from foundation.folders import hashed, make_folder, shown
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.folders import hashed, make_folder, shown
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.npz import check_shape, pair, read_arrays
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from foundation.errors import UserError
-from foundation.folders import shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import shown
 from pixelcnn.data.colour import has_transparent_colour, in_srgb
 from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules

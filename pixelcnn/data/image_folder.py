@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from foundation.folders import endings, list_files, shown, some, unread
-from foundation.threads import in_threads
+from onepass.foundation.folders import endings, list_files, shown, some, unread
+from onepass.foundation.threads import in_threads
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
     DataError,

@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from foundation.errors import UserError
-from foundation.folders import shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import shown
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import DataError
 

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.folders import shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import shown
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from foundation.folders import shown, some
+from onepass.foundation.folders import shown, some
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.raw_corpus import RawCorpus, extremes

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.folders import counted, shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import counted, shown
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS

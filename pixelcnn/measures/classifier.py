@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from foundation.atomic_files import write_npz
-from foundation.progress import Progress
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.intervals import share_of
+from onepass.foundation.errors import UserError
+from onepass.foundation.intervals import share_of
 from pixelcnn.measures.classifier import Classifier
 
 NEIGHBOURS = 3  # k of the k-nearest neighbours, as in Kynkaanniemi et al.

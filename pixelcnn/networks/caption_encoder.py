@@ -11,7 +11,7 @@ import string
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 
 WIDTH = 5  # kernel width of the convolutions

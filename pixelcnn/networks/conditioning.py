@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from foundation.errors import UserError
-from foundation.field_rules import require
-from likelihoods.initial import Initial
-from likelihoods.levels import value_of
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import require
+from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder, WordEncoder
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import Convolution

@@ -7,10 +7,10 @@ import dataclasses
 import itertools
 from typing import Annotated, Literal, get_args
 
-from foundation.errors import UserError
-from foundation.field_rules import at_least, choices, require
-from likelihoods.limits import check_levels
-from likelihoods.registry import mixtures
+from onepass.foundation.errors import UserError
+from onepass.foundation.field_rules import at_least, choices, require
+from onepass.likelihoods.limits import check_levels
+from onepass.likelihoods.registry import mixtures
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
 SOFTMAX = "softmax"  # the likelihood with its own layers

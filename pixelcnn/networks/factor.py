@@ -17,8 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.initial import Initial
-from likelihoods.levels import value_of
+from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.levels import value_of
+from onepass.replicator.training.rematerialisation import recomputed
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
@@ -26,7 +27,6 @@ from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
-from replicator.training.rematerialisation import recomputed
 
 REACH = 1  # number of tiles on each side that the first convolution reads
 

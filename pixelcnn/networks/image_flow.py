@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput, compose
-from likelihoods.initial import Initial
-from likelihoods.levels import nearest, value_of
-from likelihoods.pixels import PAIRS
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput, compose
+from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.levels import nearest, value_of
+from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import matmul

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
     MultiscaleConfig,

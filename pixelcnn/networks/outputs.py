@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from likelihoods import PixelMixture, noise
-from likelihoods.categorical import COLDEST, sample_categorical
-from likelihoods.initial import Initial
-from likelihoods.registry import LIKELIHOODS
+from onepass.likelihoods import PixelMixture, noise
+from onepass.likelihoods.categorical import COLDEST, sample_categorical
+from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.registry import LIKELIHOODS
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.groups import cut
 from pixelcnn.networks.layers import matmul

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.initial import Initial
-from likelihoods.levels import value_of
+from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.levels import value_of
+from onepass.replicator.training.rematerialisation import recomputed
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
-from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above, and columns on each side, read by the first v
 PLACE = 2  # number of map channels with a pixel's coordinates

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers.compiled import Compiled
-from foundation.errors import UserError
-from likelihoods import noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import noise
+from onepass.samplers.compiled import Compiled
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.config import GROUPS, FactorConfig
 from pixelcnn.networks.factor import Factor

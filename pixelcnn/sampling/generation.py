@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers import SAMPLERS
-from autoregressive.samplers.compiled import Compiled
-from autoregressive.samplers.windows import FixedPoint, by_windows
-from likelihoods.noise import as_key
+from onepass.likelihoods.noise import as_key
+from onepass.samplers import SAMPLERS
+from onepass.samplers.compiled import Compiled
+from onepass.samplers.windows import FixedPoint, by_windows
 from pixelcnn.autoregression import (
     ACTIVE_ROWS,
     Forecast,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor

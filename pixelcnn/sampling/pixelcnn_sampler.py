@@ -1,15 +1,15 @@
 """The cached sampler of a PixelCNN, which evaluates the network only once per pixel.
 
 It draws pixel (y, x) from the random words [batch, y, x], like all samplers in
-`autoregressive.samplers`. Therefore they draw the same images, independently of the batch.
+`onepass.samplers`. Therefore they draw the same images, independently of the batch.
 """
 
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.symbols import raster_positions
-from likelihoods import noise
+from onepass.likelihoods import noise
+from onepass.networks.symbols import raster_positions
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN

@@ -3,7 +3,7 @@
 import importlib.resources
 from pathlib import Path
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 FOLDERS = {
     "shipped-digits": "digits-multiscale-32",

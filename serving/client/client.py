@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from foundation.arguments import whole_number
-from foundation.errors import UserError
-from serving.bundles.names import name_problem
-from serving.bundles.requests import seed_number
-from serving.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.names import name_problem
+from onepass.bundles.requests import seed_number
+from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.errors import UserError
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers
-from serving.errors import InvalidInput
 from serving.settings import SCHEMES, is_loopback
 
 if TYPE_CHECKING:

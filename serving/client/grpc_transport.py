@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
-from serving.bundles.image_inputs import condition_rows, image_inputs, scales_of
-from serving.bundles.signature import TensorInfo, fastest
+from onepass.bundles.errors import GRPC_CODES, ServingError
+from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from onepass.bundles.signature import TensorInfo, fastest
 from serving.client.retrying import (
     ClientError,
     Deadline,
@@ -17,7 +18,6 @@ from serving.client.retrying import (
     token_error,
 )
 from serving.client.streams import ImageScale, Speech, Stream
-from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
 

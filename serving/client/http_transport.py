@@ -12,7 +12,8 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from serving.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, TensorInfo
+from onepass.bundles.errors import HTTP_CODES
+from onepass.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, TensorInfo
 from serving.client.retrying import (
     ClientError,
     Deadline,
@@ -22,7 +23,6 @@ from serving.client.retrying import (
     token_error,
 )
 from serving.client.streams import ImageScale, Speech, Stream
-from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import stamina
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")
@@ -18,9 +18,9 @@ class ClientError(UserError):
     """A failed request, with a one-line message.
 
     Attributes:
-      code: a short identifier for programs: a `code` of serving/errors.py, `too_many_requests`,
-        `unreachable` if there is no server, `broken_off` if the connection ended early, or
-        `protocol` if the server is of a different kind.
+      code: a short identifier for programs: a `code` of onepass/bundles/errors.py,
+        `too_many_requests`, `unreachable` if there is no server, `broken_off` if the connection
+        ended early, or `protocol` if the server is of a different kind.
     """
 
     def __init__(self, message: str, code: str):

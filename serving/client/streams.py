@@ -6,7 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 Cancel = Callable[[], object]
 Chunk = TypeVar("Chunk")

@@ -12,11 +12,11 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from foundation.errors import UserError
-from serving.bundles.bundle import Servable
+from onepass.bundles.bundle import Servable
+from onepass.bundles.errors import InvalidInput
+from onepass.foundation.errors import UserError
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.errors import InvalidInput
 from serving.http.app import make_app
 from serving.http.fields import as_model
 from serving.observability import logs, traces

@@ -4,8 +4,8 @@ import hmac
 import os
 from collections.abc import Sequence
 
-from foundation.errors import UserError
-from serving.errors import Unauthorized
+from onepass.bundles.errors import Unauthorized
+from onepass.foundation.errors import UserError
 from serving.settings import TOKEN_VARIABLE, Settings
 
 MIN_CHARACTERS = 16

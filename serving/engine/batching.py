@@ -7,11 +7,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from serving.engine.call_times import CallTimes
-from serving.engine.fair_shares import current_client
-from serving.engine.padding import Arrays, Fitted, Padding
-from serving.engine.row_queue import Request, Row, RowQueue
-from serving.errors import (
+from onepass.bundles.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
@@ -20,6 +16,10 @@ from serving.errors import (
     ServingError,
     TooLarge,
 )
+from serving.engine.call_times import CallTimes
+from serving.engine.fair_shares import current_client
+from serving.engine.padding import Arrays, Fitted, Padding
+from serving.engine.row_queue import Request, Row, RowQueue
 from serving.observability.logs import request_id
 from serving.observability.metrics import Metrics
 from serving.settings import Settings

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from foundation.errors import UserError
-from serving.bundles.bundle import Servable
-from serving.bundles.manifest import public_key, signed_manifest
+from onepass.bundles.bundle import Servable
+from onepass.bundles.errors import DeadlineExceeded
+from onepass.bundles.manifest import public_key, signed_manifest
+from onepass.foundation.errors import UserError
 from serving.engine.version_scanner import FoundVersion
-from serving.errors import DeadlineExceeded
 from serving.observability.logs import event
 from serving.sandbox.confinement import check_available
 from serving.sandbox.fork_server import MOST_CONNECTIONS
@@ -111,7 +111,7 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
             raise UserError(f"{path} must be signed to be loaded without a sandbox.")
         if not signed and settings.sandbox:
             return SandboxedBundle(path, fork_server, settings, {"backend": settings.backend})
-        from serving.bundles import loading  # imports TensorFlow
+        from onepass.bundles import loading  # imports TensorFlow
 
         return loading.load(path, settings.backend, *([signed] if signed else []))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.prompt_inputs import PREFIX, PROMPTED_CHUNK
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.prompt_inputs import PREFIX, PROMPTED_CHUNK
 
 Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output

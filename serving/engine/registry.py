@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from foundation.errors import UserError
-from serving.bundles.bundle import Servable
+from onepass.bundles.bundle import Servable
+from onepass.bundles.errors import NotFound, NotReady, ServingError
+from onepass.foundation.errors import UserError
 from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
-from serving.errors import NotFound, NotReady, ServingError
 from serving.observability.logs import event
 from serving.observability.metrics import Metrics
 from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.bundle import Servable
-from serving.bundles.frames import check_rows
-from serving.bundles.prompt_inputs import WITH_LOG_PROB
-from serving.bundles.signature import MADE, PLAIN, SOUND, WHOLE, Signature
-from serving.engine.batching import LARGE_BYTES, Batcher
-from serving.engine.padding import Arrays, Padding
-from serving.engine.streams import Streams
-from serving.errors import (
+from onepass.bundles.bundle import Servable
+from onepass.bundles.errors import (
     DeadlineExceeded,
     InvalidInput,
     ServingError,
     TooLarge,
     shortened,
 )
+from onepass.bundles.frames import check_rows
+from onepass.bundles.prompt_inputs import WITH_LOG_PROB
+from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, Signature
+from serving.engine.batching import LARGE_BYTES, Batcher
+from serving.engine.padding import Arrays, Padding
+from serving.engine.streams import Streams
 from serving.observability import traces
 from serving.observability.metrics import Metrics
 from serving.settings import Settings

@@ -8,10 +8,16 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
-from foundation.errors import UserError
+from onepass.bundles.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidInput,
+    Overloaded,
+    ServingError,
+)
+from onepass.foundation.errors import UserError
 from serving.engine.fair_shares import ClientSlots, current_client
 from serving.engine.permits import PROCESSORS, Use
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
 
 LOG = logging.getLogger(__name__)

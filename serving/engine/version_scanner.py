@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.bundles.names import folder_problem, name_problem, version_problem
-from serving.errors import shortened
+from onepass.bundles.errors import shortened
+from onepass.bundles.names import folder_problem, name_problem, version_problem
 
 MANIFEST = "manifest.json"
 MOST_FILES = 1000  # largest number of files per version that are checked for changes
@@ -50,7 +50,7 @@ class ScanResult:
 def scan(root: Path) -> ScanResult:
     """Return the models and versions that are currently in a folder.
 
-    A version is a folder NAME/VERSION, named by the rule of `serving.bundles.names`, that contains
+    A version is a folder NAME/VERSION, named by the rule of `onepass.bundles.names`, that contains
     a manifest. Folders with other names, and links to other names or out of the folder, are
     ignored.
     """

@@ -6,8 +6,8 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from onepass.bundles.errors import NotFound, ServingError
 from serving.engine.registry import ModelRegistry
-from serving.errors import NotFound, ServingError
 
 POLL_SECONDS = 0.25
 Status = health_pb2.HealthCheckResponse.ServingStatus

@@ -6,8 +6,9 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.names import version_problem
-from serving.bundles.signature import (
+from onepass.bundles.errors import InvalidInput, NotFound, ServingError
+from onepass.bundles.names import version_problem
+from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
     TensorInfo,
@@ -19,7 +20,6 @@ from serving.bundles.signature import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound, ServingError
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
 from serving.http.v2 import SERVER_VERSION, metadata_of

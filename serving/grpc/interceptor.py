@@ -18,10 +18,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from serving.engine.auth import HEALTH_PREFIX, TokenAuth
-from serving.engine.fair_shares import begin_client
-from serving.engine.streams import STREAM_TIMEOUT_FACTOR
-from serving.errors import (
+from onepass.bundles.errors import (
     DeadlineExceeded,
     Internal,
     InvalidInput,
@@ -30,6 +27,9 @@ from serving.errors import (
     ServingError,
     TooLarge,
 )
+from serving.engine.auth import HEALTH_PREFIX, TokenAuth
+from serving.engine.fair_shares import begin_client
+from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.grpc.forwarded import client_address
 from serving.observability import traces
 from serving.observability.logs import begin_request, event

@@ -6,10 +6,10 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
-from serving.bundles.signature import PLAIN, check_outputs
+from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.signature import PLAIN, check_outputs
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import enum_values, message
 from serving.grpc.tensors import decode_all, encode

@@ -9,12 +9,12 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.frames import check_convention
-from serving.bundles.signature import checked
+from onepass.bundles.errors import InvalidInput, ServingError
+from onepass.bundles.frames import check_convention
+from onepass.bundles.signature import checked
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
-from serving.errors import InvalidInput, ServingError
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
 from serving.grpc.prediction import resolve_model

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.signature import (
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import (
     TENSORFLOW_DTYPES,
     TensorInfo,
     check_dimensions,
@@ -18,7 +19,6 @@ from serving.bundles.signature import (
     from_bytes,
     input_info,
 )
-from serving.errors import InvalidInput
 from serving.grpc.messages import enum_values
 
 DATA_TYPES = enum_values("tensorflow.DataType")

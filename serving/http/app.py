@@ -8,8 +8,8 @@ from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
+from onepass.bundles.errors import NotReady
 from serving.engine.registry import ModelRegistry
-from serving.errors import NotReady
 from serving.http.draw import DrawRoute
 from serving.http.middleware import RequestMiddleware
 from serving.http.model_listing import ModelListing

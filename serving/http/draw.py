@@ -14,10 +14,10 @@ import orjson
 from msgspec import Meta, Struct
 from starlette.requests import Request
 
+from onepass.bundles.errors import Internal, ServingError
+from onepass.bundles.image_inputs import image_inputs
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
-from serving.bundles.image_inputs import image_inputs
 from serving.engine.served_model import ServedModel
-from serving.errors import Internal, ServingError
 from serving.http.fields import Seed, json_model
 from serving.http.image_requests import (
     condition,

@@ -11,8 +11,8 @@ import msgspec
 import orjson
 from msgspec import Meta
 
-from serving.bundles.requests import seed_number
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.requests import seed_number
 
 SHOWN_CHARACTERS = 80
 # Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from serving.bundles.image_inputs import CONDITIONS, classes_of, condition_rows
-from serving.bundles.signature import IMAGE, Signature, fastest, scale_name
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.image_inputs import CONDITIONS, classes_of, condition_rows
+from onepass.bundles.signature import IMAGE, Signature, fastest, scale_name
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput
 from serving.http.fields import invalid_field
 from serving.http.json_tensors import json_tensor
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from serving.bundles.signature import SEED, Signature, TensorInfo, input_info
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
 from serving.http.fields import invalid_field
 
 # The JSON type for each kind of dtype, and its plural in messages.

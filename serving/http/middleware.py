@@ -15,9 +15,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onepass.bundles.errors import (
+    Forbidden,
+    Internal,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    ServingError,
+)
 from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.fair_shares import begin_client
-from serving.errors import Forbidden, Internal, InvalidInput, NotFound, Overloaded, ServingError
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
 from serving.http.responses import error_body, protocol_of
 from serving.observability import traces

@@ -9,11 +9,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.condition_inputs import FRAMES
-from serving.bundles.image_inputs import CONDITIONS
-from serving.bundles.signature import ARRAY, IMAGE, SOUND
+from onepass.bundles.condition_inputs import FRAMES
+from onepass.bundles.errors import NotFound, ServingError
+from onepass.bundles.image_inputs import CONDITIONS
+from onepass.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.engine.served_model import ServedModel
-from serving.errors import NotFound, ServingError
 from serving.http.image_requests import condition_input, scales, signature
 from serving.http.operations import Endpoints, get, version_at
 from serving.http.responses import json_response

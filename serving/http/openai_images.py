@@ -11,10 +11,10 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.image_inputs import CONDITIONS, image_inputs
-from serving.bundles.signature import fastest
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.image_inputs import CONDITIONS, image_inputs
+from onepass.bundles.signature import fastest
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
     condition,

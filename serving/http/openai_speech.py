@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from onepass.bundles.errors import InvalidInput
+from onepass.speech.phonemes import characters_at, text_parts
 from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput
 from serving.http.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
@@ -38,7 +39,6 @@ from serving.http.synthesis_requests import (
     synthesis,
     text_frames,
 )
-from speech.phonemes import characters_at, text_parts
 
 Chunks = AsyncGenerator[np.ndarray, None]
 DEFAULT_VOICE = "default"

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from serving.bundles.names import version_problem
-from serving.bundles.signature import MADE
+from onepass.bundles.errors import InvalidInput, NotFound, ServingError
+from onepass.bundles.names import version_problem
+from onepass.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound, ServingError
 from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.settings import Settings
 

@@ -10,7 +10,7 @@ from typing import TypedDict
 import numpy as np
 import soundfile
 
-from serving.errors import InvalidInput, TooLarge
+from onepass.bundles.errors import InvalidInput, TooLarge
 from wavenet.data.audio import resample
 from wavenet.data.sound_file import missing_samples
 from wavenet.data.sound_properties import Mixdown, without_offset

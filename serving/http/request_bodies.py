@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
+from onepass.bundles.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
 BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
 LARGE_BYTES = 1 << 16

@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serving.errors import Cancelled, DeadlineExceeded
+from onepass.bundles.errors import Cancelled, DeadlineExceeded
 
 OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

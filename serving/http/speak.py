@@ -9,11 +9,12 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foundation.errors import UserError
-from serving.bundles.frames import check_convention
+from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.frames import check_convention
+from onepass.foundation.errors import UserError
+from onepass.speech.phonemes import MAX_CHARACTERS
 from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
@@ -30,7 +31,6 @@ from serving.http.synthesis_requests import (
     synthesis,
     text_frames,
 )
-from speech.phonemes import MAX_CHARACTERS
 from wavenet.data.recorded_level import level_gain_db, level_of, recorded_frames
 
 SOURCES = ("frames", "recording", "example", "text")

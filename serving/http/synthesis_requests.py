@@ -10,13 +10,19 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from foundation.errors import UserError
-from serving.bundles.signature import PLAIN, Signature
-from serving.bundles.sound_sampling import check_speaker
+from onepass.bundles.errors import InvalidInput, NotReady, TooLarge
+from onepass.bundles.signature import PLAIN, Signature
+from onepass.bundles.sound_sampling import check_speaker
+from onepass.foundation.errors import UserError
+from onepass.speech.phonemes import (
+    MAX_CHARACTERS,
+    SPELT_OUT,
+    characters_at,
+    spelt_out,
+    spoken_length,
+)
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
-from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, characters_at, spelt_out, spoken_length
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
 
 LOG = logging.getLogger(__name__)
@@ -124,8 +130,8 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
 
 def supports_text(served: ServedModel) -> bool:
     """Return whether a text front end for the model and espeak-ng are installed."""
-    import speech
-    from speech.phonemes import PROGRAM
+    from onepass import speech
+    from onepass.speech.phonemes import PROGRAM
 
     try:
         speech.shipped(served.spec).check(served.spec)
@@ -162,7 +168,7 @@ def text_frames(
       TooLarge: the text would last longer than the model's longest sound.
       NotReady: the text front end or espeak-ng is not installed.
     """
-    import speech
+    from onepass import speech
 
     check_length(words, speed=speed)
     try:

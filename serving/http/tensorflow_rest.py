@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
+from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound
 from serving.http.fields import Name, json_model
 from serving.http.json_tensors import from_columns, from_rows
 from serving.http.operations import Endpoints, get, post, version_at

@@ -15,7 +15,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.signature import (
+from onepass.bundles.errors import InvalidInput, NotReady
+from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
     Signature,
@@ -28,7 +29,6 @@ from serving.bundles.signature import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotReady
 from serving.http.fields import Name, as_model, json_object
 from serving.http.json_tensors import flat_tensor
 from serving.http.operations import JSON, Bytes, Endpoints, get, post

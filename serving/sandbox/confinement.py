@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from serving.sandbox.thread_limit import ask_for_threads
 
 LIBRARY = "libseccomp.so.2"

@@ -17,12 +17,12 @@ import socket
 import sys
 from typing import Any
 
-from serving.bundles import numba_engine
+from onepass.bundles import numba_engine
 from serving.sandbox import thread_limit, worker
 
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
-IMPORTS = ("tensorflow", "serving.bundles.loading")  # all that bundles need
+IMPORTS = ("tensorflow", "onepass.bundles.loading")  # all that bundles need
 UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 

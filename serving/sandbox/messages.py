@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.signature import V2_DTYPES, Arrays
+from onepass.bundles.signature import V2_DTYPES, Arrays
 
 Head = dict[str, Any]
 MOST_BYTES = 2**30  # total size of the arrays in a message

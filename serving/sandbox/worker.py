@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from foundation.errors import UserError
-from serving.bundles.signature import Arrays
-from serving.errors import InvalidInput, NotFound
+from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.signature import Arrays
+from onepass.foundation.errors import UserError
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 

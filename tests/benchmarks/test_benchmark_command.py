@@ -9,10 +9,10 @@ import types
 import pytest
 from processes import ROOT
 
-import onepass.command
+import onepass.command.verbs
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import Benchmark, Row
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
 
 
 def test_onepass_bench_without_a_checkout_says_where_they_are(mistake, monkeypatch, tmp_path):
-    installed = tmp_path / "onepass" / "command.py"
-    monkeypatch.setattr(onepass.command, "__file__", str(installed))
+    installed = tmp_path / "onepass" / "command" / "verbs.py"
+    monkeypatch.setattr(onepass.command.verbs, "__file__", str(installed))
     assert mistake("bench", "audio") == (
         "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
         "checkout of the source."

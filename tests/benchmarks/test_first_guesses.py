@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 
-from autoregressive.samplers.windows import FixedPoint
 from benchmarks import first_guesses as guesses
+from onepass.samplers.windows import FixedPoint
 from pixelcnn.autoregression import linear_forecast
 
 

@@ -2,7 +2,7 @@
 
 from benchmarks import first_sound
 from benchmarks.first_sound import eight_layers
-from likelihoods import LogisticMixture
+from onepass.likelihoods import LogisticMixture
 
 
 def test_the_parts_of_the_first_sound_are_its_sum(monkeypatch):

@@ -12,16 +12,16 @@ import pytest
 from image_runs import ADAM, config_of, data_of
 
 from benchmarks.gpu import timed_export, timed_training
-from foundation.atomic_files import read_npz
+from onepass.foundation.atomic_files import read_npz
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.recipe import export_portable
 from pixelcnn.data import batch_sampling
 from pixelcnn.model import load
 from pixelcnn.training import ImageRecipe
-from replicator.portable import run as portable_run
-from replicator.portable.recipe import export_portable
 
 ALONE = """
 import runpy, sys
-for name in ("tensorflow", "foundation", "replicator", "pixelcnn", "benchmarks"):
+for name in ("tensorflow", "onepass", "pixelcnn", "benchmarks"):
     sys.modules[name] = None
 sys.argv = ["timed_training.py", *sys.argv[1:]]
 runpy.run_path("timed_training.py", run_name="__main__")

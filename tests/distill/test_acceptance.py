@@ -9,7 +9,7 @@ import tensorflow as tf
 from distill import evaluation
 from distill.closeness import Closeness, acceptance, mean_run
 from distill.losses.kl_divergence import log_density
-from likelihoods.affine import FlowOutput
+from onepass.likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)
 

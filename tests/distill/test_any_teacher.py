@@ -12,17 +12,17 @@ import tensorflow as tf
 from runs import eagerly
 
 import onepass
-from autoregressive.model import Autoregressive
-from autoregressive.storage import load, save
 from distill.any_teacher import ModelTeacher, distill, flow_student
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
-from foundation.errors import UserError
-from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.codec import MuLaw
-from replicator.training.config import OptimizerConfig
-from serving.bundles.manifest import write_manifest
+from onepass.bundles.manifest import write_manifest
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
+from onepass.likelihoods.codec import MuLaw
+from onepass.model import Autoregressive
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.storage import load, save
 
 FAST = OptimizerConfig(learning_rate=3e-2, warmup_steps=2, average_decay=0.0)
 SILENCE = np.zeros([4, 24], np.float32)

@@ -21,10 +21,10 @@ from distill.losses.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.features import MelConvention

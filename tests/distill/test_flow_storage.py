@@ -10,8 +10,8 @@ import onepass
 from distill.flow_student import FlowStudent
 from distill.model_store import load_stored as load
 from distill.model_store import save
-from foundation.errors import UserError
-from likelihoods import Linear, Reals
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import Linear, Reals
 
 LENGTH = 24
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow
 from distill.student import ParallelWaveNet
-from likelihoods.affine import compose
-from likelihoods.initial import Initial
+from onepass.likelihoods.affine import compose
+from onepass.likelihoods.initial import Initial
 
 CONFIG = StudentConfig(
     flows=(2, 3),

@@ -10,13 +10,13 @@ from image_densities import model_of
 from image_networks import QuickInitial, perturbed
 from students import MEL, student_of
 
-from autoregressive.model import Autoregressive
 from distill import model as models
 from distill.any_teacher import flow_student
 from distill.presets import DistillConfig
 from distill.protocol import Student
-from foundation.errors import UserError
-from likelihoods import Gaussian, LogisticMixture, noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import Gaussian, LogisticMixture, noise
+from onepass.model import Autoregressive
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.sampling.generation import ImageSampler

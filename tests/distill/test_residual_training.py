@@ -14,12 +14,12 @@ from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
-from foundation.errors import UserError
-from replicator.portable import run as portable_run
-from replicator.portable.manifest import read_manifest
-from replicator.portable.recipe import export_portable
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
+from onepass.foundation.errors import UserError
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.manifest import read_manifest
+from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
 from wavenet import training as teacher_training
 
 HOP = 80

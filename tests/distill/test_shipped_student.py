@@ -11,8 +11,8 @@ from distill import shipped as shipped_students
 from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
-from foundation.errors import UserError
-from onepass import quickstart, quickstart_images
+from onepass.command import quickstart, quickstart_images
+from onepass.foundation.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus

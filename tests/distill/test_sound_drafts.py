@@ -12,12 +12,12 @@ from scipy.stats import chi2
 from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
-from autoregressive.samplers import acceptance
 from distill.config import StudentConfig
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
-from foundation.errors import UserError
-from likelihoods import LogisticMixture, levels, noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import LogisticMixture, levels, noise
+from onepass.samplers import acceptance
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate

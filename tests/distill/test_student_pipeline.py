@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from distill.losses.kl_divergence import standard_draws
 from distill.pipeline import flow_stages, planned_stages
-from planning.pipeline.building_blocks import schedule
-from planning.pipeline.execution import Pipeline
-from planning.pipeline.export import export_stages
-from planning.pipeline.schedule import KEPT, function_name
-from replicator.portable.export import named_weights, specs_of
-from replicator.portable.manifest import read_manifest
+from onepass.planning.pipeline.building_blocks import schedule
+from onepass.planning.pipeline.execution import Pipeline
+from onepass.planning.pipeline.export import export_stages
+from onepass.planning.pipeline.schedule import KEPT, function_name
+from onepass.replicator.portable.export import named_weights, specs_of
+from onepass.replicator.portable.manifest import read_manifest
 
 ROWS, SAMPLES = 2, 40
 

@@ -18,9 +18,9 @@ from distill.losses.unit_classifier import train_units
 from distill.presets import PRESETS
 from distill.teacher import load_teacher
 from distill.training import UNITS
-from replicator.portable import run as portable_run
-from replicator.portable.manifest import read_manifest
-from replicator.training.recipe import train
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.manifest import read_manifest
+from onepass.replicator.training.recipe import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.data.clip_batches import ClipBatches

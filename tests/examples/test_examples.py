@@ -12,7 +12,7 @@ from PIL import Image
 from processes import TensorflowProcess
 
 from examples import control, d4pg, mpo, resnet50, sn_gan, trust_region, v_mpo
-from replicator import strategies
+from onepass.replicator import strategies
 
 SCRIPT = Path(__file__).with_name("example_runs.py")
 SECONDS = 280

@@ -12,13 +12,13 @@ from fine_models import LEVELS, Steps, mixed, outputs, softmax
 from own_models import model
 
 import onepass
-from compression.conditionals import Coding, encode
-from compression.container import Container, checksum_of, read
-from compression.model_digest import digests_of_model
-from compression.symbols import SymbolConditionals
-from foundation.errors import UserError
 from onepass import likelihoods
-from onepass.command import main
+from onepass.command.verbs import main
+from onepass.compression.conditionals import Coding, encode
+from onepass.compression.container import Container, checksum_of, read
+from onepass.compression.model_digest import digests_of_model
+from onepass.compression.symbols import SymbolConditionals
+from onepass.foundation.errors import UserError
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's

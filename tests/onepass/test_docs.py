@@ -11,9 +11,9 @@ from doc_pages import PAGES, blocks, lines
 from processes import ROOT
 
 import onepass
-from onepass import command
-from onepass.arguments import UsageError, parse
-from onepass.sample.command import KINDS
+from onepass.command import verbs as command
+from onepass.command.arguments import UsageError, parse
+from onepass.command.sample.command import KINDS
 from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
 from serving.settings import is_url
 
@@ -140,8 +140,8 @@ def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
 
 
 def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
-    pages = ("README.md", "docs/index.md", "onepass/quickstart_images.py")
-    helps = ("pixelcnn/command.py", "onepass/sample/options.py")
+    pages = ("README.md", "docs/index.md", "onepass/command/quickstart_images.py")
+    helps = ("pixelcnn/command.py", "onepass/command/sample/options.py")
     for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
         assert not any(name in shown for name in SOURCE_ONLY)
     for name in SOURCE_ONLY:

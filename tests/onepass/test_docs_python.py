@@ -13,8 +13,8 @@ from doc_pages import PAGES, blocks
 from page_runs import run_blocks, smaller
 from processes import ROOT
 
-import likelihoods
 import onepass
+from onepass import likelihoods
 from wavenet.data import audio
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -38,14 +38,18 @@ held_out = waveforms[:2]
 # What is compiled (test_docs.py) and not run here, and why.
 ONLY_COMPILED = {
     r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
-    r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
+    r"^import serving$": (
+        "tests/onepass/bundles/test_bundle.py does so with bundles that it exports"
+    ),
     r"tensorflow_serving": "it asks TensorFlow Serving",
     r"^import torch|load_network\(|^@onepass\.aten": "torch is an extra:"
-    " tests/autoregressive/torch_networks/test_torch_pages.py runs what imports it",
+    " tests/onepass/networks/torch_networks/test_torch_pages.py runs what imports it",
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
-    r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
+    r"^from run import": "it runs without TensorFlow: tests/onepass/replicator/test_portable.py "
+    "and "
     "tests/pixelcnn/test_image_portable.py do so",
-    r"export_stages\(": "its stages are the reader's: tests/planning/test_pipeline_execution.py "
+    r"export_stages\(": "its stages are the reader's: "
+    "tests/onepass/planning/test_pipeline_execution.py "
     "has some",
 }
 # Pages of many blocks, each of which trains, exports or serves: a minute or more.
@@ -53,7 +57,7 @@ LONG = (
     *("reference/onepass", "reference/own_models"),
     *("tutorials/network", "tutorials/serve", "tutorials/transformer_tokens"),
 )
-# Pages that need torch from their first block on: tests/autoregressive/torch_networks runs them.
+# Pages that need torch from their first block on: tests/onepass/networks/torch_networks runs them.
 OF_TORCH = ("reference/torch", "tutorials/wavenet_vocoder")
 SERVED = ("tutorials/transformer_tokens",)  # a server of the folder `models` answers their blocks
 SHIPPED = re.compile(r'"shipped[\w-]*"\)|load\("(student|drawn)"\)')  # models that take a minute
@@ -122,7 +126,7 @@ def undocumented(page, package, names):
 def test_the_reference_has_a_section_and_an_example_for_every_public_name():
     assert undocumented(REFERENCE / "onepass.md", "onepass", PUBLIC) == []
     page = REFERENCE / "likelihoods.md"
-    assert undocumented(page, "likelihoods", likelihoods.__all__) == []
+    assert undocumented(page, "onepass.likelihoods", likelihoods.__all__) == []
 
 
 def test_a_name_without_an_example_is_seen(tmp_path):

@@ -9,8 +9,8 @@ from toy_family import TOY
 
 import onepass
 from distill import families
-from foundation.metrics import read_metrics
-from replicator.portable import run as portable_run
+from onepass.foundation.metrics import read_metrics
+from onepass.replicator.portable import run as portable_run
 
 
 @pytest.fixture

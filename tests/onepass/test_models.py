@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 import onepass
-from foundation.errors import UserError
+from onepass.bundles.bundle import Bundle
+from onepass.foundation.errors import UserError
 from onepass.models import makes_of
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
-from serving.bundles.bundle import Bundle
 from wavenet import shipped
 from wavenet.data import audio
 
@@ -146,7 +146,7 @@ def test_a_teacher_prefers_the_recording_to_noise():
     ],
 )
 def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, last):
-    from onepass import quickstart
+    from onepass.command import quickstart
 
     known = {"log_mel_distance_db": {"mean": 2.0}}
     figures = {

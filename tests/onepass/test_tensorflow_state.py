@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import onepass
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from serving.client.retrying import ClientError
 from wavenet.data import audio
 

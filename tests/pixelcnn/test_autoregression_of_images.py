@@ -8,7 +8,7 @@ from image_runs import config_of
 from marks import some_slow
 
 import onepass
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
 from pixelcnn.config import DataConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity

@@ -11,7 +11,7 @@ from PIL import Image
 from runs import eagerly
 
 import onepass
-from likelihoods import PixelMixture
+from onepass.likelihoods import PixelMixture
 from pixelcnn import evaluation_callback
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load

@@ -11,8 +11,9 @@ from made_once import own_folder
 from PIL import Image
 
 import onepass
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.replicator.training.config import LoopConfig
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
@@ -20,7 +21,6 @@ from pixelcnn.measures.codecs import codec_bits_by_scale, webp_bits_per_dim
 from pixelcnn.model import load
 from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig
 from pixelcnn.sampling import enlargement
-from replicator.training.config import LoopConfig
 
 FACTOR = FactorConfig("A", 1, 8, 8, 2, 1, 4, coordinates=False)
 

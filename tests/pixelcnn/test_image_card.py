@@ -14,9 +14,9 @@ from image_runs import DEV, best_step, config_of, images, opened, run, trained
 from runs import eagerly
 
 import onepass
-from foundation.card import ExportArguments, origin, write_folder
-from foundation.errors import UserError
-from foundation.metrics import training_seconds
+from onepass.foundation.card import ExportArguments, origin, write_folder
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import training_seconds
 from pixelcnn import card
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
@@ -117,7 +117,7 @@ def test_a_training_time_that_is_unknown_is_not_said(exported):
     ("of_parts", "seconds"), [(("3.2", "4.4"), 8), (("3.2", "0"), 0), (("0.2",), 1), (("0",), 0)]
 )
 def test_a_time_is_unknown_where_that_of_one_part_is(of_parts, seconds, monkeypatch):
-    monkeypatch.setattr("foundation.card._seconds", lambda run: float(str(run)))
+    monkeypatch.setattr("onepass.foundation.card._seconds", lambda run: float(str(run)))
     first, *others = map(Path, of_parts)
     given = ExportArguments(first, Path("out"), parts_from=tuple(others), machine="an abacus")
     assert origin(given, "toys", tf.Module(), "make")["training_seconds"] == seconds

@@ -16,11 +16,11 @@ from marks import some_slow
 from PIL import Image
 
 import onepass
-from foundation.errors import UserError
-from foundation.run_directory import RunDirectory
-from foundation.stored_config import to_json
-from onepass.sample import image_inputs
-from onepass.sample import images as image_samples
+from onepass.command.sample import image_inputs
+from onepass.command.sample import images as image_samples
+from onepass.foundation.errors import UserError
+from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.stored_config import to_json
 from pixelcnn import evaluation_callback
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
@@ -363,11 +363,11 @@ def test_a_negative_number_of_samples_is_refused_before_anything_is_measured(mis
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []
     monkeypatch.setattr(
-        "onepass.sample.command.run_sample",
+        "onepass.command.sample.command.run_sample",
         lambda makes, words, *_: went.append((makes, words)) or 0,
     )
     monkeypatch.setattr(
-        "replicator.training.family.run_evaluate",
+        "onepass.replicator.training.family.run_evaluate",
         lambda family_of, likely, words, parse: went.append((likely.makes, words)) or 0,
     )
     sound = tmp_path / "sound"
@@ -444,7 +444,7 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
         seen.append((recipe.preset, recipe.config, recipe.data))
         raise UserError("enough")
 
-    monkeypatch.setattr("replicator.training.recipe.train", train)
+    monkeypatch.setattr("onepass.replicator.training.recipe.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
     assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")

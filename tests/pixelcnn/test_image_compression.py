@@ -13,9 +13,9 @@ from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
 from runs import eagerly
 
-from compression import container, forms
-from compression.conditionals import Coding, decode
-from compression.stream import odds_of
+from onepass.compression import container, forms
+from onepass.compression.conditionals import Coding, decode
+from onepass.compression.stream import odds_of
 from pixelcnn import pixel_distributions
 from pixelcnn.compression import ImageConditionals
 from pixelcnn.networks.outputs import Hidden

@@ -14,10 +14,10 @@ from marks import some_slow
 from scipy import special
 
 import onepass
-from foundation.atomic_files import read_npz, write_npz
-from foundation.errors import UserError
-from foundation.model_folder import SHARED, save
-from foundation.run_directory import RunDirectory
+from onepass.foundation.atomic_files import read_npz, write_npz
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import SHARED, save
+from onepass.foundation.run_directory import RunDirectory
 from pixelcnn import shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError

@@ -15,17 +15,17 @@ from image_runs import ADAM, SIDES, config_of, data_of
 from marks import some_slow
 
 import onepass
-from foundation.atomic_files import read_npz, write_npz
+from onepass.foundation.atomic_files import read_npz, write_npz
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.export import training_step
+from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.training.state import TrainState
 from pixelcnn import density, portable, training
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
-from replicator.portable import run as portable_run
-from replicator.portable.export import training_step
-from replicator.portable.recipe import export_portable
-from replicator.training.state import TrainState
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,18 +13,18 @@ from marks import some_slow
 from PIL import Image
 from runs import assert_same, eagerly, newest
 
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
-from foundation.model_folder import averages
-from foundation.run_directory import RunDirectory
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.foundation.model_folder import averages
+from onepass.foundation.run_directory import RunDirectory
+from onepass.replicator.training.loop import DONE, FINISHED_BEFORE
+from onepass.replicator.training.recipe import train
+from onepass.replicator.training.state import TrainState
 from pixelcnn import evaluation_callback, joining, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
-from replicator.training.loop import DONE, FINISHED_BEFORE
-from replicator.training.recipe import train
-from replicator.training.state import TrainState
 
 
 def figures_of(run, name):

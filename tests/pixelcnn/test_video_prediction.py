@@ -7,8 +7,8 @@ from image_runs import model
 from PIL import Image
 
 import onepass
-from foundation.errors import UserError
-from onepass.sample import videos
+from onepass.command.sample import videos
+from onepass.foundation.errors import UserError
 from pixelcnn.video_prediction import predict
 
 STEPS, CONTEXT = 4, 2

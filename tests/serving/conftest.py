@@ -16,12 +16,14 @@ import numpy as np
 class Without:
     def find_spec(self, name, path=None, target=None):
         floor = name.split(".")[0]
-        if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
+        room = ".".join(name.split(".")[:2])
+        if floor in ("wavenet", "pixelcnn", "distill") or room == "onepass.likelihoods":
             raise ImportError(name, name=floor)
         runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths", "plain_files")
         runs += ("allowed_operations", "program_functions", "saved_folder", "tensorflow_state")
-        allowed = tuple(f"foundation.{each}" for each in runs)
-        if floor in ("replicator", "foundation") and not any(m.startswith(name) for m in allowed):
+        allowed = tuple(f"onepass.foundation.{each}" for each in runs)
+        closed = room in ("onepass.replicator", "onepass.foundation")
+        if closed and not any(module.startswith(name) for module in allowed):
             raise ImportError(name, name=floor)
 
 sys.meta_path.insert(0, Without())

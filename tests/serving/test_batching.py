@@ -11,11 +11,18 @@ from batch_engine import PLAIN, Engine, begun
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
 from registries import until
 
+from onepass.bundles.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidInput,
+    NotReady,
+    Overloaded,
+    TooLarge,
+)
 from serving.engine.call_times import CallTimes
 from serving.engine.padding import Padding
 from serving.engine.row_queue import CALL_SECONDS
 from serving.engine.served_model import ServedModel
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, NotReady, Overloaded, TooLarge
 from serving.settings import Settings
 
 

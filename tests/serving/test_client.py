@@ -23,12 +23,12 @@ from PIL import Image
 from relay import Relay
 
 import onepass
-from foundation.errors import UserError
 from onepass import remote_model
+from onepass.bundles.signature import PLAIN
+from onepass.foundation.errors import UserError
 from onepass.remote_model import RemoteModel
 from pixelcnn.data.captions import encode_caption
 from serving import Client
-from serving.bundles.signature import PLAIN
 from serving.client.retrying import ClientError, Deadline, RetryableError, Retrying
 from serving.client.streams import Stream
 

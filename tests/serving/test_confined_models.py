@@ -108,8 +108,12 @@ print(*sorted(sys.modules))
     )
     names = done.stdout.split()
     assert "distill.student" in names
-    assert not [name for name in names if name.startswith(("planning", "replicator.strategies"))]
-    kept = ("replicator.training.config", "replicator.training.rematerialisation")
-    known = [name for name in names if name.startswith("replicator.training.")]
+    assert not [
+        name
+        for name in names
+        if name.startswith(("onepass.planning", "onepass.replicator.strategies"))
+    ]
+    kept = ("onepass.replicator.training.config", "onepass.replicator.training.rematerialisation")
+    known = [name for name in names if name.startswith("onepass.replicator.training.")]
     assert sorted(known) == sorted(kept)
     assert not [name for name in names if name in ("distill.training", "wavenet.training")]

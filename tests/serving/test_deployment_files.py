@@ -24,7 +24,7 @@ from google.protobuf import text_format
 from serve_command import Command
 from serve_load import INFER
 
-from onepass.arguments import parse
+from onepass.command.arguments import parse
 from serving.command import ServeArguments
 from serving.observability.metrics import Metrics
 from serving.settings import Settings

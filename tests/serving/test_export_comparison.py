@@ -12,11 +12,11 @@ from own_models import SEED, model
 
 import onepass
 import serving
-from autoregressive.storage.comparison import difference
 from examples.own_distribution import LEVELS
-from foundation.errors import UserError
 from onepass import likelihoods
-from serving.bundles import own_export, own_signatures
+from onepass.bundles import own_export, own_signatures
+from onepass.foundation.errors import UserError
+from onepass.storage.comparison import difference
 
 SHORT = 8
 

@@ -16,10 +16,10 @@ from own_models import LONGEST, NUM, RATE_HZ, SEED, bundle, bundle_folder, drawn
 
 import onepass
 import serving
-from autoregressive.networks import as_function
-from foundation.errors import UserError
 from onepass import likelihoods
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.foundation.errors import UserError
+from onepass.networks.network import as_function
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import SandboxedBundle
 from serving.settings import Settings
@@ -33,7 +33,7 @@ import serving
 
 made = serving.load(sys.argv[1])
 np.save(sys.argv[2], made.sample(1, int(sys.argv[3]), int(sys.argv[4])))
-assert not {"examples", "causal_networks", "autoregressive"} & set(sys.modules)
+assert not {"examples", "causal_networks", "onepass.model"} & set(sys.modules)
 """
 
 

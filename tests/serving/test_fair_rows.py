@@ -12,10 +12,10 @@ import pytest
 from batch_engine import Engine
 from serve_load import predict, until
 
+from onepass.bundles.errors import Overloaded
 from serving.engine.fair_shares import begin_client
 from serving.engine.padding import Fitted, Padding
 from serving.engine.row_queue import SPARE_PART, Request, RowQueue
-from serving.errors import Overloaded
 from serving.grpc.messages import message
 from serving.grpc.tensors import encode
 

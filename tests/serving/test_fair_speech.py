@@ -11,12 +11,12 @@ from fake_bundle import CHANNELS
 from http_running import HERE, Running, ask, speak_text_with
 from serve_load import until
 
-import speech
+from onepass import speech
+from onepass.speech.phonemes import MAX_CHARACTERS
 from serving.engine import preparation
 from serving.engine.fair_shares import MAX_ACCOUNTS, FairShares, client_of_address
 from serving.engine.fair_shares import current_client as client
 from serving.engine.preparation import FairThreads
-from speech.phonemes import MAX_CHARACTERS
 
 SPEECH, SPEAK = "/v1/audio/speech", "/v1/models/voice:speak"
 HEAVY, LIGHT = "127.0.0.2", "127.0.0.3"

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
 
-from serving.errors import InvalidInput, ServingError, TooLarge
+from onepass.bundles.errors import InvalidInput, ServingError, TooLarge
 from serving.grpc import messages
 from serving.grpc.messages import message, method_types, pool
 from serving.grpc.tensors import DTYPES, decode, decode_all, encode

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from http_running import ask, settings_of
 
-from serving.bundles.names import VERSION_RULE
+from onepass.bundles.names import VERSION_RULE
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability.metrics import Metrics

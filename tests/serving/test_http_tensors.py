@@ -7,8 +7,8 @@ import numpy as np
 import orjson
 import pytest
 
-from serving.bundles.signature import Signature, TensorInfo, check
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import Signature, TensorInfo, check
 from serving.http.fields import MAX_LISTS, json_object
 from serving.http.json_tensors import from_columns, from_rows, json_tensor
 from serving.http.v2 import HEADER, read_inputs, split, written

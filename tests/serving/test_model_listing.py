@@ -9,14 +9,14 @@ import pytest
 from http_running import AnyVoice, Running, ask, settings_of
 from starlette.testclient import TestClient
 
-import speech
+from onepass import speech
+from onepass.bundles.errors import InvalidInput
+from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 from serving.engine.registry import ModelRegistry
-from serving.errors import InvalidInput
 from serving.http.app import make_app
 from serving.http.fields import MAX_VALUES, json_model
 from serving.http.synthesis_requests import check_length
 from serving.observability.metrics import Metrics
-from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 
 
 def listed(answer):
@@ -46,7 +46,7 @@ def test_a_model_that_goes_away_meanwhile_is_left_out(running, monkeypatch):
 
 
 def versions_of(known):
-    from serving.errors import NotFound
+    from onepass.bundles.errors import NotFound
 
     def sets(name):
         if name not in known:

@@ -7,8 +7,8 @@ from registries import running
 
 import onepass
 import serving
-from foundation.errors import UserError
-from serving.bundles.names import NAME_RULE, VERSION_RULE, check_folder
+from onepass.bundles.names import NAME_RULE, VERSION_RULE, check_folder
+from onepass.foundation.errors import UserError
 from serving.client.client import server_and_name
 from serving.engine.version_scanner import scan
 

@@ -26,9 +26,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from processes import ROOT
 from registries import running
 
+from onepass.bundles.errors import InvalidInput
 from serving.engine.registry import MISSED_SCANS
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.settings import Settings

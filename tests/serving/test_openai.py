@@ -11,7 +11,7 @@ from fake_bundle import CHANNELS, HOP, RATE
 from http_running import Running, ask, speak_text_with
 from PIL import Image
 
-import speech
+from onepass import speech
 
 openai = pytest.importorskip("openai")
 

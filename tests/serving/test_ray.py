@@ -9,7 +9,7 @@ import tempfile
 import pytest
 from processes import ROOT
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 ray_app = pytest.importorskip("serving.deploy.ray_app", reason="Ray is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # Ray takes its time

@@ -13,12 +13,12 @@ import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
 from registries import running, until
 
-from foundation.errors import UserError
-from serving.bundles.signature import Signature
+from onepass.bundles.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
+from onepass.bundles.signature import Signature
+from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import scan
-from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 

@@ -14,10 +14,10 @@ import pytest
 from fake_bundle import HOP, FakeSound
 from serve_load import until
 
-from foundation.errors import UserError
+from onepass.bundles.errors import InvalidInput, NotReady
+from onepass.foundation.errors import UserError
 from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
-from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
 from serving.sandbox.processes import KEPT_VARIABLES, ForkServer
 from serving.sandbox.sandboxed_bundle import (

@@ -12,11 +12,11 @@ import soundfile
 
 import onepass
 import serving
-from foundation.arguments import checked_seed
-from foundation.errors import UserError
-from serving.bundles.requests import seed_number
-from serving.bundles.signature import checked_seeds
-from serving.errors import InvalidInput
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.requests import seed_number
+from onepass.bundles.signature import checked_seeds
+from onepass.foundation.arguments import checked_seed
+from onepass.foundation.errors import UserError
 
 SEEDS = (0, 7, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1)
 SAME = (np.int8(7), np.int64(7), np.uint64(7), np.array(7))

@@ -10,9 +10,9 @@ import soundfile
 from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakeSound
 from http_running import ask
 
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.frames import check_convention
 from onepass.remote_model import RemoteModel
-from serving.bundles.frames import check_convention
-from serving.errors import InvalidInput
 from serving.grpc.messages import message
 from serving.grpc.speech import _parsed
 from serving.grpc.tensors import encode

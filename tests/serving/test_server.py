@@ -17,6 +17,7 @@ from registries import until
 from serve_command import Command
 
 import onepass
+import onepass.command.verbs
 from serving.command import check_models_folder
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
@@ -39,7 +40,7 @@ class Log:
 @pytest.fixture(autouse=True)
 def apart(monkeypatch):
     """The command in this process brings no TensorFlow, and leaves the log to the other tests."""
-    monkeypatch.setattr(onepass.command, "_import_tensorflow_quietly", lambda: None)
+    monkeypatch.setattr(onepass.command.verbs, "_import_tensorflow_quietly", lambda: None)
     monkeypatch.setattr(logs, "configure", lambda *how, **more: Log())
 
 

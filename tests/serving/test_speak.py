@@ -20,9 +20,9 @@ from PIL import Image
 from serve_load import until
 
 from distill import shipped as shipped_student
-from foundation.errors import UserError
-from serving.bundles.frames import feature_extractor
-from serving.errors import InvalidInput, TooLarge
+from onepass.bundles.errors import InvalidInput, TooLarge
+from onepass.bundles.frames import feature_extractor
+from onepass.foundation.errors import UserError
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
 from serving.http.recordings import decode_recording, example_path, examples

@@ -6,11 +6,11 @@ import pytest
 from fake_bundle import HOP, FakeImages, FakeSound
 from registries import until
 
+from onepass.bundles.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
 from serving.engine.fair_shares import begin_client
 from serving.engine.permits import Permits
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import LOOKAHEAD, Streams
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
 from serving.settings import Settings
 
 FRAMES = np.random.default_rng(0).normal(size=[200, 3]).astype(np.float32)

@@ -10,7 +10,7 @@ from fake_bundle import CHANNELS, HOP
 from http_running import Running, ask
 from serve_load import until
 
-from serving.bundles.signature import TENSORFLOW_NAMES
+from onepass.bundles.signature import TENSORFLOW_NAMES
 
 PREDICT = "/v1/models/shapes:predict"
 SPEAK = "/v1/models/voice:predict"

@@ -6,8 +6,8 @@ import scipy.linalg
 import tensorflow as tf
 from networks import ADAPTIVE, WINDOWS, levels_of, network_of
 
-from foundation.errors import UserError
-from serving.bundles.streaming_models import streaming_model
+from onepass.bundles.streaming_models import streaming_model
+from onepass.foundation.errors import UserError
 from wavenet.past_prediction import FLOOR, WHITE_NOISE, PastPrediction, fast_size, weights_of
 
 BLOCK = ADAPTIVE["prediction_block"]

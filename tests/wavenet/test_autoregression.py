@@ -9,8 +9,8 @@ from vocoders import KINDS as VOCODERS
 from vocoders import frames_of, vocoder_of
 
 import onepass
-from autoregressive.incremental import UnsupportedNetworkError
-from autoregressive.samplers import SAMPLERS
+from onepass.samplers import SAMPLERS
+from onepass.step import UnsupportedNetworkError
 from wavenet.density import Density
 from wavenet.samplers import Request, generate
 from wavenet.samplers.numba.sampler import loops_of

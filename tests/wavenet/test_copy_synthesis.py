@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.copy_synthesis import (
     baselines,
     compare,

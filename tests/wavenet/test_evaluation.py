@@ -6,8 +6,8 @@ import json
 import pytest
 import runs
 
-from likelihoods import Linear, MuLaw
-from replicator.training.recipe import train
+from onepass.likelihoods import Linear, MuLaw
+from onepass.replicator.training.recipe import train
 from wavenet import evaluation
 from wavenet.model import load
 from wavenet.training import SpeechRecipe

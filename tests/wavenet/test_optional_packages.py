@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet import optional_packages as packages
 from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
 from wavenet.measures import measure

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 from wavenet.data import clip_source
 from wavenet.pitch_reader import PitchReader, pitch_loss, train_pitch_reader
 

@@ -10,8 +10,8 @@ import soundfile
 from marks import some_slow
 
 import onepass
-from onepass.sample import sound
-from speech.phonemes import note_on_markup
+from onepass.command.sample import sound
+from onepass.speech.phonemes import note_on_markup
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
@@ -209,7 +209,7 @@ def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys, monk
         read.append((text, speed))
         return np.full([30, 7], 0.4, np.float32)
 
-    monkeypatch.setattr("speech.text_frames", read_text)
+    monkeypatch.setattr("onepass.speech.text_frames", read_text)
     words = ["--text", "Good morning, Vienna!", "--speed", 1.5]
     assert sample(STUDENT, tmp_path, *words) == 0
     assert read == [("Good morning, Vienna!", 1.5)]

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 import onepass
-from compression.container import read
+from onepass.compression.container import read
 from wavenet import shipped
 from wavenet.data import audio
 

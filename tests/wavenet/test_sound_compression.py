@@ -10,10 +10,10 @@ import pytest
 from hostile_files import refused
 from networks import WINDOWS, network_of
 
-from compression import files
-from compression.conditionals import Coding, encode
-from compression.container import read
-from compression.symbols import SymbolConditionals
+from onepass.compression import files
+from onepass.compression.conditionals import Coding, encode
+from onepass.compression.container import read
+from onepass.compression.symbols import SymbolConditionals
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request

@@ -22,12 +22,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vocoders import vocoder_of
 
 import onepass
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
-from foundation.model_folder import averages, variable_names
-from foundation.stored_config import to_json
-from replicator.training import recipe as recipes
-from replicator.training.loop import DONE
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.foundation.model_folder import averages, variable_names
+from onepass.foundation.stored_config import to_json
+from onepass.replicator.training import recipe as recipes
+from onepass.replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
 from wavenet.network_factory import make_network

@@ -17,8 +17,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from foundation.arguments import check_unmasked
-from foundation.atomic_files import replacing
+from onepass.foundation.arguments import check_unmasked
+from onepass.foundation.atomic_files import replacing
 from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import (
     FULL_SCALE,

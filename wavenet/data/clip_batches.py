@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from replicator.training.recipe import PortableBatches
+from onepass.replicator.training.recipe import PortableBatches
 from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus
 from wavenet.data.corpus_export import export_npz

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from foundation.atomic_files import replacing
-from foundation.folders import shown, some
-from foundation.threads import in_threads
+from onepass.foundation.atomic_files import replacing
+from onepass.foundation.folders import shown, some
+from onepass.foundation.threads import in_threads
 from wavenet.data import audio
 from wavenet.data.file_info import digest_of
 from wavenet.data.metadata import SPLITS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foundation.folders import shown
+from onepass.foundation.folders import shown
 from wavenet.data.corpus import Corpus, frames_of, silent_frame, write_arrays
 
 

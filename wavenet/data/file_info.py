@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foundation.atomic_files import replacing
+from onepass.foundation.atomic_files import replacing
 from wavenet.data import audio
 
 FILE = "measurements.json"

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from foundation.folders import shown, some
+from onepass.foundation.folders import shown, some
 
 SPLITS = ("train", "dev")
 LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its format

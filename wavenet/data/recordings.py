@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from foundation.errors import UserError
-from foundation.folders import counted, endings, hashed, list_files, shown, some, unread
-from foundation.threads import in_threads
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import counted, endings, hashed, list_files, shown, some, unread
+from onepass.foundation.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
 from wavenet.data.file_info import FileInfo

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from foundation.errors import UserError
-from foundation.folders import shown
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import shown
 from wavenet.data.streams import UNKNOWN_BYTES, AudioChunk, Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18

@@ -5,7 +5,7 @@ Names are imported on first use, so that configurations can use the conventions 
 
 from typing import TYPE_CHECKING
 
-from foundation.lazy_exports import lazy_exports
+from onepass.foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wavenet.features.conventions import MelConvention as MelConvention

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 
 FIXED = {
     "window": "periodic hann",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from wavenet.features.conventions import MelConvention
 
 FRAMES_AT_ONCE = 2048

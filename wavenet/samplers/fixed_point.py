@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.chunks import FixedPointSampler
-from autoregressive.samplers.registry import register
-from autoregressive.samplers.time_windows import window_of
+from onepass.samplers.chunks import FixedPointSampler
+from onepass.samplers.registry import register
+from onepass.samplers.time_windows import window_of
 from wavenet.sound_network import Network
 
 

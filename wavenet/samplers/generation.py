@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.prompts import NEVER, Prompt
-from autoregressive.samplers import methods_of
-from autoregressive.samplers.chunks import chunk_length, in_chunks
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
+from onepass.networks.prompts import NEVER, Prompt
+from onepass.samplers import methods_of
+from onepass.samplers.chunks import chunk_length, in_chunks
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
@@ -44,7 +44,7 @@ def stream(
       backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there
         in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
         accelerator or no Numba implementation for network and distribution. Any other sampler of
-        `autoregressive.samplers`, such as "naive", yields the whole waveform as one chunk.
+        `onepass.samplers`, such as "naive", yields the whole waveform as one chunk.
       chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
       count: records the passes of "fixed-point".
 

@@ -1,4 +1,4 @@
-"""Speculative sampling of audio in blocks, with `autoregressive.samplers.speculative`."""
+"""Speculative sampling of audio in blocks, with `onepass.samplers.speculative`."""
 
 import math
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers.acceptance import RULES, Acceptance, Address, Block
-from autoregressive.samplers.chunks import padded
-from autoregressive.samplers.speculative import Settled, settled
-from foundation.errors import UserError
-from likelihoods import noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import noise
+from onepass.samplers.acceptance import RULES, Acceptance, Address, Block
+from onepass.samplers.chunks import padded
+from onepass.samplers.speculative import Settled, settled
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of
 from wavenet.sound_network import Network

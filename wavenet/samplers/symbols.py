@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental import UnsupportedNetworkError, incremental
-from autoregressive.model import Autoregressive
-from autoregressive.symbols import State, Step
+from onepass.model import Autoregressive
+from onepass.networks.symbols import State, Step
+from onepass.step import UnsupportedNetworkError, incremental
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.sound_network import Network
 

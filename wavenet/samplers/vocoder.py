@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.chunks import ChunkSampler
-from autoregressive.samplers.registry import register
+from onepass.samplers.chunks import ChunkSampler
+from onepass.samplers.registry import register
 from wavenet.conditioner import Condition
 from wavenet.samplers.xla import LayerStep, Rings
 from wavenet.vocoder import AHEAD, VocoderWaveNet

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.samplers.chunks import ChunkSampler
-from autoregressive.samplers.registry import register
+from onepass.samplers.chunks import ChunkSampler
+from onepass.samplers.registry import register
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.residual_layers import gated

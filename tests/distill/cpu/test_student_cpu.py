@@ -21,8 +21,8 @@ from distill.cpu.tiles import run_tiles
 from distill.cpu.weights import TILE_ROWS, pack
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from foundation.errors import UserError
-from likelihoods import noise as counter_noise
+from onepass.foundation.errors import UserError
+from onepass.likelihoods import noise as counter_noise
 from wavenet.features import MelConvention
 from wavenet.trained_speech import Request
 

@@ -13,11 +13,11 @@ from distill.images import training
 from distill.images.config import FlowTargets
 from distill.images.features import FILE
 from distill.images.presets import PRESETS
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.export import training_step
+from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.training.state import TrainState
 from pixelcnn import density
-from replicator.portable import run as portable_run
-from replicator.portable.export import training_step
-from replicator.portable.recipe import export_portable
-from replicator.training.state import TrainState
 
 EVERY_TERM = FlowTargets(likelihood=1.0, forward=1.0, guidance=1.0, draws=4, features=0.1)
 

@@ -15,12 +15,14 @@ from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
 from distill.images.features import Features
 from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
-from foundation.card import ExportArguments, write_folder
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
-from likelihoods import PixelMixture
-from likelihoods import noise as counter_noise
-from likelihoods.levels import value_of
+from onepass.foundation.card import ExportArguments, write_folder
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.likelihoods import PixelMixture
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.levels import value_of
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
@@ -37,8 +39,6 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.sampling.generation import counted, sample_pixelcnn, sampler_of
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2

@@ -17,16 +17,16 @@ import onepass
 from distill.images import presets, training
 from distill.images.config import GuidedConfig, GuidedTargets
 from distill.images.guidance import GuidedLoss
-from foundation.errors import UserError
-from foundation.metrics import read_metrics
-from likelihoods import PixelMixture
+from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import read_metrics
+from onepass.likelihoods import PixelMixture
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.outputs import NULL_FLOOR
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
 
 SIDE, ROWS = 8, 2
 NETWORK = PixelCNNConfig(1, 6, 8)

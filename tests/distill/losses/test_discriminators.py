@@ -12,11 +12,11 @@ from distill.config import DiscriminatorConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
-from foundation.metrics import read_metrics
-from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.recipe import train
-from replicator.training.state import TrainState
-from replicator.training.step import compile_step
+from onepass.foundation.metrics import read_metrics
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.recipe import train
+from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.step import compile_step
 from wavenet import training as wavenet_training
 
 SMALL = DiscriminatorConfig(spectra=(64, 128), periods=(3,), channels=4)

@@ -12,10 +12,10 @@ from distill.config import StudentConfig
 from distill.losses import kl_divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import TeacherConditionals, WaveNetDensity, freeze
-from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
-from replicator.training.config import OptimizerConfig
-from replicator.training.state import TrainState
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.state import TrainState
 
 KINDS = ("logistic", "normal")
 

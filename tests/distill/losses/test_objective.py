@@ -9,8 +9,8 @@ from students import clips, objective_of
 
 from distill.losses import kl_divergence, objective
 from distill.presets import LossConfig
-from foundation.errors import UserError
-from foundation.stored_config import stored_config, to_json
+from onepass.foundation.errors import UserError
+from onepass.foundation.stored_config import stored_config, to_json
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "logistic"])

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from distill.losses.perceptual import PerceptualLoss, gram
 from distill.losses.unit_classifier import UnitClassifier, UnitConfig
-from replicator.portable.stablehlo import lower
+from onepass.replicator.portable.stablehlo import lower
 from wavenet.features import MelConvention
 
 RATE_HZ, HOP = 8000, 80

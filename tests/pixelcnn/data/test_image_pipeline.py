@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.data.batch_sampling import batches_of
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
 from pixelcnn.data.corpus import ImageRules, read_corpus

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.data.corpus import ImageRules, read_corpus
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from foundation.errors import UserError
+from onepass.foundation.errors import UserError
 from pixelcnn.measures.classifier import Seen
 from pixelcnn.measures.sample_quality import frechet_distance, precision_recall, sample_quality
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from likelihoods.initial import Initial
+from onepass.likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import (
     ConditioningConfig,

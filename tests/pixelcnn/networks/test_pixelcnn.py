@@ -15,7 +15,7 @@ from image_networks import (
 )
 from scipy import special
 
-from likelihoods import noise
+from onepass.likelihoods import noise
 from pixelcnn.autoregression import context_rows
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import PixelCNNConfig

@@ -9,7 +9,7 @@ import tensorflow as tf
 from image_networks import multiscale_of, output_of
 from marks import some_slow
 
-from likelihoods.noise import as_key
+from onepass.likelihoods.noise import as_key
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.sampling.enlargement import Enlarger
 from pixelcnn.sampling.multiscale_sampler import (

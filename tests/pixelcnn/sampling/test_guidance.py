@@ -9,8 +9,8 @@ from image_networks import image_of, multiscale_of, output_of, pixelcnn_of
 from marks import some_slow
 from scipy import stats
 
-from likelihoods import noise
-from likelihoods.initial import Initial
+from onepass.likelihoods import noise
+from onepass.likelihoods.initial import Initial
 from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from foundation.atomic_files import replacing
+from onepass.foundation.atomic_files import replacing
 from wavenet.data import audio, scan
 
 RATE_HZ = 16000

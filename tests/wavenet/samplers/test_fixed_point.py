@@ -9,7 +9,7 @@ from marks import some_slow
 from networks import WINDOWS, network_of
 from vocoders import frames_of, vocoder_of
 
-from autoregressive.samplers.chunks import FixedPointSampler
+from onepass.samplers.chunks import FixedPointSampler
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import stream
 from wavenet.samplers.vocoder import VocoderSampler

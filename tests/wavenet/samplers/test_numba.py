@@ -9,9 +9,9 @@ import tensorflow as tf
 from marks import some_slow
 from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
-from autoregressive.machine.kernels import entry
-from autoregressive.machine.pace import Pace
-from likelihoods import LogisticMixture
+from onepass.likelihoods import LogisticMixture
+from onepass.machine.kernels import entry
+from onepass.machine.pace import Pace
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoregressive.machine.kernels import (
+from onepass.machine.kernels import (
     aligned,
     clear,
     compiled,

@@ -1,14 +1,14 @@
 """Numba code that draws a level from a network's outputs, one row at a time.
 
-It computes in float32 the same formulas as likelihoods/*.py. A draw can differ if rounding moves a
-value across the border between two levels or components.
+It computes in float32 the same formulas as onepass/likelihoods/*.py. A draw can differ if rounding
+moves a value across the border between two levels or components.
 """
 
 import math
 
 import numpy as np
 
-from autoregressive.machine.kernels import LANES, compiled, exponential
+from onepass.machine.kernels import LANES, compiled, exponential
 from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoregressive.machine.kernels import (
+from onepass.machine.kernels import (
     add_halved_power,
     clear,
     compiled,
@@ -25,7 +25,7 @@ from autoregressive.machine.kernels import (
     gate,
     multiply,
 )
-from autoregressive.machine.waiting import publish, wait_for
+from onepass.machine.waiting import publish, wait_for
 
 BLOCK = 8  # maximum number of steps for which the past is added at once
 

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
-from autoregressive.machine.pace import Pace
-from autoregressive.samplers.registry import register
-from foundation.cores import cores
-from likelihoods import Categorical, Gaussian, LogisticMixture
+from onepass.foundation.cores import cores
+from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
+from onepass.machine.pace import Pace
+from onepass.samplers.registry import register
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.state import Conditions, GenerationState, Program, first_state

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoregressive.machine.kernels import add, aligned, compiled, copy, entry, multiply, rectify
+from onepass.machine.kernels import add, aligned, compiled, copy, entry, multiply, rectify
 from wavenet.network import WaveNet
 from wavenet.samplers.numba.draw import add_prediction, draw, remember
 from wavenet.samplers.numba.layers import Chunk, begin, input_slot, run_layers

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoregressive.machine.kernels import aligned
-from autoregressive.machine.pace import Pace
-from foundation.cores import Apart
+from onepass.foundation.cores import Apart
+from onepass.machine.kernels import aligned
+from onepass.machine.pace import Pace
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from autoregressive.machine import kernels
-from autoregressive.machine.kernels import LANES, aligned, pack_matrix, padded
-from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.capabilities import with_scales
+from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
+from onepass.likelihoods.capabilities import with_scales
+from onepass.machine import kernels
+from onepass.machine.kernels import LANES, aligned, pack_matrix, padded
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 LOOPS: dict[type, int] = {

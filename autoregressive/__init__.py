@@ -1,1 +1,0 @@
-"""Models made of any causal network and any distribution: density, sampling, training, storage."""

@@ -1,0 +1,300 @@
+"""A bundle, NAME/VERSION: an exported model that loads without the code that trained it.
+
+Its program runs in a TensorFlow session, so that exactly the checked program runs:
+`tf.saved_model.load` would read the file again, and create Python objects for all functions.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.image_sampling import ImageSampling
+from onepass.bundles.numba_engine import engine_for
+from onepass.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
+from onepass.bundles.signature import (
+    ARRAY,
+    CHUNK,
+    COMPILED,
+    IMAGE,
+    PLAIN,
+    SEED,
+    SOUND,
+    WHOLE,
+    Arrays,
+    Signature,
+    TensorInfo,
+    check,
+    example,
+)
+from onepass.bundles.sound_sampling import SoundSampling
+from onepass.bundles.stored_models import scanned_copy
+from onepass.foundation.errors import UserError
+from onepass.foundation.tensorflow_paths import named_for_tensorflow
+from onepass.foundation.tensorflow_state import check_process
+
+if TYPE_CHECKING:
+    from onepass.model import Autoregressive
+
+VARIABLES = Path("variables") / "variables"
+Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+FORMAT = 1
+SPEC_FILE = "model.json"
+MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
+Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
+
+
+class Servable(Protocol):
+    """A loaded model, called by signature; thread-safe.
+
+    Attributes:
+      name: the model's name, from the path of its folder, NAME/VERSION.
+      version: the model's version, from the same path.
+      path: the folder.
+      spec: content of model.json.
+      signatures: the model's signatures by name.
+    """
+
+    name: str
+    version: int
+    path: Path
+    spec: dict[str, Any]
+    signatures: dict[str, Signature]
+
+    @property
+    def kind(self) -> str:
+        """The kind of data that the model generates: "sound", "picture" or "array"."""
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if invalid."""
+
+    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the outputs of a signature for checked inputs."""
+
+    def warm(self) -> None:
+        """Compile the served programs."""
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """Return the frames float32 [frames, channels] of a waveform [samples]."""
+
+    @property
+    def stream(self) -> Callable[..., Iterator[np.ndarray]]:
+        """A method with the arguments of `Bundle.stream`; it returns an iterator over chunks."""
+
+
+class Program:
+    """The program of a bundle, whose signatures are called by name; thread-safe.
+
+    Until `restore` or the first call, it takes only a few MB, and TensorFlow is not initialised.
+
+    Args:
+      folder: folder of the bundle, with the variables.
+      graph: MetaGraphDef from `check_program`.
+    """
+
+    def __init__(self, folder: Path, graph: Any):
+        self._folder, self._stored = folder, graph.SerializeToString()
+        self._lock = threading.Lock()
+        self._calls: dict[str, Call] = {}
+
+    def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a signature by name; raise UserError as `restore` does."""
+        self.restore()
+        return self._calls[signature](inputs)
+
+    def restore(self) -> None:
+        """Prepare the program for calls; raise UserError if it cannot be loaded."""
+        check_process()
+        with self._lock:
+            if not self._calls:
+                self._calls = self._restored()
+                self._stored = b""
+
+    def _restored(self) -> dict[str, Call]:
+        import tensorflow as tf
+
+        graph, stored = tf.Graph(), tf.compat.v1.MetaGraphDef.FromString(self._stored)
+        saver, options = stored.saver_def, tf.compat.v1.ConfigProto()
+        # The optimizer would process the whole function library once per signature.
+        options.graph_options.rewrite_options.disable_meta_optimizer = True
+        try:
+            with graph.as_default():
+                tf.graph_util.import_graph_def(stored.graph_def, name="")
+            session = tf.compat.v1.Session(graph=graph, config=options)
+            with named_for_tensorflow(self._folder) as name:
+                filename = {saver.filename_tensor_name: f"{name}/{VARIABLES}"}
+                session.run(graph.get_operation_by_name(saver.restore_op_name), filename)
+            return {
+                name: _call(session, s) for name, s in stored.signature_def.items() if s.outputs
+            }
+        except (MemoryError, tf.errors.ResourceExhaustedError):
+            raise
+        except Exception as error:  # its type depends on the corrupted byte
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"{self._folder} cannot be loaded: {first}") from error
+
+
+def _call(session: Any, signature: Any) -> Call:
+    names = list(signature.inputs)
+    run = session.make_callable(
+        {name: info.name for name, info in signature.outputs.items()},
+        [signature.inputs[name].name for name in names],
+    )
+    return lambda inputs: run(*(inputs[name] for name in names))
+
+
+class Bundle(SoundSampling, ImageSampling):
+    """An exported model; several threads may call it.
+
+    Its methods depend on its signatures. `generate` and `stream` of sounds need `chunk`; `generate`
+    and `progressions` of images need a signature `compiled` that returns images; `sample` and
+    `log_prob` are for a user's model. The program has been checked.
+
+    Attributes:
+      name: name of the model, the first part of its path, NAME/VERSION.
+      version: the version, the second part of the path.
+      spec: content of model.json.
+      kind: what the model generates: "sound", "picture" or "array".
+      signatures: the signatures by name.
+      engine: the backend that computes whole rows and streams.
+    """
+
+    problem = InvalidInput
+    compresses: ClassVar[bool] = False
+
+    def __init__(
+        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+    ):
+        self.path, self.spec = path, spec
+        self.name, self.version = path.parent.name, int(path.name)
+        self.signatures, self._program = signatures_of(spec), program
+        made = [kind for kind in (SOUND, IMAGE) if kind in self.signatures[COMPILED].outputs]
+        self.kind: str = spec.get("makes") or (made or [ARRAY])[0]
+        if self.kind == SOUND or CHUNK in self.signatures:
+            streaming = spec["serving"]["streaming"]
+            self._pieces: list[int] = list(dict.fromkeys(streaming["pieces"]))
+            self._alone: bool = streaming["rows_alone"]
+        self._engine = engine_for(path, spec, backend)
+        self.engine: Literal["tensorflow", "numba"] = "numba" if self._engine else "tensorflow"
+
+    @property
+    def serving(self) -> dict[str, Any]:
+        """The entry "serving" of model.json: batches, buckets, limits."""
+        return self.spec["serving"]
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The exported user's model, trainable, with the weights at the time of the export.
+
+        Unlike the bundle's signatures, it gives access to the network, its step and its density,
+        with gradients.
+
+        Raises:
+          UserError: the bundle has no such model, as for a student or in version 0.2; or the
+            program has a disallowed operation.
+        """
+        from onepass.storage.load import load
+
+        stored = self.path / MODEL_FOLDER
+        if not stored.is_dir():
+            raise UserError(
+                f"{self.path} holds no model, only its sampler; export it again, or save it."
+            )
+        with scanned_copy(stored) as copy:
+            return load(copy)
+
+    def generate(
+        self, condition: Any = None, *, seed: int = 0, num: int = 1, **options: Any
+    ) -> np.ndarray:
+        """Return sounds, float32 [num, samples] in [-1, 1], or images uint8 [num, side, side, c].
+
+        Args:
+          condition: the condition, as for `stream` or `progressions`.
+          seed: seed of the noise, an integer in [0, 2^64).
+          num: number of outputs, one per row of the seed; an output does not depend on `num`.
+          **options: the other arguments of `stream` or `progressions`.
+
+        Raises:
+          InvalidInput: the model cannot generate this.
+        """
+        given = {"seed": seed, "num": num, **options}
+        if self.kind == IMAGE:
+            return np.stack([scales[-1] for scales in self.progressions(condition, **given)])
+        return self._sounds(condition, **given)
+
+    def signature(self, name: str) -> Signature:
+        """Return a signature; raise NotFound for an unknown name."""
+        if name not in self.signatures:
+            known = ", ".join(self.signatures)
+            raise NotFound(f"`{self.name}` has no signature `{name[:40]}`; it has {known}.")
+        return self.signatures[name]
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput or NotFound."""
+        return check(self.signature(signature), inputs)
+
+    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the outputs of a signature for inputs that `check` returned.
+
+        A call of `serving_default` runs `compiled`; if there is a Numba engine, it computes both.
+        """
+        self.signature(signature)
+        if self._engine is not None and signature in WHOLE:
+            return self._engine.call(inputs)
+        return self._program(COMPILED if signature == PLAIN else signature, inputs)
+
+    def warm(self) -> None:
+        """Compile the served programs by making the calls of `warmup_calls`."""
+        for name, inputs in self.warmup_calls():
+            self.call(name, inputs)
+
+    def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
+        """Yield the signature and inputs of each call that `warm` makes.
+
+        Without the signature `chunk`, there is one call for a whole image or array: batches of all
+        sizes run the same program, and other signatures are compiled when first called. With
+        `chunk`, the calls run every piece in every batch size that is compiled. With a Numba
+        engine, there is only one call of the engine. A model over tokens adds a call with a prompt.
+        """
+        if CHUNK not in self.signatures:
+            yield COMPILED, example(self.signatures[COMPILED], 1)
+            return
+        # A long piece and a short one: no other length is ever compiled.
+        samples = sum(self._pieces)
+        names: tuple[str, ...] = (COMPILED, CHUNK)
+        batches = sorted(self.serving["allowed_batches"])[: 1 if self._alone else None]
+        if self._engine is not None:
+            names, batches = (COMPILED,), [1]
+        for rows, name in itertools.product(batches, names):
+            yield name, self._example(name, rows, -(-samples // self.hop_samples))
+        if TOP_K in self._inputs_of(PROMPTED):
+            inputs = self._example(PROMPTED, 1, samples)
+            # All elements but one, so that both reading a prompt and drawing are compiled.
+            inputs[NUM_PREFIX][:] = samples - 1
+            yield PROMPTED, inputs
+
+    def _example(self, signature: str, rows: int, frames: int) -> Arrays:
+        infos = self.signature(signature)
+        arrays: Arrays = example(infos, rows, self.serving.get("padded"), frames)
+        if not self.conditional:
+            arrays["num_samples"][:] = frames
+        return arrays
+
+    def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
+        return self.signatures[signature].inputs if signature in self.signatures else {}
+
+    def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
+        # Requests to other models are checked as a whole, and may be longer than on a server.
+        checked = inputs | {SEED: inputs[SEED].view(np.int64)} if SEED in inputs else inputs
+        return self.call(signature, self.check(signature, inputs) if self._is_own else checked)
+
+
+def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:
+    """Return the signatures that a model.json declares, by name."""
+    declared = spec["serving"]["signatures"]
+    return {name: Signature.from_dict(stored) for name, stored in declared.items()}

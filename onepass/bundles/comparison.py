@@ -1,0 +1,86 @@
+"""Compare what a bundle's program draws with its model, before an export is called done."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.bundles.bundle import Program
+from onepass.bundles.condition_inputs import COUNT, ELEMENTS
+from onepass.bundles.sampling import only_output
+from onepass.bundles.signature import LOG_PROB, PLAIN, Arrays, Signature
+from onepass.foundation.errors import UserError
+from onepass.storage.comparison import MOVED, TOLERANCES, difference, has_halves
+
+ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
+COUNTS = (COUNT, "num_frames")
+
+# Function of the inputs of `serving_default` and of the elements that the program draws for them.
+# It returns what the model draws after those elements and, if the bundle has the signature
+# `log_prob`, their log probabilities.
+Live = Callable[[Arrays, np.ndarray], tuple[Any, Any]]
+
+
+def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], live: Live) -> None:
+    """Raise UserError unless a program, as it is read back, draws what its model draws.
+
+    Args:
+      folder: the bundle's current folder.
+      graph: the program, a MetaGraphDef from `check_program`.
+      signatures: the program's signatures by name.
+      live: the model.
+    """
+    program, inputs = Program(folder, graph), _inputs(signatures[PLAIN])
+    outputs = program(PLAIN, inputs)
+    elements = only_output(outputs)
+    if COUNT in outputs:
+        elements = elements[:, : outputs[COUNT].max()]
+    found = {"draw": elements}
+    if LOG_PROB in signatures:
+        known = signatures[LOG_PROB].inputs
+        elements = elements.astype(known[ELEMENTS].dtype)
+        given = {**inputs, ELEMENTS: elements}
+        found["log-probability"] = program(LOG_PROB, {name: given[name] for name in known})[
+            LOG_PROB
+        ]
+    tolerance = TOLERANCES[2 if has_halves(graph.graph_def) else 4]
+    for (name, value), expected in zip(found.items(), live(inputs, elements), strict=False):
+        fault = difference(expected, value, tolerance, MOVED if name == "draw" else 0.0)
+        if fault:
+            raise UserError(f"The model cannot be exported: read back, its {name} {fault}.")
+
+
+def of_functions(functions: Mapping[str, Any]) -> Live:
+    """Return the function that compares a program with the functions that it was written from."""
+
+    def live(inputs: Arrays, elements: np.ndarray) -> tuple[Any, Any]:
+        del elements
+        outputs = functions[PLAIN](**{name: tf.constant(x) for name, x in inputs.items()})
+        return only_output(outputs), None
+
+    return live
+
+
+def _inputs(signature: Signature) -> Arrays:
+    """Return inputs for a short draw: rows of one seed, with random conditions."""
+    random, inputs = np.random.default_rng(0), {}
+    lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in COUNTS]
+    rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])
+    for name, info in signature.inputs.items():
+        shape = (rows, *(length if size is None else size for size in info.shape[1:]))
+        if name == "row":
+            value: Any = np.arange(rows)
+        elif name in COUNTS:
+            value = length
+        elif info.default is not None:
+            value = info.default
+        elif info.dtype.kind == "f":
+            low = -np.inf if info.low is None else info.low
+            high = np.inf if info.high is None else info.high
+            value = np.clip(random.normal(size=shape), low, high)
+        else:
+            value = random.integers(int(info.low or 0), int(info.high or 0) + 1, shape)
+        inputs[name] = np.broadcast_to(value, shape).astype(info.dtype)
+    return inputs

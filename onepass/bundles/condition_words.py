@@ -1,0 +1,101 @@
+"""Command-line values that are numbers or npy files: conditions, entries and prefixes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onepass.foundation.atomic_files import read_npy
+from onepass.foundation.errors import UserError
+
+SUFFIX = ".npy"
+
+
+def condition_of(words: Sequence[str]) -> Any:
+    """Return the values of `--condition` as `Autoregressive.sample` takes them.
+
+    Args:
+      words: FILE.npy or a number for the only condition; for each of several conditions,
+        NAME=FILE.npy or NAME=NUMBER.
+
+    Returns:
+      None if there are no words; an array or a number; or a dict of arrays and numbers by name.
+
+    Raises:
+      UserError: a word has a different form, a name is given twice, or a file cannot be read.
+    """
+    return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
+
+
+def entries_of(words: Sequence[str]) -> Any:
+    """Return the values of `--entries`, NUMBER or NAME=NUMBER, as `export` takes them.
+
+    Raises:
+      UserError: a word has a different form, or a name is given twice.
+    """
+
+    def whole(word: str) -> int:
+        if not word.isdecimal():
+            raise UserError(f"--entries must be NUMBER or NAME=NUMBER, got {word}.")
+        return int(word)
+
+    return _by_name(words, "--entries", whole, "NUMBER")
+
+
+def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
+    """Return None without words, one value, or a dict if words have the form NAME=VALUE."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
+        name, value = (name, value) if sign else ("", word)
+        if name in found or (sign and not name) or ("" in (*found, name) and found):
+            raise UserError(
+                f"{option} must be NAME={what} for each of several conditions, once, got {word}."
+            )
+        found[name] = read(value)
+    return found.get("", found) if found else None
+
+
+def _value(word: str) -> Any:
+    """Return the number in a word, or the array in the npy file that it names."""
+    is_file = word.endswith(SUFFIX) or Path(word).is_file()
+    number = None if is_file else _number(word)
+    return read_npy(Path(word)) if number is None else number
+
+
+def prefix_of(words: Sequence[str]) -> Any:
+    """Return the values of `--prefix`, numbers or npy files, as `Autoregressive.sample` takes them.
+
+    Raises:
+      UserError: a word is neither a number nor an npy file that can be read.
+    """
+    files = [word for word in words if word.endswith(SUFFIX)]
+    if not files:
+        return np.array([number_of(word, "--prefix", " or npy files") for word in words])
+    if len(files) < len(words):
+        raise UserError("--prefix must be numbers, or npy files, not both.")
+    arrays = [read_npy(Path(word)) for word in files]
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
+def number_of(word: str, option: str, others: str = "") -> int | float:
+    """Convert a word to an integer or, if that is not possible, to a float.
+
+    Raises:
+      UserError: the word is not a number; the message includes `others`, a phrase for alternatives.
+    """
+    number = _number(word)
+    if number is None:
+        raise UserError(f"{option} must be numbers{others}, got {word}.")
+    return number
+
+
+def _number(word: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            number: int | float = kind(word)
+        except ValueError:
+            continue
+        return number
+    return None

@@ -1,0 +1,183 @@
+"""The command `export`, which writes a run or a stored model as a bundle, NAME/VERSION."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from distill import families
+from distill import model as speech_models
+from distill import shipped as students
+from onepass.bundles import own_export, stored_models
+from onepass.bundles.condition_words import entries_of
+from onepass.bundles.export_arguments import ExportArguments
+from onepass.bundles.folder_kind import folder_kind
+from onepass.bundles.kinds import KINDS, Kind
+from onepass.bundles.manifest import private_key
+from onepass.bundles.names import check_folder
+from onepass.bundles.writing import (
+    check_new,
+    seal,
+    write_program,
+    write_spec,
+)
+from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.atomic_folders import replacing_folder
+from onepass.foundation.card import write_folder
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import SHARED, read_folder
+from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
+from pixelcnn import shipped as image_shipped
+from wavenet import shipped as teacher_shipped
+
+CARD = "card.md"
+PORTABLE = "portable"
+PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
+NOTHING = (None, "", (), False)
+OWN_OPTIONS = (
+    "length",
+    "entries",
+    "sample_rate_hz",
+    "trust",
+)  # options for a folder of `onepass.save`
+# Options that models of `onepass.save` do not use.
+NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
+
+
+def export(given: ExportArguments) -> list[str]:
+    """Write the bundle atomically, and return the lines that the command prints.
+
+    Raises:
+      UserError: the options do not fit the model, or the bundle cannot be written.
+    """
+    if folder_kind(given.run) == "saved":
+        return _of_user(given)
+    _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
+    lines, out = [], _checked(given)
+    key = private_key(given.sign) if given.sign else None
+    _check_disk(out, _shipped(given.run))
+    with replacing_folder(out) as folder:
+        measured = _write_model(given, folder)
+        if measured:
+            lines.append(f"{given.out}: {measured}")
+        if not given.bare:
+            lines += _write_program(given, folder, out, key)
+    return lines or [f"{given.out}: the model folder"]
+
+
+def _of_user(given: ExportArguments) -> list[str]:
+    _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
+    length: Any = given.length[0] if len(given.length) == 1 else given.length or None
+    model: Any = stored_models.load_saved(given.run, given.trust)
+    options: dict[str, Any] = {
+        "sample_rate_hz": given.sample_rate_hz,
+        "sign_with": given.sign,
+        "warm": given.warm,
+        "entries": entries_of(given.entries),
+    }
+    try:
+        own_export.export(model, given.out, length=length, **options)
+    except ValueError as error:  # an option that does not fit the model
+        raise UserError(str(error)) from error
+    return [f"{given.out}: {model.kind}"]
+
+
+def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
+    for name in names:
+        if getattr(given, name) not in NOTHING:
+            raise UserError(f"`--{name.replace('_', '-')}` {rule}")
+
+
+def _checked(given: ExportArguments) -> Path:
+    """Check the options, and that OUT is new or empty and named by a version; return OUT."""
+    if not given.bare:
+        check_folder(given.out, "`--out`")
+    for name in ("bfloat16", "portable", "sign"):
+        if given.bare and getattr(given, name):
+            raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
+    if min((*given.buckets, *given.batches), default=1) < 1:
+        raise UserError("`--buckets` and `--batches` must be at least 1.")
+    check_new(given.out)
+    return Path(given.out).absolute()
+
+
+def _check_disk(out: Path, source: Path) -> None:
+    """Raise UserError if the disk may lack space for a bundle, before the model is loaded."""
+    sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
+    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
+    place = next(folder for folder in out.parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
+
+
+def _write_model(given: ExportArguments, folder: Path) -> str:
+    """Write the model folder; return a summary of a run's measurements, "" for a copied folder."""
+    source = _shipped(given.run)
+    if not (source / SPEC_FILE).exists():
+        return _measured(given, folder)
+    _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
+    spec, weights = read_folder(source)
+    kept = {name: value for name, value in spec.items() if name not in ("serving", SHARED)}
+    write_spec(folder, kept)
+    if SHARED in spec:
+        write_npz(folder / WEIGHTS_FILE, weights)
+    else:
+        shutil.copyfile(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    if (source / CARD).exists():
+        shutil.copyfile(source / CARD, folder / CARD)
+    return ""
+
+
+def _shipped(path: Path) -> Path:
+    """Return `path` or, if it does not exist, the folder of the shipped model of that name."""
+    if path.exists():
+        return path
+    known: Any = (image_shipped, teacher_shipped, students)
+    return next((m.folder(str(path)) for m in known if str(path) in m.FOLDERS), path)
+
+
+def _measured(given: ExportArguments, folder: Path) -> str:
+    """Measure a run on dev and write its model folder; return a summary of the measurements."""
+    kind = kind_of(given.run)
+    if not KINDS.get(str(kind), Kind()).makes:
+        speech_models.load(given.run)  # raises an error that gives the reason
+    makes_images = not KINDS[str(kind)].network
+    if makes_images and given.temperature is not None:
+        raise UserError("`--temperature` is for models of sound.")
+    if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
+        raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
+    if given.parts_from and not makes_images:
+        raise UserError("`--parts-from` is for multiscale models of images.")
+    if given.float16 and not makes_images:
+        raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
+    licence = given.data_licence or "unknown"
+    parts = families.parts_of(kind)
+    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
+    return write_folder(written, parts.measure, parts.card)
+
+
+def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
+    """Write everything but the model folder; return lines for the command to print."""
+    from onepass.bundles import audio_signatures, image_signatures
+
+    spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    kind = KINDS[spec["kind"]]
+    if given.bfloat16:
+        if not kind.network:
+            raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
+        spec["config"][kind.network]["compute_dtype"] = "bfloat16"
+    write_spec(folder, spec)
+    parts = families.parts_of(spec["kind"])
+    model = parts.load(folder)
+    batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
+    signatures = audio_signatures if kind.makes == "sound" else image_signatures
+    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
+    lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
+    if given.portable:
+        parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
+    if not seal(folder, out, given.warm, key, exported.serving):
+        lines.append("without warm-up requests: these need the package tensorflow-serving-api")
+    return lines

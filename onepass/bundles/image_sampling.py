@@ -1,0 +1,170 @@
+"""Draws images, whole or scale by scale, by a bundle's signatures."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from onepass.bundles.condition_inputs import has_named
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from onepass.bundles.sampling import Sampling
+from onepass.bundles.signature import COMPILED, IMAGE, Arrays, Signature, scale_name
+from onepass.foundation.arguments import checked_seed, whole_number
+
+Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
+# For each kind of condition: its description, its input, and its types.
+NEEDS: dict[str, tuple[str, str, Any]] = {
+    "class": ("a class", "label", int | np.integer | str),
+    "text": ("a caption", "caption", str),
+    "map": ("a map of labels", "map", np.ndarray),
+    "video": ("a dict of its `past`, `action` and `state`", "past", dict),
+}
+
+
+class ImageSampling(Sampling):
+    """Methods of a bundle whose signatures have the output `picture`."""
+
+    signatures: dict[str, Signature]
+
+    @property
+    def size(self) -> int:
+        """Height and width of the images, in pixels."""
+        return self.spec["size"]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 1 for grey, 3 for RGB."""
+        return self.spec["channels"]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes by index; empty if they have no names."""
+        return tuple(self.spec["classes"])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Height and width of each scale, smallest first; a PixelCNN has one scale."""
+        outputs = self.signatures[COMPILED].outputs.values()
+        return tuple(sorted({info.shape[1] or self.size for info in outputs}))
+
+    def progressions(
+        self,
+        condition: Condition | Sequence[Condition] = None,
+        *,
+        num: int = 1,
+        start: np.ndarray | None = None,
+        **options: Any,
+    ) -> Iterator[list[np.ndarray]]:
+        """Return an iterator over images, each a list of all its scales, smallest first.
+
+        Args:
+          condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
+            video model by name; or a list of them, one per image; None for an unconditional model.
+          num: number of images, one per row of the seed; an image does not depend on `num`.
+          start: a small image uint8 [side, side, channels] to enlarge, or None.
+          **options: the arguments of `inputs` other than `condition`, `row` and `start`.
+
+        Raises:
+          InvalidInput: the model cannot draw this; raised before the first image is requested.
+        """
+        if IMAGE not in self.signatures[COMPILED].outputs:
+            raise InvalidInput(f"The model `{self.name}` draws no images.")
+        with self._own_errors():
+            num, options["seed"] = whole_number(num, "num"), checked_seed(options.get("seed", 0))
+        conditions: list[Any] = [condition] * num
+        if isinstance(condition, list | tuple):
+            conditions = list(condition)
+        if len(conditions) != num:
+            raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
+        calls = [
+            self.inputs(value, row=row, start=start, **options)
+            for row, value in enumerate(conditions)
+        ]
+        return (self._scales(*call, start) for call in calls)
+
+    def inputs(
+        self,
+        condition: Condition = None,
+        seed: int = 0,
+        row: int = 0,
+        temperature: float | Sequence[float] = 1.0,
+        start: np.ndarray | None = None,
+        given: tuple[np.ndarray, int] | None = None,
+        guidance: float = 0.0,
+    ) -> tuple[str, Arrays]:
+        """Return the name of the signature that draws an image, and its checked inputs for one row.
+
+        Args:
+          condition: the condition of this image, as for `progressions`.
+          seed: seed of the noise, an integer in [0, 2^64).
+          row: row of the seed.
+          temperature: temperature of the distribution; 1 samples the model. A multiscale model also
+            takes one temperature per scale, base first.
+          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
+          given: an image uint8 [size, size, channels] and the number of its pixels, in raster
+            order, to keep (PixelCNN).
+          guidance: weight, at least 0, by which each pixel's distribution moves away from the
+            unconditional one; 0 samples the model's own density. Needs a null condition.
+
+        Raises:
+          InvalidInput: an argument is invalid for this model.
+        """
+        known = self.signatures[COMPILED].inputs
+        conditions = self.condition(condition)
+        inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
+        signature = COMPILED
+        if start is not None:
+            self._check_start(start)
+            signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
+        if given is not None:
+            if "complete" not in self.signatures:
+                raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
+            signature = "complete"
+            inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
+        return signature, self.check(signature, inputs)
+
+    def condition(self, value: Condition) -> dict[str, np.ndarray]:
+        """Return the inputs for the condition of one image, with a batch axis.
+
+        Raises:
+          InvalidInput: the class is unknown, the caption is too long, or the model needs a
+            different kind of condition.
+        """
+        if has_named(self.spec):
+            raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")
+        kind = self.spec["condition"]
+        if kind == "none":
+            if value is not None:
+                raise InvalidInput("The model draws without a condition.")
+            return {}
+        words, name, types = NEEDS[kind]
+        if not isinstance(value, types):
+            raise InvalidInput(f"The model needs {words}.")
+        if isinstance(value, dict):
+            return {each: np.asarray(array)[None] for each, array in value.items()}
+        info = self.signatures[COMPILED].inputs[name]
+        return condition_rows(name, [value], self.classes, info, "condition")
+
+    def _check_start(self, start: np.ndarray) -> None:
+        sides = self.sizes[:-1]
+        if not sides:
+            raise InvalidInput("A PixelCNN cannot enlarge an image; a multiscale model can.")
+        if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
+            raise InvalidInput(
+                f"The image to start from must be square with a side of "
+                f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
+            )
+
+    def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
+        if start is not None:
+            return self._enlarged(inputs, start)
+        return scales_of(self._outputs(signature, inputs), 0)
+
+    def _enlarged(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
+        scales = [start]
+        while len(scales[-1]) < self.size:
+            signature = scale_name(2 * len(scales[-1]))
+            outputs = self._outputs(signature, inputs | {"start": scales[-1][None]})
+            scales.append(outputs[IMAGE][0])
+        return scales

@@ -1,0 +1,174 @@
+"""The manifest, with the SHA-256 of each file of a bundle, and its signature.
+
+The manifest shows whether a file was changed since the export. Only plain files are read, up to a
+size limit: a link can lead anywhere, and a pipe blocks its reader. Either may replace a file
+between a check and its opening, so the opened file is checked.
+
+Signatures are ed25519 signatures of the name, the version and the manifest's SHA-256; keys are PEM
+files, as written by `openssl genpkey -algorithm ed25519`.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from onepass.foundation.errors import UserError
+from onepass.foundation.plain_files import open_plain, read_plain
+
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+FORMAT = 1
+MOST_MANIFEST_BYTES = 2**20
+MOST_FILES = 1000
+MOST_BYTES = 2**35  # total size of all files
+MOST_KEY_BYTES = 2**12
+SIGNATURE_BYTES = 64
+
+
+def write_manifest(folder: Path) -> None:
+    """Write FOLDER/manifest.json with the digests of all other files, including subfolders'."""
+    digests = {name: digest(folder / name) for name in files_of(folder)}
+    text = json.dumps({"format": FORMAT, "sha256": digests}, indent=1)
+    (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def verify(folder: Path, manifest_digest: str = "") -> None:
+    """Raise UserError, naming the file, unless all files match the manifest.
+
+    No file may be missing from the folder or from the manifest, and none may be a link. If
+    `manifest_digest` is given, it must be the manifest's SHA-256.
+    """
+    listed = _read(folder, manifest_digest)
+    found = files_of(folder)
+    if sum((Path(folder) / name).lstat().st_size for name in found) > MOST_BYTES:
+        raise UserError(f"{folder} must have at most {MOST_BYTES:,} bytes.")
+    for name in sorted(listed.keys() - set(found)):
+        raise UserError(f"{folder} was changed since its export: {name} is missing.")
+    for name in found:
+        if name not in listed:
+            raise UserError(f"{folder} was changed since its export: {name} was added.")
+        try:
+            same = digest(Path(folder) / name) == listed[name]
+        except OSError as error:
+            raise UserError(f"{Path(folder) / name} cannot be read: {error.strerror}.") from error
+        if not same:
+            raise UserError(f"{folder} was changed since its export: {name} differs.")
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return the sorted relative paths of all files except the manifest and its signature.
+
+    Raises:
+      UserError: a file is not a plain file, or there are more than MOST_FILES files.
+    """
+    names: list[str] = []
+    for parent, inside, files in os.walk(folder):
+        for name in [*inside, *files]:
+            path = Path(parent) / name
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise UserError(f"{path} must be a plain file, not a link.")
+        names += [(Path(parent) / name).relative_to(folder).as_posix() for name in files]
+        if len(names) > MOST_FILES:
+            raise UserError(f"{folder} must have at most {MOST_FILES} files.")
+    return sorted(name for name in names if name not in (MANIFEST, SIGNATURE))
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a plain file, in hexadecimal."""
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(folder: Path, digest: str) -> dict[str, str]:
+    path = Path(folder) / MANIFEST
+    try:
+        content = read_plain(path, MOST_MANIFEST_BYTES)
+        if digest and hashlib.sha256(content).hexdigest() != digest:
+            raise UserError(f"{path} is not the one that was signed.")
+        manifest = json.loads(content)
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not a bundle: it has no {MANIFEST}.") from error
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
+    digests = manifest.get("sha256")
+    if not isinstance(digests, dict):
+        raise UserError(f"{path} must hold the key `sha256`.")
+    return digests
+
+
+def private_key(path: Path) -> Any:
+    """Read a private ed25519 key from a PEM file; raise UserError if that fails."""
+    return _key(path, "private")
+
+
+def public_key(path: Path) -> Any:
+    """Read a public ed25519 key from a PEM file; raise UserError if that fails."""
+    return _key(path, "public")
+
+
+def _key(path: Path, kind: Literal["private", "public"]) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise UserError("Signatures need another package: pip install 'onepass[sign]'") from error
+    try:
+        content = read_plain(path.resolve(), MOST_KEY_BYTES)
+    except OSError as error:
+        raise UserError(f"Cannot read the key {path}: {error.strerror}.") from error
+    try:
+        if kind == "private":
+            key: Any = serialization.load_pem_private_key(content, password=None)
+        else:
+            key = serialization.load_pem_public_key(content)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} must be a {kind} key in PEM, without a password.") from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+        raise UserError(f"{path} must be an ed25519 key.")
+    return key
+
+
+def sign(folder: Path, name: str, version: int, key: Any) -> None:
+    """Write the signature of a bundle that will be named NAME/VERSION next to its manifest."""
+    digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
+    (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
+
+
+def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
+    """Return the SHA-256 of the signed manifest of the bundle in a folder; "" if it is not signed.
+
+    Raises:
+      UserError: none of the keys made the signature for this name, version and manifest.
+    """
+    folder = Path(folder)
+    try:
+        signature = read_plain(folder / SIGNATURE, SIGNATURE_BYTES)
+    except FileNotFoundError:
+        return ""
+    digest = hashlib.sha256(read_plain(folder / MANIFEST, MOST_MANIFEST_BYTES)).hexdigest()
+    message = _message(folder.parent.name, int(folder.name), digest)
+    if not any(_verifies(key, signature, message) for key in keys):
+        raise UserError(
+            f"{folder} is signed by none of the keys in `--trust`, or was changed or renamed since."
+        )
+    return digest
+
+
+def _message(name: str, version: int, digest: str) -> bytes:
+    return f"onepass bundle {name}/{version} {digest}".encode()
+
+
+def _verifies(key: Any, signature: bytes, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True

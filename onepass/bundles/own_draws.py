@@ -1,0 +1,48 @@
+"""What a user's model draws in this process, with which the draw of its bundle is compared.
+
+One pass of the network suffices: given the elements that the bundle has drawn, each is drawn again
+from its noise and the elements before it. So an element that rounding moves to another level has no
+effect on those after it.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from distill.flow_student import FlowStudent
+from onepass.bundles.own_conditions import Conditions
+from onepass.bundles.signature import SEED, Arrays
+from onepass.model import Autoregressive
+from onepass.samplers.passes import sampled
+
+
+def drawn_again(
+    model: Autoregressive, conditions: Conditions, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return what a model draws after the elements of a bundle, and their log probabilities.
+
+    Args:
+      model: the model.
+      conditions: the conditions that the model reads, and their inputs.
+      inputs: inputs of `serving_default`.
+      elements: elements that the bundle has drawn for them.
+    """
+    given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
+    parameters = model.conditionals(elements, given)
+    seed, num = int(inputs[SEED][0]), len(elements)
+    noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
+    drawn = sampled(parameters, model.distribution, noise, 1.0, symbols)
+    return model.codec.decode(drawn), model.log_prob(elements, given)
+
+
+def drawn_from_noise(
+    student: FlowStudent, conditions: Conditions, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, None]:
+    """Return what a student draws from the noise of a bundle's elements; the rest as above."""
+    num, length = elements.shape
+    noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
+    values = student.draw(noise, conditions.of(_tensors(inputs))).output
+    return student.elements(values), None
+
+
+def _tensors(inputs: Arrays) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in inputs.items()}

@@ -1,0 +1,259 @@
+"""Signatures of a user's model that take a prompt and options for choosing tokens.
+
+`prompted` generates whole rows, and `prompted_chunk` the next segment of rows whose state the
+client keeps. A model in raster order takes no prefix; only models over tokens take `top_k` and
+`top_p`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.bundles.audio_chunks import first_state
+from onepass.bundles.audio_signatures import noise_source
+from onepass.bundles.functions import (
+    Exported,
+    Tensors,
+    by_rows,
+    concrete_function,
+    row_function,
+)
+from onepass.bundles.own_conditions import Conditions
+from onepass.bundles.own_signatures import (
+    StreamingSequence,
+    drawer,
+    element_range,
+    element_type,
+)
+from onepass.bundles.prompt_inputs import (
+    ENDED,
+    HAS_STOP,
+    NUM_PREFIX,
+    PREFIX,
+    PROMPTED,
+    PROMPTED_CHUNK,
+    STOP,
+    TOP_K,
+    TOP_P,
+    WITH_LOG_PROB,
+)
+from onepass.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
+from onepass.bundles.signature import COMPILED, LOG_PROB, STATE, Signature, TensorInfo
+from onepass.likelihoods.capabilities import table_of
+from onepass.likelihoods.truncated import Choice
+from onepass.model import Autoregressive
+from onepass.networks.prompts import NEVER, Prompt
+
+SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
+LEAST_TOP_P = 1e-30  # 0 would leave no tokens
+INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+def offer_prompts(exported: Exported, model: Autoregressive, streaming: StreamingSequence) -> None:
+    """Add the signatures `prompted` and `prompted_chunk` of a model with a step.
+
+    Args:
+      exported: the signatures of the model, changed in place.
+      model: a model in time order.
+      streaming: the same model as pure functions that continue from a state.
+    """
+    longest = exported.serving["limits"]["max_frames"]
+    base, prompt = _with_prompt(exported, model, longest)
+    state = {
+        f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
+        for name, (dtype, shape, fill) in streaming.state().items()
+    }
+    returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+    start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
+    nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
+    whole = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
+    chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
+    rows = Rows(streaming, model)
+    for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
+        made = _of_steps(rows, streaming, model, signature)
+        exported.offer(name, signature, concrete_function(signature, made))
+    exported.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
+
+
+def offer_prompts_of_shape(
+    exported: Exported, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
+) -> None:
+    """Add the signature `prompted` of a model that generates arrays of one shape.
+
+    Args:
+      exported: the signatures of the model, changed in place.
+      model: a model in time order, or in raster order over tokens; for others, nothing is added.
+      shape: shape of a row: (time,) or (height, width, channels).
+      conditions: the conditions that the model reads, and their inputs.
+    """
+    in_time = model.order == "time"
+    if not in_time and table_of(model.distribution) is None:
+        return
+    base, prompt = _with_prompt(exported, model, shape[0] if in_time else 0)
+    nats = TensorInfo(FLOAT32, (None, *shape))
+    signature = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
+    made = _of_passes(model, shape, signature, conditions)
+    exported.offer(PROMPTED, signature, row_function(signature, made))
+
+
+def _with_prompt(
+    exported: Exported, model: Autoregressive, longest: int
+) -> tuple[Signature, dict[str, TensorInfo]]:
+    """Return the signature `compiled`, and its inputs together with those of a prompt.
+
+    Unless `longest` is 0, also add a rule to `exported` that pads prefixes to up to this length.
+    """
+    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
+    if longest:
+        sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < longest]
+        rule = {"axis": 1, "length": NUM_PREFIX, "buckets": [*sizes, longest]}
+        exported.serving["padded"] = {**exported.serving.get("padded", {}), PREFIX: rule}
+    return base, {**base.inputs, **_prompt_inputs(model, longest)}
+
+
+def _flag() -> TensorInfo:
+    return TensorInfo(INT32, (None,), 0, 1, 0)
+
+
+def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
+    inputs = {}
+    if table_of(model.distribution) is not None:
+        inputs[TOP_K] = TensorInfo(INT32, (None,), low=0, default=0)
+        inputs[TOP_P] = TensorInfo(FLOAT32, (None,), LEAST_TOP_P, 1, 1)
+    if model.order == "time":
+        dtype, (low, high) = element_type(model), element_range(model)
+        inputs[PREFIX] = TensorInfo(dtype, (None, None), low, high)
+        inputs[NUM_PREFIX] = TensorInfo(INT32, (None,), 0, longest, 0)
+        if model.codec.levels is not None:
+            inputs[STOP] = TensorInfo(dtype, (None,), low, high, low)
+            inputs[HAS_STOP] = _flag()
+    return inputs
+
+
+def _heat(given: Tensors) -> Any:
+    """Return a row's temperature or, for a model over tokens, the `Choice` that includes it."""
+    temperature = tf.reshape(given["temperature"], [])
+    if TOP_K not in given:
+        return temperature
+    return Choice(temperature, given[TOP_K][0], given[TOP_P][0])
+
+
+def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
+    """Return the symbol that ends a row, or `NEVER` if the request has no `stop`."""
+    if STOP not in given:
+        return tf.constant(NEVER)
+    symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
+    return tf.where(given[HAS_STOP][0] > 0, symbol, NEVER)
+
+
+def _log_prob(
+    model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
+) -> tf.Tensor:
+    """Return the log probability of every element of a row, or zeros if it is not requested.
+
+    If `part` is given, elements after the one that ends its row also get zeros.
+    """
+    symbols = model.codec.encode(elements)
+
+    def found() -> tf.Tensor:
+        length = tf.shape(elements)[1] if model.order == "time" else None
+        nats = tf.cast(model.log_prob(elements, conditions.of(given, length)), tf.float32)
+        return nats if part is None else tf.where(is_after(symbols, part), 0.0, nats)
+
+    def nothing() -> tf.Tensor:
+        return tf.zeros(tf.shape(elements), tf.float32)
+
+    return tf.cond(given[WITH_LOG_PROB][0] > 0, found, nothing)
+
+
+def _of_steps(
+    rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
+) -> Callable[[Tensors], Tensors]:
+    """Return the function of a signature, which draws symbols after the prefix step by step."""
+    states = {name: f"{STATE}{name}" for name in streaming.state()}
+    is_chunk = ENDED in signature.outputs
+
+    def row(given: Tensors, longest: tf.Tensor) -> Tensors:
+        start = given["start"] if is_chunk else tf.zeros_like(given["row"])
+        count = _counts(given)[0]
+        # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
+        part = Part(
+            noise_source(given, start),
+            _heat(given),
+            _padded(model.codec.encode(given[PREFIX][:, :count]), count + rows.longest_loop),
+            given[NUM_PREFIX][0],
+            _stop(model, given),
+            count,
+            _padded(given.get("frames"), count + rows.longest_loop),
+        )
+        state = {name: given[key] for name, key in states.items()} if is_chunk else None
+        first = streaming.begun(given, state or first_state(streaming, 1))
+        symbols, ended, after = rows.made(part, first)
+        elements = tf.cast(model.codec.decode(symbols), element_type(model))
+        outputs = {
+            streaming.output: _padded(tf.cast(elements, tf.float32), longest)[0],
+            "num_samples": count,
+        }
+        if is_chunk:
+            stored = {states[name]: value[0] for name, value in after.items()}
+            return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
+        nats = _log_prob(model, streaming.conditions, elements, part, given)
+        return {**outputs, LOG_PROB: _padded(nats, longest)[0]}
+
+    def made(given: Tensors) -> Tensors:
+        given = streaming.framed(given)
+        counts = _counts(given)
+        longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
+        return by_rows(signature, lambda one: row(one, longest))(given)
+
+    return made
+
+
+def _counts(given: Tensors) -> tf.Tensor:
+    """Return the number of elements of every row."""
+    if "frames" not in given:
+        return given["num_samples"]
+    return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
+
+
+def _padded(values: Any, length: Any) -> Any:
+    """Return values [1, n, ...] truncated or zero-padded to [1, length, ...]; None stays None."""
+    if values is None:
+        return None
+    cut = values[:, :length]
+    sides = [[0, 0], [0, length - tf.shape(cut)[1]]] + [[0, 0]] * (values.shape.rank - 2)
+    return tf.pad(cut, sides)
+
+
+def _of_passes(
+    model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
+) -> Callable[[Tensors], Tensors]:
+    """Return a function that samples one row by passes over it until no symbol changes."""
+    output = next(name for name in signature.outputs if name != LOG_PROB)
+    draw = drawer(model, shape, conditions, chosen(model.distribution))
+    drawn = tf.function(draw, autograph=False, jit_compile=True)
+
+    def row(given: Tensors) -> Tensors:
+        source = noise_source(given, tf.zeros_like(given["row"]))
+        prompt = part = None
+        if PREFIX in given:
+            known = _padded(model.codec.encode(given[PREFIX]), shape[0])
+            prompt = Prompt(
+                tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
+            )
+            # For `filled` and `_log_prob`, which read neither its temperature nor its condition.
+            part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
+        row = tf.ensure_shape(given["row"], [1])
+        symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)
+        symbols = tf.ensure_shape(symbols, [1, *shape])
+        if part is not None:
+            symbols = filled(symbols, part)
+        elements = model.codec.decode(symbols)
+        nats = _log_prob(model, conditions, elements, part, given)
+        made = {output: tf.cast(elements[0], signature.outputs[output].dtype), LOG_PROB: nats[0]}
+        known = signature.outputs.items()
+        return {name: tf.ensure_shape(made[name], info.shape[1:]) for name, info in known}
+
+    return row

@@ -1,0 +1,235 @@
+"""Generates rows of a user's model from a prompt, for the signatures of `own_prompts`.
+
+Each row is generated separately, by two kinds of functions that XLA compiles for one row and fixed
+lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
+end.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from onepass.bundles.own_signatures import StreamingSequence
+from onepass.bundles.streaming_models import NoiseSource, State
+from onepass.likelihoods.capabilities import table_of
+from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import Choice, Truncated
+from onepass.model import Autoregressive
+from onepass.networks.prompts import Prompt
+from onepass.samplers import cached_chunk
+from onepass.samplers.sampling import Samplers
+
+PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one step each
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """A distribution over tokens that draws among the most probable ones if a row requests it.
+
+    Args:
+      distribution: the model's distribution, which has a table of its levels.
+    """
+
+    distribution: Distribution
+
+    @property
+    def levels(self) -> int | None:
+        """Number of symbols."""
+        return self.distribution.levels
+
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
+        """Return symbols of one row, int32 [...], from the truncated distribution if requested."""
+
+        def whole() -> tf.Tensor:
+            drawn = self.distribution.sample(parameters, noise, temperature.temperature)
+            return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
+
+        def part() -> tf.Tensor:
+            drawn = Truncated(self.distribution).sample(parameters, noise, temperature)
+            return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
+
+        # Finding the most probable tokens takes longer than drawing one.
+        return tf.cond((temperature.top_k > 0) | (temperature.top_p < 1.0), part, whole)
+
+
+def chosen(distribution: Distribution) -> Any:
+    """Return a `Chosen` for a distribution over tokens, or any other distribution unchanged."""
+    return distribution if table_of(distribution) is None else Chosen(distribution)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A prompt for a row that ends after a number of symbols at the latest.
+
+    Args:
+      prompt: the known symbols, and the symbol that ends the row.
+      count: int32 [], largest number of symbols.
+    """
+
+    prompt: Prompt
+    count: tf.Tensor
+
+    def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return drawn symbols, replaced by the prompt's symbols at positions that it covers."""
+        return self.prompt.over(drawn, position)
+
+    def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return whether the row ends with the symbols [1, 1] at a position, bool [1]."""
+        return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
+
+
+class Part(NamedTuple):
+    """A request for symbols of one row, starting at a position.
+
+    Attributes:
+      source: the noise, starting at the first of these symbols.
+      heat: the temperature, or the `Choice` among tokens that includes it.
+      symbols: [1, at least `count`], of which the first `known` are the prefix.
+      known: int32 [], number of symbols in the prefix.
+      stop: int32 [], the symbol that ends the row; `NEVER` if no symbol does.
+      count: int32 [], number of symbols to return, including the prefix.
+      channels: [1, time, channels], the condition, or None.
+    """
+
+    source: NoiseSource
+    heat: Any
+    symbols: tf.Tensor
+    known: tf.Tensor
+    stop: tf.Tensor
+    count: tf.Tensor
+    channels: Any
+
+
+class Rows:
+    """Generator of rows of a model with a step, from a prompt.
+
+    Args:
+      streaming: the model as pure functions that continue from a state.
+      model: the same model as an `Autoregressive`, in time order.
+    """
+
+    def __init__(self, streaming: StreamingSequence, model: Autoregressive):
+        self._streaming, self._network = streaming, model.symbol_network
+        self._samplers = Samplers(model)
+        distribution = model.distribution
+        self._noise, self._distribution = distribution.noise, chosen(distribution)
+        self.longest_loop = streaming.pieces[1]
+        options: dict[str, Any] = {"jit_compile": True, "autograph": False}
+        self._draw = tf.function(self._drawn, **options)
+        self._read = tf.function(self._after, **options)
+        sizes = PASSES if self._network.block == 1 else ()
+        self._sizes = [size for size in sizes if size < self.longest_loop]
+
+    def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
+        """Return the symbols [1, count], whether the row has ended, bool [], and the new state.
+
+        Args:
+          part: the request for symbols.
+          state: the model's state before the first symbol, by name, [1, ...].
+        """
+        begun, state = self._begun(part, state)
+        # The loop may draw beyond `count`: XLA compiles pieces of one size, which are cut
+        # afterwards.
+        shapes = (tf.TensorShape([1, None]), tf.TensorShape([]))
+        symbols, ended, state = tf.while_loop(
+            lambda symbols, ended, _: (tf.shape(symbols)[1] < part.count) & ~ended,
+            lambda symbols, _, state: self._longer(part, symbols, state),
+            (begun, tf.constant(False), state),
+            shape_invariants=(*shapes, {name: value.shape for name, value in state.items()}),
+            parallel_iterations=1,
+        )
+        symbols = symbols[:, : part.count]
+        missing = part.count - tf.shape(symbols)[1]
+        return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
+
+    def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
+        """Read as much of the prefix as passes can; return what was read and the state after it."""
+        position, readable = tf.constant(0), tf.minimum(part.known, part.count)
+        for size in self._sizes:
+
+            def body(position: tf.Tensor, state: State, size: int = size) -> tuple:
+                cut = _window(part, position, size)
+                start = part.source.start + position
+                return position + size, self._read(cut.symbols, cut.channels, start, state)
+
+            position, state = tf.while_loop(
+                lambda position, _, size=size: position + size <= readable,
+                body,
+                (position, state),
+                parallel_iterations=1,
+            )
+        return part.symbols[:, :position], state
+
+    def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
+        before = self._streaming.unpacked(start, state)
+        condition = self._streaming.conditions.unpacked(channels)
+        return self._streaming.packed(self._samplers.read(symbols, condition, before))
+
+    def _longer(
+        self, part: Part, begun: tf.Tensor, state: State
+    ) -> tuple[tf.Tensor, tf.Tensor, State]:
+        """Draw and append the next symbols; also return whether one ends the row, and the state."""
+        position, size = tf.shape(begun)[1], self.longest_loop
+        cut = _window(part, position, size)
+        source = part.source.after(position)
+        noise = (source.key, source.row, source.start)
+        more = (cut.symbols, cut.known, part.stop, cut.count)
+        new, state = self._draw(*noise, part.heat, *more, cut.channels, state)
+        is_end = _ends(new, cut) & (tf.range(size) < cut.count)
+        return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
+
+    def _drawn(
+        self,
+        key: tf.Tensor,
+        row: tf.Tensor,
+        start: tf.Tensor,
+        heat: Any,
+        symbols: tf.Tensor,
+        known: tf.Tensor,
+        stop: tf.Tensor,
+        count: tf.Tensor,
+        channels: tf.Tensor | None,
+        state: State,
+    ) -> tuple[tf.Tensor, State]:
+        size = self.longest_loop
+        before = self._streaming.unpacked(start, state)
+        row = tf.ensure_shape(row, [1])
+        noise = self._noise(key[0], row, start[0], size)
+        prompt: Any = Bounded(Prompt(symbols, known[tf.newaxis], stop), count)
+        given = (noise, self._streaming.conditions.unpacked(channels), heat, before, prompt)
+        new, after = cached_chunk(self._network, self._distribution, *given)
+        return tf.ensure_shape(new, [1, size]), self._streaming.packed(after)
+
+
+def _window(part: Part, position: tf.Tensor, size: int) -> Part:
+    """Return the request for the next `size` symbols of a row, starting at `position`."""
+    symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
+    channels = part.channels
+    if channels is not None:
+        channels = channels[:, position : position + size]
+        channels = tf.ensure_shape(channels, [1, size, channels.shape[-1]])
+    return part._replace(
+        symbols=symbols,
+        known=tf.clip_by_value(part.known - position, 0, size),
+        count=part.count - position,
+        channels=channels,
+    )
+
+
+def _ends(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return which symbols [1, n] after the prefix are the one that ends the row, bool [1, n]."""
+    if not symbols.dtype.is_integer:
+        return tf.zeros_like(symbols, tf.bool)
+    return (symbols == part.stop) & (tf.range(tf.shape(symbols)[1]) >= part.known)
+
+
+def filled(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return symbols in which all symbols after a row's end equal the symbol that ends it."""
+    return tf.where(is_after(symbols, part), tf.cast(part.stop, symbols.dtype), symbols)
+
+
+def is_after(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return which symbols [1, n] come after the symbol that ended the row, bool [1, n]."""
+    is_end = tf.cast(_ends(symbols, part), tf.int32)
+    return tf.cumsum(is_end, 1) - is_end > 0

@@ -1,0 +1,291 @@
+"""Sampling and log probabilities by a model's signatures, in this process or on a server."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onepass.bundles.condition_inputs import ELEMENTS, conditions_given, names_of
+from onepass.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
+from onepass.bundles.requests import Request, as_elements
+from onepass.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
+from onepass.foundation.arguments import checked_flag, whole_number
+from onepass.foundation.errors import UserError
+
+BATCHES = range(1, 9)  # numbers of rows in a call to a server, which batches them itself
+OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and the state
+
+
+class Sampling:
+    """Base class of models that generate by calling signatures, in this process or on a server.
+
+    Attributes:
+      name: name of the model.
+      spec: model.json of the model, or a server's description of it.
+      problem: type of the error that is raised for invalid arguments.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    problem: ClassVar[type[Exception]] = UserError
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Raise a ValueError of the block as an error of type `problem`."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.problem(str(error)) from error
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """Return the inputs of a signature as the program takes them."""
+        raise NotImplementedError
+
+    def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
+        """Return the inputs of a signature; empty if the model does not have it."""
+        raise NotImplementedError
+
+    def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
+        raise NotImplementedError
+
+    def sample(
+        self,
+        num: int,
+        length: Any,
+        seed: int,
+        condition: Any = None,
+        *,
+        return_log_prob: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Return `num` arrays [num, *length] of a user's model, as its own `sample` does.
+
+        With `return_log_prob`, return a pair: the arrays and the log probability of every element.
+
+        Args:
+          num: number of arrays.
+          length: number of elements per row, or (height, width, channels).
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: an array [num, ...] for the model's only condition, arrays by name for several
+            conditions, or None for a model without conditions.
+          return_log_prob: whether to return the log probabilities as well.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
+            `onepass.networks.choices.DrawOptions` describes.
+
+        Raises:
+          UserError: the model is not a user's model, or it is on a server and an argument is
+            invalid.
+          InvalidInput: in a bundle, an argument is invalid for the model.
+        """
+        self._check_own()
+        with self._own_errors():
+            return_log_prob = checked_flag(return_log_prob, "return_log_prob")
+            order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
+            given = (num, length, seed, self._conditions(condition))
+            request = Request.checked(order, *given, **options)
+        signature = self._signature_for(request, COMPILED, PROMPTED)
+        with_nats = return_log_prob and signature == PROMPTED
+        parts, nats = [], []
+        for outputs in self._made(signature, request, with_nats):
+            parts.append(only_output(outputs))
+            nats += [outputs[LOG_PROB]] if with_nats else []
+            # A program of one shape ignores the requested length.
+            if parts[0].shape[1:] != request.shape:
+                wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
+                raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
+        elements = np.concatenate(parts).astype(self._dtype)
+        if not return_log_prob:
+            return elements
+        return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
+
+    def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
+        """Return the log probability of every element under a user's model, float32, in nats.
+
+        Args:
+          elements: elements [num, time] or [num, height, width, channels].
+          condition: an array [num, ...] for the model's only condition, arrays by name for several
+            conditions, or None for a model without conditions.
+
+        Raises:
+          UserError: the model is not a user's model or has no log probabilities, or it is on a
+            server and an argument is invalid.
+          InvalidInput: in a bundle, an argument is invalid for the model.
+        """
+        self._check_own()
+        known = self._inputs_of(LOG_PROB)
+        if not known:
+            raise UserError(f"The model `{self.name}` has no log-probabilities.")
+        with self._own_errors():
+            given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
+            sizes = np.shape(given[ELEMENTS])[:2]
+            if condition is not None and len(sizes) == 2:
+                names = names_of(self.spec, known)
+                given |= conditions_given(condition, names, known, *sizes)
+        parts = []
+        for first in range(0, max(1, len(given[ELEMENTS])), BATCHES[-1]):
+            inputs = {name: array[first : first + BATCHES[-1]] for name, array in given.items()}
+            parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
+        return np.concatenate(parts)
+
+    def streamed(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
+        """Return an iterator over the next elements of sequences [num, n], as they are generated.
+
+        The iterator ends early once all rows have ended.
+
+        Args:
+          request: the checked arguments of the call.
+          chunk: number of elements at a time, rounded up to a multiple of the model's unit.
+          opening: number of elements in the first chunk, also rounded up; 0: `chunk`.
+
+        Raises:
+          UserError or InvalidInput: an argument is invalid for this model; the type is `problem`.
+            The error is raised by this call, before the first element is requested.
+        """
+        if not self._inputs_of(CHUNK):
+            raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
+        signature = self._signature_for(request, CHUNK, PROMPTED_CHUNK)
+        with self._own_errors():
+            chunk = whole_number(chunk, "chunk")
+        length, most = request.shape[0], self.spec.get("max_length", request.shape[0])
+        if length > most:
+            raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
+        streaming = self.spec.get("serving", {}).get("streaming") or self.spec
+        unit = int(streaming["unit_samples"])
+        sizes = (-(-size // unit) * unit for size in (opening or chunk, chunk))
+        return self._parts(request, signature, *sizes)
+
+    @property
+    def _dtype(self) -> str:
+        """The type of the elements."""
+        return (self.spec.get(ELEMENTS) or {}).get("dtype", "float32")
+
+    @property
+    def _is_own(self) -> bool:
+        """True for a user's model."""
+        return isinstance(self.spec.get(ELEMENTS), dict)
+
+    def _check_own(self) -> None:
+        """Raise UserError unless the model is a user's."""
+        if not self._is_own:
+            raise UserError(f"`{self.name}` is not a model of a user; it has `generate`.")
+
+    def _conditions(
+        self, condition: Any, for_all: bool = False
+    ) -> Callable[[int, int], Arrays] | None:
+        """Return a function from the numbers of rows and time steps to the conditions' inputs.
+
+        `Request.checked` calls it with the checked numbers. Return None if `condition` is None.
+
+        Args:
+          condition: an array [rows, ...] for the model's only condition, arrays by name for several
+            conditions, or None.
+          for_all: whether one row may be given for all rows even in a condition with a time axis.
+        """
+        if condition is None:
+            return None
+        known = self._inputs_of(COMPILED)
+        names = names_of(self.spec, known)
+        return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
+
+    def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield the row indices of each call, int32, and the number of requested rows among them.
+
+        Each call has an allowed number of rows; the last one is repeated to reach this number.
+        """
+        sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
+        for first in range(0, num, sizes[-1]):
+            count = min(sizes[-1], num - first)
+            size = next(size for size in sizes if size >= count)
+            rows = np.arange(first, first + size, dtype=np.int32)
+            yield np.minimum(rows, first + count - 1), count
+
+    def _made(self, signature: str, request: Request, with_nats: bool = False) -> Iterator[Arrays]:
+        """Yield the outputs of a signature for whole rows, one call at a time."""
+        known = self._inputs_of(signature)
+        for rows, count in self._groups(request.num):
+            with self._own_errors():
+                inputs = request.inputs(known, rows, 0, request.shape[0])
+            if with_nats:
+                inputs[WITH_LOG_PROB] = np.ones([len(rows)], np.int32)
+            outputs = self._outputs(signature, inputs)
+            yield {name: array[:count] for name, array in outputs.items()}
+
+    def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
+        """Return the signature that generates rows: the plain one, or the one that takes prompts.
+
+        Raises:
+          UserError or InvalidInput: the model takes no prompts, or lacks an option of this request;
+            the type is `problem`.
+        """
+        if not request.words:
+            return plain
+        known = self._inputs_of(prompted)
+        if not known:
+            raise self.problem(
+                f"`{self.name}` takes no {' and no '.join(request.words)}: its bundle has no"
+                f" signature `{prompted}`. Export the model again with this version; a student,"
+                " and a model in raster order that is not over tokens, has none."
+            )
+        with self._own_errors():
+            request.check_known(known)
+        return prompted
+
+    def _parts(
+        self, request: Request, signature: str, opening: int, chunk: int
+    ) -> Iterator[np.ndarray]:
+        known, (length,) = self._inputs_of(signature), request.shape
+        groups = [_Following(known, *group) for group in self._groups(request.num)]
+        first, size = 0, opening
+        while first < length and not all(group.ended.all() for group in groups):
+            count, made = min(size, length - first), []
+            for group in groups:
+                with self._own_errors():
+                    inputs = request.inputs(known, group.rows, first, count)
+                made.append(group.kept(self._outputs(signature, inputs | group.state), count))
+            yield np.concatenate(made).astype(self._dtype)
+            first, size = first + count, chunk
+
+
+class _Following:
+    """The rows of a call in a stream: their state, and which of them have ended.
+
+    Args:
+      known: inputs of the signature.
+      rows: int32 [n], indices of the rows.
+      count: number of requested rows; the rest repeat the last one.
+    """
+
+    def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):
+        self.rows, self._count = rows, count
+        self.state = {
+            name: np.full([len(rows), *info.shape[1:]], info.default or 0, info.dtype)
+            for name, info in known.items()
+            if name.startswith(STATE)
+        }
+        self.ended = np.zeros([count], bool)
+        self._last = np.zeros([count, 1])
+
+    def kept(self, outputs: Arrays, count: int) -> np.ndarray:
+        """Return the next elements [rows, count]; a row that has ended repeats its last element.
+
+        Args:
+          outputs: the outputs of one call of the signature, padded to a multiple of its unit.
+          count: number of elements.
+        """
+        self.state = {name: outputs[name] for name in self.state}
+        made = only_output(outputs)[: self._count, :count]
+        made = np.where(self.ended[:, np.newaxis], self._last.astype(made.dtype), made)
+        self._last = made[:, -1:]
+        if ENDED in outputs:
+            self.ended |= outputs[ENDED][: self._count].astype(bool)
+        return made
+
+
+def only_output(outputs: Arrays) -> np.ndarray:
+    """Return the elements among the outputs of a signature that generates rows."""
+    return next(
+        array
+        for name, array in outputs.items()
+        if name not in OTHERS and not name.startswith(STATE)
+    )

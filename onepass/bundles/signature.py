@@ -1,0 +1,376 @@
+"""The inputs and outputs of a signature, their element types, and the check of a request."""
+
+import dataclasses
+import math
+import operator
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onepass.bundles.condition_inputs import check_conditions, shared_conditions
+from onepass.bundles.errors import InvalidInput, TooLarge, shortened
+from onepass.bundles.prompt_inputs import check_prompt, completed_prompt
+from onepass.foundation.arguments import check_unmasked, checked_seed
+
+# Names in the Open Inference Protocol (version 2), in tensorflow.DataType, and in NumPy.
+_TABLE = (
+    ("BOOL", "DT_BOOL", "?"),
+    ("UINT8", "DT_UINT8", "u1"),
+    ("UINT16", "DT_UINT16", "<u2"),
+    ("UINT32", "DT_UINT32", "<u4"),
+    ("UINT64", "DT_UINT64", "<u8"),
+    ("INT8", "DT_INT8", "i1"),
+    ("INT16", "DT_INT16", "<i2"),
+    ("INT32", "DT_INT32", "<i4"),
+    ("INT64", "DT_INT64", "<i8"),
+    ("FP16", "DT_HALF", "<f2"),
+    ("FP32", "DT_FLOAT", "<f4"),
+    ("FP64", "DT_DOUBLE", "<f8"),
+)
+V2_DTYPES = {v2: np.dtype(name) for v2, _, name in _TABLE}
+V2_NAMES = {dtype: v2 for v2, dtype in V2_DTYPES.items()}
+TENSORFLOW_DTYPES = {tensorflow: np.dtype(name) for _, tensorflow, name in _TABLE}
+TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES.items()}
+
+
+Arrays = dict[str, np.ndarray]
+COMPILED, PLAIN = "compiled", "serving_default"
+WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
+LOG_PROB, CHUNK = "log_prob", "chunk"
+SPEAKER, STATE = "speaker", "state_"  # an input, and the prefix of a state's inputs
+SEED = "seed"  # an input int64, whose bits are those of an integer in [0, 2^64)
+SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two are output names
+MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # names of the kinds in messages
+NUMBERS = "iuf"  # NumPy's kinds of accepted values
+COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
+MAX_DIMENSIONS = 8
+LARGEST_NUMBER = 1e300
+
+
+def fastest(signatures: Container[str]) -> str:
+    """Return the name of the signature for whole outputs: the compiled one if there is one."""
+    return COMPILED if COMPILED in signatures else PLAIN
+
+
+def scale_name(side: int) -> str:
+    """Return the name of the signature that draws the scale with sides of this length."""
+    return f"scale_{side}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """The description of an input or an output.
+
+    Attributes:
+      dtype: type of the elements.
+      shape: size of each axis, None for any size; the first axis is the batch axis.
+      low: smallest allowed value; None: no limit.
+      high: largest allowed value; None: no limit.
+      default: value of all elements of an input that is not given; None: the input is required.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+    low: float | None = None
+    high: float | None = None
+    default: float | None = None
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
+        """Return the info in an entry of model.json, as from `to_dict`.
+
+        Raises:
+          ValueError, KeyError or TypeError: the entry is invalid.
+        """
+        shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
+        if not shape or shape[0] is not None:
+            raise ValueError("the first axis must be the batch, -1")
+        default = stored.get("optional_default")
+        if default is not None and None in shape[1:]:
+            raise ValueError("an input of any size can have no default")
+        dtype = np.dtype(stored["dtype"])
+        for name in ("low", "high", "optional_default"):
+            _check_number(name, stored.get(name), dtype)
+        return cls(dtype, shape, stored.get("low"), stored.get("high"), default)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The shape in the form of model.json and the protocols, with -1 for any size."""
+        return [-1 if size is None else size for size in self.shape]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry for model.json, with -1 for any size and without rules that are None."""
+        stored = {
+            "dtype": self.dtype.name,
+            "shape": self.sizes,
+            "low": self.low,
+            "high": self.high,
+            "optional_default": self.default,
+        }
+        return {name: value for name, value in stored.items() if value is not None}
+
+
+def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
+    """Raise ValueError unless a rule is None or a number; a default must fit the dtype."""
+    if value is None:
+        return
+    is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # not NaN
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if is_number and limits is not None and name == "optional_default":
+        is_number = limits.min <= value <= limits.max
+    if not is_number:
+        raise ValueError(f"`{name}` must be a number, got {shortened(repr(value))}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a function, by name."""
+
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
+        """Return the signature in an entry of model.json, as from `to_dict`.
+
+        Raises:
+          ValueError, KeyError or TypeError: the entry is invalid.
+        """
+        sides = [
+            {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
+            for side in ("inputs", "outputs")
+        ]
+        return cls(*sides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry for model.json."""
+        return {
+            side: {name: info.to_dict() for name, info in getattr(self, side).items()}
+            for side in ("inputs", "outputs")
+        }
+
+
+def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
+    """Return all inputs of the signature as arrays of its dtypes, including default values.
+
+    Integers are accepted for integer and float inputs, floats only for float inputs.
+
+    Raises:
+      InvalidInput: an input breaks a rule; the message names both.
+    """
+    infos = {name: input_info(signature.inputs, name) for name in inputs}
+    arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
+    shared_conditions(signature.inputs, arrays)
+    rows = _rows(arrays)
+    completed_prompt(signature.inputs, arrays, rows)
+    for name, info in signature.inputs.items():
+        if name not in arrays:
+            arrays[name] = _default(name, info, rows)
+    _check_counts(arrays)
+    check_conditions(signature.inputs, arrays)
+    check_prompt(signature.inputs, arrays)
+    return {name: arrays[name] for name in signature.inputs}
+
+
+def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
+    """Return the description of an input; raise InvalidInput for an unknown name."""
+    if name not in inputs:
+        raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
+    return inputs[name]
+
+
+def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> None:
+    """Raise InvalidInput, naming all outputs, if one of `names` is unknown."""
+    for name in names:
+        if name not in outputs:
+            known = ", ".join(outputs)
+            raise InvalidInput(f"`{shortened(name)}` is not an output; there are {known}.")
+
+
+def v2_dtype(name: str, datatype: str) -> np.dtype:
+    """Return the dtype of a datatype in the v2 protocol; raise InvalidInput if it is unknown."""
+    if datatype not in V2_DTYPES:
+        got = shortened(datatype)
+        raise InvalidInput(f"`{name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
+    return V2_DTYPES[datatype]
+
+
+def check_dimensions(name: str, shape: Sequence[Any]) -> None:
+    """Raise InvalidInput for a shape with more than MAX_DIMENSIONS dimensions."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidInput(
+            f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}."
+        )
+
+
+def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
+    """Return the number of elements of a shape.
+
+    Raises:
+      InvalidInput: the shape has too many dimensions, or a negative one.
+      TooLarge: an array of this shape has more than `limit_bytes`.
+    """
+    check_dimensions(name, shape)
+    if any(side < 0 for side in shape):
+        raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
+    # A size of 0 must not hide another size that is too large for NumPy.
+    if math.prod(max(side, 1) for side in shape) * dtype.itemsize > limit_bytes:
+        raise TooLarge(
+            f"`{name}` of shape {list(shape)} would bring the request over {limit_bytes} bytes."
+        )
+    return math.prod(shape)
+
+
+def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return an array that views bytes; raise InvalidInput unless they fit the checked shape."""
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(content) != wanted:
+        raise InvalidInput(
+            f"`{name}` of shape {list(shape)} must have {wanted} bytes, got {len(content)}."
+        )
+    if dtype != np.bool_:
+        return np.frombuffer(content, dtype).reshape(shape)
+    numbers = np.frombuffer(content, np.uint8)
+    if (numbers > 1).any():
+        raise InvalidInput(f"`{name}` must have bytes of 0 or 1, got {numbers.max()}.")
+    return numbers.view(np.bool_).reshape(shape)
+
+
+def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
+    """Return one input as an array of its dtype; raise InvalidInput unless it fits `info`."""
+    try:
+        check_unmasked(value, name)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
+    try:
+        array = checked_seeds(value).view(np.int64) if name == SEED else np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInput(f"`{name}` must be rectangular and of numbers.") from error
+    array = _of_dtype(name, info.dtype, array)
+    _check_shape(name, info.shape, array)
+    _check_range(name, info, array)
+    return array
+
+
+def checked_seeds(seeds: Any) -> np.ndarray:
+    """Return seeds as uint64; raise InvalidInput unless each is an integer in [0, 2^64)."""
+    # NumPy would round integers that no type holds together, and count booleans among them.
+    array = np.asarray(seeds, None if hasattr(seeds, "dtype") else object)
+    if array.dtype.kind == "u" or (array.dtype.kind == "i" and (array >= 0).all()):
+        return array.astype(np.uint64)
+    try:
+        numbers = [operator.index(checked_seed(seed)) for seed in array.astype(object).flat]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(str(error)) from error
+    return np.array(numbers, np.uint64).reshape(array.shape)
+
+
+def example(
+    signature: Signature,
+    rows: int,
+    padded: Mapping[str, Mapping[str, Any]] | None = None,
+    bucket: int = 1,
+) -> Arrays:
+    """Return example inputs: defaults, or else zeros clipped to the allowed range.
+
+    Axes of any size have the size `bucket`, as do the values of the inputs that count the lengths
+    of `padded`, an entry of model.json.
+    """
+    lengths = {pad["length"] for pad in (padded or {}).values()}
+    arrays = {}
+    for name, info in signature.inputs.items():
+        shape = (rows, *(bucket if size is None else size for size in info.shape[1:]))
+        value = bucket if name in lengths else _value(info)
+        arrays[name] = np.full(shape, value, info.dtype)
+    return arrays
+
+
+def _value(info: TensorInfo) -> float:
+    if info.default is not None:
+        return info.default
+    low = -np.inf if info.low is None else info.low
+    high = np.inf if info.high is None else info.high
+    return min(max(0, low), high)
+
+
+def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in NUMBERS or (dtype.kind in "iu" and array.dtype.kind == "f"):
+        got = "text" if array.dtype.kind in "US" else array.dtype.name
+        raise InvalidInput(f"`{name}` must be {dtype.name}, got {got}.")
+    if dtype.kind in "iu" and array.size:
+        limits, least, greatest = np.iinfo(dtype), int(array.min()), int(array.max())
+        if least < limits.min or greatest > limits.max:
+            raise InvalidInput(
+                f"`{name}` must be {dtype.name}, got {least if least < limits.min else greatest}."
+            )
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected
+        return array.astype(dtype)
+
+
+def _check_shape(name: str, shape: tuple[int | None, ...], array: np.ndarray) -> None:
+    if not _fits(shape, array.shape):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        found = ", ".join(map(str, array.shape))
+        turned = array.ndim > 1 and _fits(shape, np.swapaxes(array, -1, -2).shape)
+        hint = ": it is transposed" if turned else ""
+        raise InvalidInput(f"`{name}` must have the shape [{wanted}], got [{found}]{hint}.")
+    if not array.size:
+        raise InvalidInput(f"`{name}` must not be empty, got {list(array.shape)}.")
+
+
+def _fits(shape: tuple[int | None, ...], found: tuple[int, ...]) -> bool:
+    return len(shape) == len(found) and all(
+        size in (None, actual) for size, actual in zip(shape, found, strict=True)
+    )
+
+
+def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        index = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise InvalidInput(f"`{name}` must be finite, got {array[tuple(index)]} at {index}.")
+    least, greatest = array.min(), array.max()
+    if info.low is not None and least < info.low:
+        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_shown(least)}.")
+    if info.high is not None and greatest > info.high:
+        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_shown(greatest)}.")
+
+
+def _shown(value: Any) -> str:
+    """Return a number from an array as text, with up to six digits for a float."""
+    return f"{value:g}" if value.dtype.kind == "f" else str(value)
+
+
+def _span(info: TensorInfo) -> str:
+    if info.low is None:
+        return f"at most {info.high:g}"
+    if info.high is None:
+        return f"at least {info.low:g}"
+    return f"between {info.low:g} and {info.high:g}"
+
+
+def _check_counts(arrays: Arrays) -> None:
+    """Raise InvalidInput if a row's counts of frames add up to more than the given frames."""
+    if "frames" in arrays:
+        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
+        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
+        if longest > given:
+            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
+
+
+def _rows(arrays: Arrays) -> int:
+    first, rows = next(((name, len(array)) for name, array in arrays.items()), ("", 1))
+    for name, array in arrays.items():
+        if len(array) != rows:
+            raise InvalidInput(f"`{name}` must have {rows} rows as `{first}`, got {len(array)}.")
+    return rows
+
+
+def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
+    if info.default is None:
+        raise InvalidInput(f"`{name}` must be given.")
+    shape = (rows, *(size or 0 for size in info.shape[1:]))  # no None, as there is a default
+    return np.full(shape, info.default, info.dtype)

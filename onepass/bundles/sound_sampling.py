@@ -1,0 +1,233 @@
+"""Sounds, and sequences of users' models, generated whole or in chunks by a bundle's signatures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onepass.bundles.condition_inputs import FRAMES, has_named
+from onepass.bundles.errors import InvalidInput, shortened
+from onepass.bundles.numba_engine import Engine
+from onepass.bundles.prompt_inputs import PROMPTED, PROMPTED_CHUNK
+from onepass.bundles.requests import Request
+from onepass.bundles.sampling import Sampling, only_output
+from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, checked
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.errors import UserError
+
+CHUNK_SAMPLES = 32_000  # approximate
+
+
+def check_speaker(known: Sequence[str], name: str | None) -> None:
+    """Raise InvalidInput if the model has no speaker called `name`; None is always valid."""
+    if name is not None and name not in known:
+        rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
+        one_voice = "`speaker` must not be given: the model has one voice."
+        raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
+
+
+class _Refinement:
+    """The passes of `distill.refinement`, which fit magnitudes of audio to a mel spectrogram."""
+
+    def __init__(self, spec: Mapping[str, Any], passes: int):
+        # Imported here because a bundle needs neither package for anything else.
+        from distill import refinement
+        from wavenet.features import MelConvention, mel
+
+        self._refined, self._mel_of = refinement.refined, mel.mel_of
+        self._convention = MelConvention.from_dict(spec["features"]["mel"])
+        self._refiner = refinement.Refiner(self._convention, passes)
+        self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
+
+    def __call__(self, chunks: Iterator[np.ndarray], condition: np.ndarray) -> Iterator[np.ndarray]:
+        frames = np.asarray(condition)[:, : self._convention.bands]
+        mel = self._mel_of(frames, self._convention)
+        return self._refined(chunks, mel, self._refiner)
+
+
+def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
+    """Scale a sound to its recording's level, if `condition` consists of a recording's frames."""
+    gain_db = getattr(condition, "gain_db", 0.0)
+    if not gain_db:
+        return sound
+    # Such frames come from `wavenet`, which a bundle does not need otherwise.
+    from wavenet.data.recorded_level import at_recorded_level
+
+    return at_recorded_level(sound, gain_db)
+
+
+class SoundSampling(Sampling):
+    """Methods of a bundle that has the signature `chunk`."""
+
+    _engine: Engine | None
+
+    @property
+    def sample_rate_hz(self) -> Any:
+        """Sample rate of the model's sound, in Hz; None if it does not generate sound."""
+        return self.spec.get("sample_rate_hz")
+
+    @property
+    def hop_samples(self) -> int:
+        """Hop length of the frames, in samples; 1 for a model without frames."""
+        return self.spec["hop_samples"]
+
+    @property
+    def conditional(self) -> bool:
+        """True if the model generates sound from frames."""
+        return FRAMES in self._inputs_of(COMPILED)
+
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """Names of the model's speakers, by index; empty for a model without speakers."""
+        info = self._inputs_of(COMPILED).get(SPEAKER)
+        return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """Return the frames of a recording, float32 [frames, channels], for its resynthesis.
+
+        The frames keep the recording's level, and `generate` scales their audio to it. This method
+        needs the package `wavenet`.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+
+        Raises:
+          UserError: the package is missing, or the model does not read frames of recordings.
+        """
+        if not self.conditional or "config" not in self.spec:  # the condition is the user's own
+            raise UserError(f"`{self.name}` reads no frames of a recording.")
+        try:
+            from onepass.bundles import frames
+        except ImportError as error:
+            raise UserError(f"Features of a recording need the package {error.name}.") from error
+        return frames.feature_extractor(self.spec).frames(waveform)
+
+    def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
+        """Return whole sounds [num, samples]; arguments are those of `stream`."""
+        request = self._request(condition, **options)
+        refinement = self._refinement(condition, refine)
+        if self._engine is not None:
+            whole = self._engine.whole(request)
+        else:
+            signature = self._signature_for(request, COMPILED, PROMPTED)
+            whole = np.concatenate([only_output(each) for each in self._made(signature, request)])
+            whole = whole[:, : request.shape[0]].astype(self._dtype)
+        if refinement is not None and condition is not None:
+            whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
+        return levelled(whole, condition)
+
+    def stream(
+        self,
+        condition: Any = None,
+        *,
+        refine: int | None = None,
+        chunk_samples: int = CHUNK_SAMPLES,
+        **options: Any,
+    ) -> Iterator[np.ndarray]:
+        """Return an iterator over the sounds of `generate` in chunks [num, about chunk_samples].
+
+        The first chunk is shorter, so it arrives early. With a prompt, the iterator ends early when
+        all rows have ended.
+
+        Args:
+          condition: frames [frames, channels] for all rows; the audio of frames from `frames(...)`
+            has the recording's level. For a model with named conditions, the `condition` of
+            `sample`, but a single row may be given for all rows even in a condition with a time
+            axis. None for a model without conditions.
+          refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
+            mel spectrogram in the frames. They run after the program, whose signatures return
+            unrefined audio. None: the model's default for frames from `frames(...)` or drawn for a
+            text, else 0.
+          chunk_samples: number of samples in a chunk, rounded up to a multiple of the model's unit.
+          **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
+            sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
+            the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
+            for a user's model, None for the model's default; and for a user's model `prefix`,
+            `top_k`, `top_p` and `stop` of `sample`.
+
+        Raises:
+          InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
+        """
+        request = self._request(condition, **options)
+        with self._own_errors():
+            chunk_samples = whole_number(chunk_samples, "chunk_samples")
+            refine = None if refine is None else whole_number(refine, "refine", least=0)
+        refinement = self._refinement(condition, refine)
+        # The first chunk includes the look-ahead of its refinement.
+        ahead = 0 if refinement is None else refinement.ahead_samples
+        if self._engine is not None:
+            sound = self._engine.stream(request, chunk_samples, ahead)
+        else:
+            opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
+            sound = self.streamed(request, chunk_samples, opening)
+        if refinement is not None and condition is not None:
+            sound = refinement(sound, condition)
+        return (levelled(chunk, condition) for chunk in sound)
+
+    def _request(
+        self,
+        condition: Any = None,
+        *,
+        seed: int = 0,
+        row: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        temperature: Any = None,
+        **prompt: Any,
+    ) -> Request:
+        """Check the arguments of `stream` and return them as a request."""
+        known = self._inputs_of(CHUNK)
+        if not known:
+            raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
+        length, info = self._length(condition, num_samples), known["temperature"]
+        heat: Any = info.default if temperature is None else temperature
+        if np.ndim(heat) and self._engine is not None:
+            raise InvalidInput("`temperature` must be one number for the engine `numba`.")
+        check_speaker(self.known_speakers, speaker)
+        sides = self.spec["serving"]["streaming"]
+        options = {name: sides[name] for name in ("hop_samples", "side_frames")}
+
+        def conditions(rows: int, length: int) -> Arrays:
+            make = self._conditions(condition, for_all=True)
+            found: Arrays = {} if make is None else make(rows, length)
+            if FRAMES in found:
+                found[FRAMES] = checked(FRAMES, known[FRAMES], found[FRAMES])
+            if SPEAKER in known:
+                index = self.known_speakers.index(speaker or self.known_speakers[0])
+                found[SPEAKER] = np.full([rows], index, np.int32)
+            return found
+
+        with self._own_errors():
+            asked = ("time", num, length, seed, conditions)
+            options |= {"temperature": heat, "first_row": row, **prompt}
+            request = Request.checked(*asked, **options)
+        checked("temperature", info, request.temperature)
+        self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt
+        return request
+
+    def _refinement(self, condition: np.ndarray | None, refine: int | None) -> _Refinement | None:
+        mel = (self.spec.get("features") or {}).get("mel")
+        default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
+        passes = default if refine is None else refine
+        if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
+            rule = "at least 0" if passes < 0 else "0 for a model that is not a student of a mel"
+            raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
+        return _Refinement(self.spec, passes) if passes else None
+
+    def _length(self, condition: Any, num_samples: int | None) -> int:
+        """Return the checked length of a sound in samples, by default the length of its frames."""
+        most = None
+        if not has_named(self.spec):
+            if self.conditional and condition is None:
+                raise InvalidInput(f"`condition` must be given for {self.name}.")
+            most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
+        length = most if num_samples is None else num_samples
+        if length is None:
+            raise InvalidInput("`num_samples` must be given if there are no frames.")
+        with self._own_errors():
+            length = whole_number(length, "num_samples")
+        if length < 1 or (most is not None and length > most):
+            rule = "at least 1" if most is None else f"between 1 and {most}"
+            raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")
+        return length

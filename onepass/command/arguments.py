@@ -1,0 +1,157 @@
+"""Parse command-line arguments into dataclasses, reporting every mistake in one line."""
+
+import contextlib
+import difflib
+import io
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from onepass.foundation.errors import UserError
+
+REWORDED = (
+    (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
+    (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
+    (r": could not convert string to float: ", " must be a number, got "),
+    (
+        r": no type matching .*INT could .* from \[('.*?')\]\. Got .*",
+        r" must be a whole number, got \1",
+    ),
+    (
+        r": no type matching .*FLOAT could .* from \[('.*?')\]\. Got .*",
+        r" must be a number, got \1",
+    ),
+)
+SEEDS = 2**64
+UNKNOWN = re.compile(r"Unrecognized options: --([\w.-]+)")
+
+
+class UsageError(UserError):
+    """An error in the command-line arguments; its message is one line."""
+
+
+def parse(
+    kind: Callable[..., Any],
+    arguments: list[str],
+    program: str,
+    default: Any = None,
+    description: str | None = None,
+) -> Any:
+    """Parse command-line arguments into an instance of a dataclass.
+
+    Args:
+      kind: the dataclass, whose fields are the options.
+      arguments: the command-line arguments.
+      program: name of the command, for messages.
+      default: an instance of `kind` with the default values; None: those of its fields.
+      description: first paragraph of the help text; None: the dataclass's docstring.
+
+    Raises:
+      UsageError: the arguments are invalid.
+      SystemExit: the help text was requested and printed.
+    """
+    import tyro
+
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            given = tyro.cli(
+                kind, args=arguments, prog=program, default=default, description=description
+            )
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        complaint = _complaint(printed.getvalue())
+        if unknown := UNKNOWN.match(complaint):
+            near = _meant(unknown[1], _all_options(kind, default))
+            complaint = f"{complaint.split(';')[0]}; did you mean {near}?" if near else complaint
+        raise UsageError(f"{complaint} (see {program} --help)") from None
+    for seed in (given, getattr(given, "config", None)):
+        number = getattr(seed, "seed", 0)
+        if not 0 <= number < SEEDS:
+            raise UsageError(f"--seed must be in [0, 2^64), got {number} (see {program} --help)")
+    return given
+
+
+def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
+    """Return the first argument, which must be one of the known names.
+
+    Args:
+      arguments: the command-line arguments.
+      known: the allowed names.
+      what: what they are names of, such as "preset", for messages.
+      program: name of the command, for messages.
+
+    Raises:
+      UsageError: there is no argument, or the first one is unknown.
+    """
+    names = ", ".join(known)
+    if not arguments:
+        raise UsageError(f"name a {what}: {names} (see {program} --help)")
+    word = arguments[0]
+    if word not in known:
+        near = difflib.get_close_matches(word, known, 1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {names}."
+        raise UsageError(f"there is no {what} `{word}`; {hint}")
+    return word
+
+
+def _complaint(boxed: str) -> str:
+    """Return the message in tyro's error box as one short line, without the repeated help."""
+    sections = _sections(boxed)
+    text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
+    if text.startswith("Missing from"):
+        return f"{' and '.join(_options(sections[0]))} must be given"
+    for pattern, replacement in REWORDED:
+        text = re.sub(pattern, replacement, text)
+    near = [
+        option.split()[0]
+        for section in sections[1:]
+        if section[0].startswith(("Arguments similar to", "Perhaps you meant"))
+        for option in _options(section)
+    ]
+    return text.rstrip(".") + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
+    """Return the options of a dataclass, as its help text lists them."""
+    import tyro
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=["--help"], default=default)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
+    return re.findall(r"^[│| ]*(?:-\w, )?(--[\w.-]+)", text, re.MULTILINE)
+
+
+def _meant(word: str, options: Collection[str]) -> str | None:
+    """Return the option whose name matches `word` apart from group and "num-" prefixes, or None.
+
+    For example, `steps` and `loop.steps` match `--loop.num-steps`.
+    """
+
+    def split(option: str) -> tuple[str, str]:
+        group, _, name = option.replace("_", "-").lower().rpartition(".")
+        return group, name.removeprefix("num-")
+
+    group, name = split(word)
+    found = [each for each in options if split(each.removeprefix("--"))[1] == name]
+    same = [each for each in found if split(each.removeprefix("--"))[0] == group]
+    return next(iter(same or found), None)
+
+
+def _sections(boxed: str) -> list[list[str]]:
+    """Return the lines of each section of an error box, without the title and the frame."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    sections: list[list[str]] = [[]]
+    for line in text.splitlines()[1:]:  # the first one is the title
+        if re.fullmatch(r"[│ ]*[─-]{3,}[│ ]*", line):
+            sections.append([])
+        elif line[:1] in ("│", " ") and line.strip("│ "):
+            sections[-1].append(line[2:].rstrip("│ "))
+    return [section for section in sections if section]
+
+
+def _options(section: list[str]) -> list[str]:
+    """Return the options that a section lists, such as `--data PATH`, without their help texts."""
+    return [line.strip() for line in section if re.match(r" {4}\S", line)]

@@ -1,0 +1,170 @@
+"""Read and write the elements of models in npy, audio and image files."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from onepass.foundation.atomic_files import read_npy
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import endings, list_files
+from pixelcnn.data.colour import has_transparent_colour, in_srgb
+from pixelcnn.sampling.grids import write_png
+from wavenet.data import audio
+
+SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
+CONTAINERS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC")  # whose length `audio` knows to the sample
+
+
+class ElementFiles(NamedTuple):
+    """Functions that read and write files of one kind of elements without changing the values.
+
+    Attributes:
+      read: function of a path and a model that returns the file's elements.
+      together: function that combines the elements of all files into the argument of `compress`.
+      write: function of a path, the elements of one file, and a model that writes the file.
+      suffixes: suffixes that a written file may have; a name with a different suffix gets the last.
+      most: largest number of files and of conditions per compressed file; None: no limit.
+    """
+
+    read: Callable[[Path, Any], np.ndarray]
+    together: Callable[[list[np.ndarray]], Any]
+    write: Callable[[Path, np.ndarray, Any], object]
+    suffixes: tuple[str, ...]
+    most: tuple[int | None, int | None] = (None, None)
+
+
+def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
+    """Yield the rows of a data set, [time] or [height, width, channels].
+
+    Args:
+      path: npy file, or a folder of sounds or images, which is searched to any depth and read in
+        the order of names; notes on ignored folders are printed on stderr.
+      model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
+        read at that rate, otherwise its images are read.
+
+    Raises:
+      UserError: the folder has no such files, or a file cannot be read.
+    """
+    if not path.is_dir():
+        yield from read_npy(path)
+        return
+    rate_hz = getattr(model, "sample_rate_hz", None)
+    suffixes = IMAGES if rate_hz is None else SOUNDS
+    names, notes = list_files(path)
+    files = sorted(path / name for name in names if Path(name).suffix.lower() in suffixes)
+    if not files:
+        found = "; ".join([endings(names), *notes])
+        raise UserError(f"{path} contains no {', '.join(suffixes)} file (found {found}).")
+    for note in notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    for file in files:
+        yield _opened(file)[0] if rate_hz is None else _waveform(file, rate_hz)
+
+
+def _waveform(path: Path, rate_hz: int) -> np.ndarray:
+    """Return a recording as float32 [samples]; print notes about it on stderr."""
+    sound = audio.read_sound(path)
+    for note in sound.notes():
+        print(f"{path}: {note}", file=sys.stderr)
+    return audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
+
+
+def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
+    """Read an image file without converting its pixels.
+
+    Returns:
+      The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
+      colours are not sRGB.
+
+    Raises:
+      UserError: the file is missing, cannot be read as an image, or has transparency that is not a
+        channel of its pixels.
+    """
+    try:
+        with Image.open(path) as opened:
+            levels, mode, frames = np.asarray(opened), opened.mode, getattr(opened, "n_frames", 1)
+            others, keyed = bool(in_srgb(opened)[1]), has_transparent_colour(opened)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as an image.") from error
+    if keyed:
+        raise UserError(f"{path} must not have transparency, got a transparent colour.")
+    return levels[..., np.newaxis] if levels.ndim == 2 else levels, mode, frames, others
+
+
+def _image(path: Path, model: Any) -> np.ndarray:
+    """Return the pixels of an image file, uint8 [size, size, channels].
+
+    Raises:
+      UserError: the file cannot be read, has several frames, or does not fit the model.
+    """
+    pixels, mode, frames, others = _opened(path)
+    wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
+    if mode != wanted or (height, width) != (model.size, model.size):
+        raise UserError(
+            f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
+            f"{width}x{height} of mode {mode}."
+        )
+    if frames > 1:
+        raise UserError(f"{path} must be one image, it holds {frames}.")
+    if others:
+        print(f"{path}: its pixels are kept, its colour profile is not", file=sys.stderr)
+    return pixels
+
+
+def _recording(path: Path, model: Any) -> np.ndarray:
+    """Return the samples of a sound file, int16 [samples].
+
+    Raises:
+      UserError: the file cannot be read, contains more than one sound or less than its header
+        promises, or its format does not fit the model.
+    """
+    samples, found = audio.read_samples(path)
+    said = found.subtype, found.sample_rate_hz, found.channels
+    if said != ("PCM_16", model.sample_rate_hz, 1):
+        raise UserError(
+            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {found.channels} "
+            f"channels of {found.subtype} at {found.sample_rate_hz} Hz."
+        )
+    if found.container not in CONTAINERS:
+        raise UserError(
+            f"{path} must be a WAV, FLAC or AIFF file, got one of the format {found.container}."
+        )
+    if found.missing_samples:
+        raise UserError(
+            f"{path} must be whole: its header promises {len(samples) + found.missing_samples:,} "
+            f"samples, it has {len(samples):,}."
+        )
+    if found.endless:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it gives none, so that "
+            "it may still be being written."
+        )
+    if not found.has_own_length:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it holds more."
+        )
+    return samples
+
+
+def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
+    audio.write(path, sound, model.sample_rate_hz)
+
+
+# Keyed by `onepass.compression.files.Kind.name`.
+FILES = {
+    "images": ElementFiles(_image, np.stack, lambda path, x, _: write_png(path, x), (".png",)),
+    "sound": ElementFiles(_recording, list, _write_sound, (".wav", ".flac"), (None, 1)),
+    "arrays": ElementFiles(
+        lambda path, _: read_npy(path),
+        lambda only: only[0],
+        lambda path, x, _: np.save(path, x),
+        (".npy",),
+        (1, 0),
+    ),
+}

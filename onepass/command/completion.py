@@ -1,0 +1,67 @@
+"""Shell completion scripts from tyro: `onepass --tyro-print-completion bash|zsh|tcsh`.
+
+Normally the verb and the preset are chosen before tyro parses the options; for the script, verbs,
+presets and options are combined into one tree of subcommands.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Union
+
+import tyro
+
+from distill.families import FAMILIES, of_presets
+from onepass.command.compress_arguments import CompressArguments, DecompressArguments
+from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.sample.command import KINDS
+
+
+def run(arguments: list[str]) -> None:
+    """Print or write the script requested by `--tyro-print-completion SHELL`, and exit."""
+    tyro.cli(tree(), prog="onepass", args=arguments)
+
+
+def tree() -> Any:
+    """Return the type of the command line, a union of all verbs but `bench` and `pipeline`."""
+    from onepass.bundles.export_arguments import ExportArguments
+    from onepass.planning.arguments import PlanArguments
+    from onepass.replicator.launch.arguments import LaunchArguments
+    from serving.command import ServeArguments
+
+    return _union(
+        {
+            "quickstart": QuickstartArguments,
+            "train": _of_presets("train"),
+            "distill": _of_presets("distill"),
+            "evaluate": _of_models(lambda makes: _evaluations()[makes]),
+            "sample": _of_models(KINDS.__getitem__),
+            "compress": CompressArguments,
+            "decompress": DecompressArguments,
+            "export": ExportArguments,
+            "serve": ServeArguments,
+            "plan": PlanArguments,
+            "launch": LaunchArguments,
+        }
+    )
+
+
+def _union(kinds: dict[str, Any]) -> Any:
+    """Return a union of subcommands from their option classes by name."""
+    named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
+    return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
+
+
+def _of_presets(verb: str) -> Any:
+    """Return the union of a training verb's options, one member for each preset."""
+    return _union({name: family.options(name) for name, family in of_presets(verb).items()})
+
+
+def _of_models(arguments_of: Callable[[str], Any]) -> Any:
+    """Return the union of a verb's options, one member for each shipped model."""
+    from onepass.shipped import SHIPPED
+
+    return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})
+
+
+def _evaluations() -> dict[str, type]:
+    """Return the option class of `evaluate` for models of "sound" and of "images"."""
+    return {family.makes: family.evaluation for family in FAMILIES}

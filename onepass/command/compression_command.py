@@ -1,0 +1,109 @@
+"""The verbs `compress` and `decompress`, for image, sound and array files."""
+
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from onepass.array_compression import kind_of
+from onepass.command.array_files import FILES, ElementFiles
+from onepass.command.compress_arguments import CompressArguments, DecompressArguments
+from onepass.compression import files
+from onepass.compression.container import Container, read_file
+from onepass.foundation.atomic_files import replacing
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import check_new, folded, make_folder, safe_name, shown, some
+from onepass.models import load
+
+VERIFY = {"cheap": None, "always": True, "never": False}
+
+
+def compress(given: CompressArguments) -> int:
+    """Run `onepass compress` and return the exit status.
+
+    Raises:
+      UserError: an argument is invalid, or a file cannot be read or does not fit the model.
+    """
+    if not given.files:
+        raise UserError("`FILES` is empty: pass the files to compress.")
+    check_new([given.out], given.overwrite)
+    make_folder(given.out.parent)
+    model: Any = load(given.model, trust=given.trust)
+    kind, start = kind_of(model, str(given.model)), time.perf_counter()
+    own = FILES[kind.name]
+    for option, values, most in zip(
+        ("FILES", "--condition"), (given.files, given.condition), own.most, strict=True
+    ):
+        if most is not None and len(values) > most:
+            raise UserError(
+                f"`{option}` must be at most {most} for {kind.name}, got {len(values)}."
+            )
+    parts = [own.read(path, model) for path in given.files]
+    condition: Any = list(given.condition) or None
+    condition = condition[0] if condition and own.most[1] == 1 else condition
+    names = [path.name for path in given.files] if own.most[0] is None else None
+    options: dict[str, Any] = {"tolerance": given.tolerance, "verify": VERIFY[given.verify]}
+    options |= {"names": names, "batch": given.batch, "progress": True}
+    try:
+        data = files.compress(kind, own.together(parts), condition, **options)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{given.files[0]}: {error}") from error
+    with replacing(given.out) as temporary:
+        temporary.write_bytes(data)
+    size, seconds = sum(part.size for part in parts), time.perf_counter() - start
+    print(
+        f"{given.out}: {size:,} elements of {len(parts)} files in {len(data):,} bytes,"
+        f" {8 * len(data) / size:.3f} bits per element, in {seconds:.1f} s"
+    )
+    return 0
+
+
+def decompress(given: DecompressArguments) -> int:
+    """Run `onepass decompress` and return the exit status.
+
+    Raises:
+      UserError: the file is damaged or was made by a different model, or an output exists.
+    """
+    data, model = read_file(given.file), load(given.model, trust=given.trust)
+    kind, start = kind_of(model, str(given.model)), time.perf_counter()
+    own, found = FILES[kind.name], files.read(kind, data)
+    many = own.most[0] is None
+    only = given.out / safe_name(f"{given.file.stem}.npy")
+    paths = _paths(given.out, found, own) if many else [only]
+    check_new(paths, given.overwrite)
+    elements = files.decompress(
+        kind, data, max_elements=given.max_elements, progress="decompressing"
+    )
+    make_folder(given.out)
+    for path, each in zip(paths, elements if many else [elements], strict=True):
+        own.write(path, each, model)
+    print(f"{given.out}: {len(paths)} files in {time.perf_counter() - start:.1f} s")
+    return 0
+
+
+def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
+    """Return the output path of every element, from the names stored in the compressed file.
+
+    Elements get different files, on file systems that ignore case too. Print which names were
+    changed, other than by another suffix, on stderr.
+    """
+    count = found.shape[0]
+    names = found.description.get("names")
+    if not isinstance(names, list) or len(names) != count:
+        names = [f"{i:05d}" for i in range(count)]
+    paths: dict[str, Path] = {}
+    renamed = []
+    for i, name in enumerate(map(str, names)):
+        path = out / safe_name(name)
+        if path.suffix.lower() not in own.suffixes:
+            path = path.with_suffix(own.suffixes[-1])
+        while folded(path.name) in paths:
+            path = path.with_stem(f"{path.stem}-{i}")
+        paths[folded(path.name)] = path
+        if path.stem != name.removesuffix(PurePosixPath(name).suffix):
+            renamed.append(f"{shown(name)} as {path.name}")
+    if renamed:
+        print(f"written by another name than the file says: {some(renamed)}", file=sys.stderr)
+    return list(paths.values())

@@ -1,0 +1,177 @@
+"""Demonstrate shipped models and data in a few minutes: speak, measure, draw and train."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+
+from distill import model as students
+from distill.evaluation import evaluate as evaluate_student
+from distill.model import StudentModel
+from distill.shipped import STUDENT
+from distill.teacher import load_teacher
+from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.quickstart_images import draw_images, image_files
+from onepass.foundation.atomic_files import write_text
+from onepass.foundation.folders import check_new, counted, make_folder
+from onepass.foundation.progress import duration
+from onepass.replicator.training.recipe import train
+from wavenet import shipped
+from wavenet.data import audio
+from wavenet.evaluation import dev_corpus, evaluate
+from wavenet.model import SpeechModel, load
+from wavenet.optional_packages import left_out
+from wavenet.plots import spectrogram_png
+from wavenet.presets import PRESETS
+from wavenet.training import SpeechRecipe
+
+PRESET = "wavenet-quick-16k"
+TRAINING_MINUTES = 3.0
+FILES = ("teacher.wav", "student.wav", "recorded.wav", "spectrograms.png", "report.md")
+MEASURED = (
+    *("log_mel_distance_db", "multi_resolution_stft_distance", "pesq", "stoi"),
+    *("f0_error_cents", "voicing_error", "level_difference_db"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoken:
+    """A generated sound, float32 [samples], and its generation time without compilation."""
+
+    sound: np.ndarray
+    seconds: float
+
+    def real_time_factor(self, rate_hz: int) -> float:
+        """Return the seconds of computation per second of sound."""
+        return self.seconds * rate_hz / len(self.sound)
+
+
+def run(given: QuickstartArguments) -> int:
+    """Run `onepass quickstart` and return the exit status."""
+    start = time.monotonic()
+    check_new([given.out / name for name in (*FILES, *image_files())], given.overwrite)
+    make_folder(given.out)
+    data = shipped.recordings_folder()
+    recording = sorted(data.glob("dev/*.flac"))[0]
+    student = students.load_student(Path(STUDENT))
+    teacher = load_teacher(students.teacher_of(student))
+    print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
+    report = [_speech(teacher, student, recording, given)]
+    print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
+    corpus = dev_corpus(teacher, data)
+    figures = evaluate_student(student, teacher, corpus, copies=given.spoken, seed=given.seed)
+    report.append(_quality(figures))
+    print("3. Drawing images, pixel by pixel and scale by scale")
+    report.append(draw_images(given.out, given.seed))
+    if given.train:
+        print(f"4. Training {PRESET} on {data}, at most {TRAINING_MINUTES:g} minutes")
+        report.append(_trained(given, data))
+    text = _whole(report, given, time.monotonic() - start)
+    write_text(given.out / "report.md", text)
+    print("\n" + text)
+    return 0
+
+
+def _speech(
+    teacher: SpeechModel, student: StudentModel, recording: Path, given: QuickstartArguments
+) -> str:
+    """Generate speech with both models, write it, and return a section of the report."""
+    rate_hz = student.sample_rate_hz
+    waveform = audio.read(recording, rate_hz)
+    frames, short = student.frames(waveform), int(given.seconds * rate_hz)
+    spoken = {
+        "teacher": _timed(teacher, frames, min(short, len(waveform)), given.seed),
+        "student": _timed(student, frames, len(waveform), given.seed),
+    }
+    factors = {name: s.real_time_factor(rate_hz) for name, s in spoken.items()}
+    sounds = {name: s.sound for name, s in spoken.items()}
+    sounds["recorded"] = waveform
+    for name, sound in sounds.items():
+        audio.write(given.out / f"{name}.wav", sound, rate_hz)
+    length = min(len(sound) for sound in sounds.values())
+    plotted = {name: sound[:length] for name, sound in sounds.items()}
+    spectrogram_png(given.out / "spectrograms.png", plotted, rate_hz)
+    made = "\n".join(
+        f"| {name} | {len(s.sound) / rate_hz:.1f} | {s.seconds:.2f} | {factors[name]:.3f} |"
+        for name, s in spoken.items()
+    )
+    return f"""## One sentence, spoken from its mel spectrogram
+
+| | seconds of sound | seconds of computing | real-time factor |
+|---|---|---|---|
+{made}
+
+The student is {factors["teacher"] / factors["student"]:.1f} times as fast as its small teacher's
+cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
+`{given.out}/teacher.wav`, `student.wav` and `recorded.wav`; look at
+`spectrograms.png`."""
+
+
+def _timed(model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int) -> Spoken:
+    model.generate(frames, seed=seed, num_samples=min(length, model.sample_rate_hz // 10))
+    start = time.perf_counter()
+    sound = model.generate(frames, seed=seed, num_samples=length)[0]
+    return Spoken(sound, time.perf_counter() - start)
+
+
+def _quality(figures: dict) -> str:
+    systems = {"student": figures, **figures["against"]}
+    rows = "\n".join(
+        f"| {name.replace('_', ' ')} | "
+        + " | ".join(f"{s['measures'][name]['mean']:.2f}" for s in systems.values())
+        + " |"
+        for name in MEASURED
+        if name in figures["measures"]  # the extra `quality` is not needed
+    )
+    return f"""## Distance from {counted(figures["dev"]["recordings"], "recording")}
+
+| | {" | ".join(name.replace("_", " ") for name in systems)} |
+|---{"|---" * len(systems)}|
+{rows}
+
+PESQ is from 1 to 4.6 and STOI from 0 to 1, higher is better; the other measures are distances from
+the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
+
+
+def _extra_line() -> str:
+    """Return a line that lists the measures that the extra `quality` would add, or ""."""
+    added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
+    return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
+
+
+def _trained(given: QuickstartArguments, data: Path) -> str:
+    """Train a small WaveNet, and return a section of the report."""
+    config = PRESETS[PRESET].config
+    # The number of steps was chosen on a fast machine.
+    loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)
+    run_folder = given.out / "run"
+    outcome = train(SpeechRecipe(PRESET, dataclasses.replace(config, loop=loop), data), run_folder)
+    model = load(run_folder)
+    figures = evaluate(model, dev_corpus(model, data), copies=2)
+    return f"""## A newly trained WaveNet
+
+{outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits per
+sample, given the mel, on held-out recordings; FLAC, which does not use the mel, needs
+{figures["codec"]["flac"]:.2f} for the same 16-bit samples."""
+
+
+def _whole(report: list[str], given: QuickstartArguments, seconds: float) -> str:
+    parts = "\n\n".join(report)
+    return f"""# onepass quickstart
+
+Done in {duration(seconds)}.
+
+{parts}
+
+## What to try next
+
+    onepass sample shipped --out sounds --recording YOUR_RECORDING.wav
+    onepass train wavenet-vocoder-16k --data YOUR_RECORDINGS --workdir teacher
+    onepass distill student-residual-16k --teacher teacher --workdir student
+    onepass evaluate student
+    onepass sample shipped-digits --out images --label 7
+    onepass train multiscale-cpu-64 --data YOUR_IMAGES --workdir images-run
+    onepass export shipped --out models/voice/1 && onepass serve models
+    tensorboard --logdir {given.out}
+"""

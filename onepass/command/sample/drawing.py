@@ -1,0 +1,80 @@
+"""The base class for the results of `onepass sample`, and the loop that writes them to files."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from onepass.foundation.folders import check_new, counted, make_folder
+from onepass.foundation.progress import Progress
+
+INTERRUPTED = 130
+
+
+class Drawing(contextlib.ExitStack):
+    """Samples of a model that are written to files; a context manager around the writing.
+
+    Each kind of model has a subclass. The samples are written in parts, such as images or chunks of
+    sound; progress is counted in units, which may be smaller or larger than a part.
+
+    Attributes:
+      files: the files to write, which must not exist yet unless they may be overwritten.
+      total: total number of units, known at the latest after `start`.
+      written: number of parts written so far.
+      advance: function that reports a number of finished units before their part is complete.
+
+    Args:
+      given: the options of the command.
+      model: a local or served model.
+      arguments: keyword arguments for the model's `stream`, `progressions` or `sample`.
+    """
+
+    title, unit = "drawing", "sample"  # title and unit of the progress bar
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        super().__init__()
+        self.given, self.model, self.arguments = given, model, arguments
+        self.files: list[Path] = []
+        self.total, self.written = 0, 0
+        self.advance: Callable[[int], None] = lambda units: None
+
+    def start(self) -> Iterator[Any]:
+        """Return the samples in parts; raise UserError if the model cannot draw them."""
+        raise NotImplementedError
+
+    def write(self, part: Any) -> int:
+        """Write a part, and return the number of units that it completes."""
+        raise NotImplementedError
+
+    def kept(self) -> str:
+        """Return how much has been written, as a phrase for the message after an interruption."""
+        return f"{self.written} of {counted(self.total, self.unit)}"
+
+    def finish(self) -> None:
+        """Write files that combine all parts and print a summary, even after an interruption."""
+
+
+def write_out(drawing: Drawing) -> int:
+    """Draw, write the files, and return the exit status.
+
+    Ctrl-C keeps the parts that have been written.
+
+    Raises:
+      UserError: a file exists and must not be overwritten, the model cannot draw the samples, or
+        the folder cannot be created.
+    """
+    check_new(drawing.files, drawing.given.overwrite)
+    parts = drawing.start()
+    make_folder(drawing.given.out)
+    interrupted = False
+    with Progress(drawing.total, drawing.title, drawing.unit) as progress, drawing:
+        drawing.advance = progress.advance
+        try:
+            for part in parts:
+                progress.advance(drawing.write(part))
+                drawing.written += 1
+        except KeyboardInterrupt:
+            progress.say(f"interrupted: keeping {drawing.kept()}")
+            interrupted = True
+    drawing.finish()
+    return INTERRUPTED if interrupted else 0

@@ -1,0 +1,97 @@
+"""Read input images for `onepass sample`: images to enlarge or continue, and label maps."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from onepass.foundation.atomic_files import read_npy
+from onepass.foundation.errors import UserError
+from pixelcnn.data.image_file import ImageError, ImageRules, read_image
+
+
+def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:
+    """Return an image to continue, in the model's levels, and the number of pixels to keep.
+
+    Args:
+      path: the image file.
+      rows: number of pixel rows to keep, from the top; None: the upper half.
+      size: side of the image, in pixels.
+      model: the image model, which determines the number of channels and bits.
+
+    Raises:
+      UserError: the image cannot be read, or `rows` is not between 0 and `size`.
+    """
+    image = _levels(path, ImageRules(size, model.channels, bits=model.bits))
+    rows = size // 2 if rows is None else rows
+    if not 0 <= rows <= size:
+        raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
+    return image, rows * size
+
+
+def at_own_size(path: Path, model: Any) -> np.ndarray:
+    """Read an image at its original size, turned upright and converted to the model's levels.
+
+    Raises:
+      UserError: the file is missing, or is not an image that can be read.
+    """
+    with _readable(path), Image.open(path) as opened:
+        size = max(opened.size)
+    return _levels(path, ImageRules(size, model.channels, crop=1, bits=model.bits))
+
+
+def labels_of(path: Path, model: Any) -> np.ndarray:
+    """Read a label map, integers [side, side], from the grey levels of an image or an npy file.
+
+    Raises:
+      UserError: the file cannot be read, the labels are not whole numbers of at least 0, or they do
+        not fit a local model (a server checks them itself).
+    """
+    if path.suffix == ".npy":
+        labels = read_npy(path)
+    else:
+        with _readable(path), Image.open(path) as opened:
+            if opened.has_transparency_data:
+                raise UserError(f"{path} must not have transparency, a label for every pixel.")
+            labels = np.asarray(opened.convert("L"), np.int32)
+    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+        raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
+    config = getattr(model, "config", None)
+    if config is None:  # a served model: the server checks
+        return labels
+    if labels.shape != (model.size, model.size):
+        got = "x".join(map(str, reversed(labels.shape)))
+        wanted = f"{model.size}x{model.size}"
+        raise UserError(f"{path}: the map must be {wanted} pixels, got {got}.")
+    classes = config.conditioning.classes
+    if labels.max() >= classes:
+        raise UserError(
+            f"{path}: the map has the label {labels.max()}; there are 0 to {classes - 1}."
+        )
+    return labels
+
+
+def _levels(path: Path, rules: ImageRules) -> np.ndarray:
+    """Return the levels of an image; print on stderr how it was converted."""
+    try:
+        image = read_image(path, rules)
+    except ImageError as error:
+        raise UserError(f"{path}: {error}.") from error
+    for remark in image.remarks:
+        print(f"{path}: {remark}", file=sys.stderr)
+    return image.levels
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise UserError if the file that the block reads is missing or is not an image."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not an image that can be read.") from error

@@ -1,0 +1,191 @@
+"""Draw sounds with a local or served model from a recording, mel frames, text, or nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onepass.command.sample.sound_files import Chunk, SoundDrawing, say_markup
+from onepass.command.sample.sound_source import Source, source_of
+from onepass.foundation.atomic_files import read_npy
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import safe_name
+from wavenet import shipped
+from wavenet.data import audio
+from wavenet.data.recorded_level import at_recorded_level
+
+NAMED_WORDS, LONGEST_NAME = 6, 60  # maximum words and characters of a text in its file name
+
+
+class SoundHere(SoundDrawing):
+    """Sounds of a local WaveNet or student, all rows drawn as one batch."""
+
+    title, unit = "synthesising", "sample"
+    remark = " (compilation included)"
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        _check_sources(given)
+        _check_ability(given, model)
+        self._file = _recording_file(given, model)
+        name = _words_of(given.text) if given.text else None
+        name = name or (given.mel or self._file or Path("sample")).stem
+        super().__init__(given, model, arguments, name, model.sample_rate_hz)
+
+    def start(self) -> Iterator[Chunk]:
+        """Return the chunks: the beginning of a recording to continue, if any, then new samples."""
+        given, model = self.given, self.model
+        source = source_of(given, model, self._file)
+        whole = _length(given, model, source)
+        prime = _prime(given, model, source.recording, whole)
+        self.recording = source.recording
+        self.total = whole - (0 if prime is None else len(prime))
+        arguments = dict(self.arguments, num_samples=self.total)
+        if prime is not None:
+            arguments["prime"] = audio.amplify(prime, source.gain_db)
+        if model.refinable:
+            arguments["refine"] = given.refine
+        drawn = model.stream(source.frames, seed=given.seed, num=len(self.paths), **arguments)
+        return self._chunks(drawn, prime, source.gain_db)
+
+    def _chunks(
+        self, drawn: Iterator[np.ndarray], prime: np.ndarray | None, gain_db: float
+    ) -> Iterator[Chunk]:
+        """Yield chunks at the recording's level."""
+        rows = range(len(self.paths))
+        most = audio.FULL_SCALE * min(1.0, 10.0 ** (gain_db / 20.0))
+        if prime is not None:
+            yield Chunk(rows, np.repeat(prime[None], len(rows), 0), made=False)
+        for chunk in drawn:
+            limited = (np.abs(chunk) >= most).sum(1)
+            yield Chunk(rows, at_recorded_level(chunk, gain_db), limited)
+            self.advance(chunk.shape[1])
+
+    def finish(self) -> None:
+        """Finish the files; if the sampler counts its network passes, print their number."""
+        super().finish()
+        passes = getattr(self.model, "passes", None)
+        if passes is not None and passes.passes:
+            print(passes.format_report())
+
+
+class ServedSound(SoundDrawing):
+    """Sounds of a served model, generated row by row."""
+
+    title, unit = "speaking", "sound"
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        arguments |= {"seconds": given.seconds, "force": given.force, **_source(given, model)}
+        file, other = given.recording or given.mel, "text" if given.text else "sample"
+        name = file.stem if file else safe_name(arguments.get("example") or other)
+        super().__init__(given, model, arguments, name, model.spec["sample_rate_hz"])
+
+    def start(self) -> Iterator[Chunk]:
+        """Yield the chunks of each row as they arrive; raise UserError if a row has none."""
+        frames = self.arguments.pop("frames", None)
+        for row in range(self.total):
+            rows, seed = range(row, row + 1), self.given.seed
+            for chunk in self.model.stream(frames, seed=seed, row=row, **self.arguments):
+                yield Chunk(rows, chunk[None])
+            if not self.end_rows():  # this row's files are complete even if the next fails
+                raise UserError(f"The model `{self.model.name}` returned no sound.")
+            self.advance(1)
+
+
+def _check_sources(given: Any) -> None:
+    """Raise UserError for more than one source, or for `prime_seconds` with a mel or text."""
+    sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
+    if len(sources) > 1:
+        raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
+    if given.prime_seconds and (given.mel or given.text):
+        raise UserError("`--prime-seconds` needs a recording.")
+
+
+def _check_ability(given: Any, model: Any) -> None:
+    """Raise UserError for an option that a model of this kind does not support."""
+    kind = model.spec["kind"]
+    if given.backend not in model.backends:
+        names = ", ".join(model.backends)
+        raise UserError(f"`--backend` must be one of {names} for a {kind}, got {given.backend}.")
+    if given.prime_seconds and not model.primable:
+        raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
+    if given.refine and not model.refinable:
+        raise UserError(f"`--refine` must be 0: only students can be refined, not a {kind}.")
+    if given.mel and model.data.features != ("mel",):
+        rule = "must not be given for a model that reads other frames than mel"
+        raise UserError(f"`--mel` {rule}, got {given.model}.")
+
+
+def _recording_file(given: Any, model: Any) -> Path | None:
+    if given.mel or given.text or not (given.recording or model.conditional or given.prime_seconds):
+        return None
+    return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
+
+
+def _words_of(text: str) -> str:
+    """Return a file name made from the first words of a text."""
+    words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return "_".join(words[:NAMED_WORDS])[:LONGEST_NAME] or "text"
+
+
+def _length(given: Any, model: Any, source: Source) -> int:
+    """Return the number of samples of a sound, including the prime."""
+    seconds = 3.0 if given.seconds is None else given.seconds
+    wanted = max(1, round(seconds * model.sample_rate_hz))
+    if source.frames is None:
+        return wanted
+    covered = len(source.frames) * model.hop_samples
+    there = covered if source.samples is None else source.samples
+    return there if given.seconds is None else min(wanted, there)
+
+
+def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
+    """Return the beginning of the recording that the sound continues; None if there is none.
+
+    Raise UserError if it is not shorter than the sound.
+    """
+    if recording is None or not given.prime_seconds:
+        return None
+    wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
+    if wanted >= total:
+        raise UserError(
+            f"`--prime-seconds` must be less than the length of the sound, "
+            f"{total / model.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
+        )
+    network = model.config.network
+    block = network.context_block_samples if network.context_layers else 1
+    samples = wanted - wanted % block
+    return recording[:samples] if samples else None
+
+
+def _source(given: Any, model: Any) -> dict[str, Any]:
+    """Return the source of a sound as an argument of `stream`, by name; print a note about tags.
+
+    Raises:
+      UserError: there are several sources, or none for a model that needs one and has no examples.
+    """
+    sources = {
+        "recording": given.recording,
+        "frames": _numbers(given.mel) if given.mel else None,
+        "text": given.text,
+        "example": given.example,
+    }
+    chosen = {key: value for key, value in sources.items() if value is not None}
+    if given.text:
+        say_markup(given.text)
+    if len(chosen) > 1:
+        raise UserError("Give one of `--recording`, `--mel`, `--text` and `--example`.")
+    if not chosen and model.spec.get("condition") == "frames":
+        known = model.examples()
+        if not known:
+            raise UserError(f"The model `{model.name}` needs `--recording`, `--mel` or `--text`.")
+        chosen = {"example": known[0]["name"]}
+    return chosen
+
+
+def _numbers(path: Path) -> np.ndarray:
+    """Return the frames of an npy file, float32 [frames, channels]; raise UserError if invalid."""
+    array = read_npy(path)
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")
+    return array.astype(np.float32)

@@ -1,0 +1,334 @@
+"""The command `onepass VERB ...`; each verb is implemented in the folder that does its work.
+
+Help texts and argument errors need no TensorFlow: options are defined in modules that import
+without it, and TensorFlow is imported after the arguments are parsed.
+"""
+
+import os
+import runpy
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from onepass.command.arguments import chosen, parse
+from onepass.command.standard_streams import say_error, watched_output
+from onepass.foundation.errors import FAILURE, UserError, exit_status
+from onepass.foundation.heartbeat import heartbeat
+from onepass.foundation.interrupt import Interrupted, signals_interrupt
+from serving.settings import is_url
+
+VERBS = {
+    "quickstart": "speech, images and training with shipped models, in a few minutes",
+    "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
+    "distill": "train a fast student: onepass distill PRESET --teacher RUN --workdir RUN",
+    "evaluate": "measure a trained model: onepass evaluate RUN [--data DIR] [--json]",
+    "sample": "generate sounds or images: onepass sample RUN --out DIR",
+    "compress": "compress files losslessly: onepass compress MODEL FILES... --out FILE.onepass",
+    "decompress": "restore compressed files: onepass decompress MODEL FILE.onepass --out DIR",
+    "export": "write a bundle to serve: onepass export RUN --out MODELS/NAME/1",
+    "serve": "serve bundles over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
+    "bench": "compare with peers, from a checkout: onepass bench [audio|images|...]",
+    "plan": "predict step time and memory: onepass plan RUN|PRESET --devices N",
+    "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
+    "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
+}
+SERVERS = ("serve", "launch")  # silent while they run without errors
+HELP = frozenset({"-h", "--help"})
+COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
+INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
+LONGEST_LINE = 500  # characters of an unexpected error
+REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   for a model that is served"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command `onepass` and return its exit status.
+
+    Args:
+      arguments: the arguments after `onepass`; None: those of the process.
+
+    Returns:
+      0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    error: BaseException | None = None
+    status = 0
+    with signals_interrupt() as received, watched_output() as output:
+        try:
+            status = _run(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit as exit_:  # after --help
+            status = int(exit_.code or 0)
+        except (Exception, KeyboardInterrupt) as caught:
+            error = caught
+    if output.lost is not None:
+        say_error(f"standard output cannot be written: {output.lost.strerror}.")
+        return NO_READER if isinstance(output.lost, BrokenPipeError) else FAILURE
+    if error is not None:
+        return _failed(error)
+    return 128 + received.number if received.number and status == INTERRUPTED else status
+
+
+def _failed(error: BaseException) -> int:
+    """Print an error in one line and return the exit status.
+
+    With ONEPASS_TRACEBACK set, raise the error instead, unless it is an interruption.
+    """
+    if isinstance(error, Interrupted):
+        say_error(f"interrupted by {error}.")
+        return 128 + error.number
+    if isinstance(error, KeyboardInterrupt):
+        say_error("interrupted.")
+        return INTERRUPTED
+    if os.environ.get("ONEPASS_TRACEBACK"):
+        raise error
+    say_error(_one_line(error))
+    return exit_status(error)
+
+
+def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first in HELP:
+        print(_help())
+        return 0
+    if first == "--version":
+        print(f"onepass {sys.modules['onepass'].__version__}")
+        return 0
+    if first.split("=")[0] in COMPLETION:
+        from onepass.command.completion import run as run_completion
+
+        run_completion(arguments)
+        return 0
+    verb = chosen(arguments, VERBS, "verb", "onepass")
+    if verb in SERVERS or not HELP.isdisjoint(arguments):
+        return RUN[verb](arguments[1:])
+    with heartbeat(f"onepass {verb}"):
+        return RUN[verb](arguments[1:])
+
+
+def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
+    """Return parsed command-line arguments, after importing TensorFlow for the caller."""
+    parsed = parse(*given, **named)
+    _import_tensorflow_quietly()
+    return parsed
+
+
+def _import_tensorflow_quietly() -> None:
+    """Import TensorFlow with stderr redirected, since its start-up messages ignore log levels."""
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        import tensorflow as tf
+
+        tf.get_logger().setLevel("ERROR")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+
+
+def _quickstart(rest: list[str]) -> int:
+    from onepass.command.quickstart_arguments import QuickstartArguments
+
+    given = parse_for_tensorflow(QuickstartArguments, rest, "onepass quickstart")
+    from onepass.command.quickstart import run
+
+    return run(given)
+
+
+def _train(rest: list[str]) -> int:
+    return _of_preset("train", "--data DIR --workdir RUN", rest)
+
+
+def _distill(rest: list[str]) -> int:
+    return _of_preset("distill", "--teacher RUN --workdir RUN", rest)
+
+
+def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
+    """Run the training verb for the preset named in `rest`, and return the exit status."""
+    from distill.families import of_presets
+    from onepass.replicator.training.family import run_training
+
+    families = of_presets(verb)
+    if rest and rest[0] in HELP:
+        presets = {name: family.presets[name] for name, family in families.items()}
+        print(_help_of_presets(verb, needed, presets))
+        return 0
+    preset = chosen(rest, families, "preset", f"onepass {verb}")
+    return run_training(families[preset], preset, rest[1:], parse_for_tensorflow)
+
+
+def _plan(rest: list[str]) -> int:
+    from onepass.command.plan import run_plan
+
+    return run_plan(rest, parse, _import_tensorflow_quietly)
+
+
+def _launch(rest: list[str]) -> int:
+    from onepass.replicator.launch.command import run
+
+    return run(rest, parse, [sys.executable, "-m", "onepass"])
+
+
+def _pipeline(rest: list[str]) -> int:
+    from onepass.planning.pipeline.command import run
+
+    return run(rest, parse)
+
+
+def _evaluate(rest: list[str]) -> int:
+    if rest and rest[0] in HELP:
+        return _help_of_models("evaluate", "[--data DIR] [--json]")
+    kind = _kind_of_model(rest)
+    if kind == "arrays":
+        from onepass.command.array_evaluation import run_evaluate as run_on_arrays
+
+        return run_on_arrays(rest, parse_for_tensorflow)
+    from distill.families import FAMILIES, of_model
+    from onepass.replicator.training.family import run_evaluate
+
+    likely = next(family for family in FAMILIES if family.makes == kind)
+    return run_evaluate(of_model, likely, rest, parse_for_tensorflow)
+
+
+def _sample(rest: list[str]) -> int:
+    from onepass.command.sample.command import run_sample, run_served
+
+    if any(map(is_url, rest)):
+        return run_served(rest, parse)
+    if rest and rest[0] in HELP:
+        return _help_of_models("sample", "--out DIR [--num N] [--seed S]", REMOTE_HELP)
+    return run_sample(_kind_of_model(rest), rest, parse, _import_tensorflow_quietly)
+
+
+def _compress(rest: list[str]) -> int:
+    from onepass.command.compress_arguments import CompressArguments
+
+    given = parse_for_tensorflow(CompressArguments, rest, "onepass compress")
+    from onepass.command.compression_command import compress
+
+    return compress(given)
+
+
+def _decompress(rest: list[str]) -> int:
+    from onepass.command.compress_arguments import DecompressArguments
+
+    given = parse_for_tensorflow(DecompressArguments, rest, "onepass decompress")
+    from onepass.command.compression_command import decompress
+
+    return decompress(given)
+
+
+def _export(rest: list[str]) -> int:
+    from serving.command import run_export
+
+    return run_export(rest, parse_for_tensorflow)
+
+
+def _serve(rest: list[str]) -> int:
+    from serving.command import run_serve
+
+    return run_serve(rest, parse, _import_tensorflow_quietly)
+
+
+def _help_of_models(verb: str, needed: str, more: str = "") -> int:
+    """Print the help text of a verb whose options depend on the model, and return 0."""
+    print(
+        f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
+        "folder or a shipped model, and decides the options:\n"
+        f"  onepass {verb} shipped --help          for a model of sound\n"
+        f"  onepass {verb} shipped-digits --help   for a model of images\n"
+        f"  onepass {verb} FOLDER --help           for a model that `onepass.save` wrote{more}"
+    )
+    return 0
+
+
+def _kind_of_model(words: list[str]) -> str:
+    """Return what the first model named in `words` makes; "sound" if none of them is a model."""
+    from onepass.models import makes_of
+
+    kinds = map(makes_of, [*_positional(words), *words])
+    return next(filter(None, kinds), "sound")
+
+
+def _positional(words: list[str]) -> list[str]:
+    """Return the arguments that are neither options nor possible values of options."""
+    before = ["", *words]
+    pairs = zip(words, before, strict=False)
+    return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
+
+
+def _bench(rest: list[str]) -> int:
+    """Run `python -m benchmarks` in the checkout that this package is imported from.
+
+    Raise UserError if it is not imported from a checkout.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    program = checkout / "benchmarks" / "__main__.py"
+    if not program.is_file():
+        raise UserError(
+            "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
+            "checkout of the source."
+        )
+    sys.path.insert(0, str(checkout))
+    return runpy.run_path(str(program))["main"](rest, "onepass bench")
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    else:
+        text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    if not isinstance(error, OSError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 prints the traceback)"
+
+
+def _help() -> str:
+    lines = [f"  {verb:12s}{about}" for verb, about in VERBS.items()]
+    return (
+        "usage: onepass VERB [options]\n\nFast inference for autoregressive generative models: "
+        "train, distil, sample, export, serve.\n\nverbs:\n"
+        + "\n".join(lines)
+        + "\n\nonepass VERB --help lists the options of a verb. onepass --version prints the "
+        "version;\nonepass --tyro-print-completion bash|zsh|tcsh prints a completion script. "
+        "ONEPASS_TRACEBACK=1\nprints the traceback of an error."
+    )
+
+
+def _help_of_presets(verb: str, needed: str, presets: Mapping[str, Any]) -> str:
+    indent = 4 + max(len(name) for name in presets)
+    lines = [
+        textwrap.fill(
+            preset.about,
+            100,
+            initial_indent=f"  {name}".ljust(indent),
+            subsequent_indent=" " * indent,
+        )
+        for name, preset in presets.items()
+    ]
+    return (
+        f"usage: onepass {verb} PRESET {needed} [options]\n\npresets:\n"
+        + "\n".join(lines)
+        + f"\n\nonepass {verb} PRESET --help lists every option."
+    )
+
+
+RUN: dict[str, Callable[[list[str]], int]] = {
+    "quickstart": _quickstart,
+    "train": _train,
+    "distill": _distill,
+    "evaluate": _evaluate,
+    "sample": _sample,
+    "compress": _compress,
+    "decompress": _decompress,
+    "export": _export,
+    "serve": _serve,
+    "bench": _bench,
+    "plan": _plan,
+    "launch": _launch,
+    "pipeline": _pipeline,
+}

@@ -1,0 +1,246 @@
+"""The format of a compressed file: kind of elements, model, checksums and streams.
+
+offset  size  content (little-endian)
+0       8     magic, 89 "ONEP" 0D 0A 1A: text-mode copies and 7-bit channels damage it visibly
+8       2     format version
+10      1     kind of content: 1 images, 2 sound, 3 arrays
+11      16    model digest, the first half of a SHA-256 over the model's weights (`model_digest`)
+27      4     levels of an element
+31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
+35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
+              for arrays: rows, height, width, channels, or rows, elements, 1, 1
+51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
+55      4     number of streams
+59      ...   length of each stream, 4 bytes each | the description | the streams
+        ...   in format version 2, zero bytes that make the file as long as MOST_ELEMENTS and
+              MOST_DESCRIBED require for its content
+end - 4 4     CRC-32 of all preceding bytes
+
+Version 2 differs in this padding, and in the meaning of the description and the digest (`forms`,
+`model_digest` and the writers of each kind).
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onepass.foundation.errors import UserError
+
+MAGIC = b"\x89ONEP\r\n\x1a"
+VERSION = 2  # the newest; 1 is read too
+KINDS = {"images": 1, "sound": 2, "arrays": 3}
+_HEAD = struct.Struct("<8sHB16sII4III")
+_CRC = struct.Struct("<I")
+# The largest numbers of elements and of description bytes beyond DESCRIBED per byte of a
+# file: they bound a reader's work and memory by the file's size.
+MOST_ELEMENTS = 1 << 10
+MOST_DESCRIBED = 64
+DESCRIBED = 1 << 20
+DAMAGED = "The compressed file is damaged or truncated: its checksum does not match."
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """The content of a compressed file.
+
+    Attributes:
+      kind: "images", "sound" or "arrays".
+      digest: the model's digest, 16 bytes.
+      levels: number of levels of an element.
+      checksum: CRC-32 of the elements.
+      shape: the four sizes that describe the elements, as in the module's table.
+      description: conditions and other information for a reader, as JSON values.
+      streams: the entropy-coded bytes of each batch.
+      version: the format version, 1 or 2.
+    """
+
+    kind: str
+    digest: bytes
+    levels: int
+    checksum: int
+    shape: tuple[int, ...]
+    description: dict[str, Any]
+    streams: tuple[bytes, ...]
+    version: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Total number of elements; for sound, the total number of samples of all recordings."""
+        return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
+
+    def to_bytes(self) -> bytes:
+        """Return the file as bytes; if it needs padding, its format version is 2."""
+        text = b""
+        if self.description:
+            text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False).encode()
+        described = zlib.compress(text, 9) if text else b""
+        size = _HEAD.size + 4 * len(self.streams) + len(described) + sum(map(len, self.streams))
+        padding = max(0, _least_size(self.elements, len(text)) - size - _CRC.size)
+        head = _HEAD.pack(
+            MAGIC,
+            VERSION if padding else self.version,
+            KINDS[self.kind],
+            self.digest,
+            self.levels,
+            self.checksum,
+            *self.shape,
+            len(described),
+            len(self.streams),
+        )
+        lengths = np.array([len(stream) for stream in self.streams], "<u4").tobytes()
+        body = b"".join([head, lengths, described, *self.streams, bytes(padding)])
+        return body + _CRC.pack(zlib.crc32(body))
+
+
+def _least_size(elements: int, described: int) -> int:
+    """Return the minimum size in bytes of a file with so many elements and description bytes."""
+    return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
+
+
+def read(
+    data: bytes, check: Callable[[int, str, bytes, int], None] = lambda *head: None
+) -> Container:
+    """Parse the bytes of a compressed file.
+
+    Time and memory are bounded by the number of bytes, whatever sizes the file declares.
+
+    Args:
+      data: the bytes of the file.
+      check: function called with the version, the kind, the model's digest and the number of
+        levels, after the file's checksum is verified and before the rest is parsed.
+
+    Raises:
+      UserError: the file is not a compressed file, or is damaged, truncated or of a newer version.
+    """
+    if data[: len(MAGIC)] != MAGIC:
+        raise UserError("The file must be written by `onepass compress`.")
+    if len(data) < _HEAD.size + _CRC.size:
+        raise UserError(DAMAGED)
+    _, version, number, digest, levels, checksum, *rest = _HEAD.unpack_from(data)
+    if zlib.crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
+        raise UserError(DAMAGED)
+    if not 1 <= version <= VERSION:
+        raise UserError(
+            f"The compressed file has format version {version}; this program reads 1 to {VERSION}."
+        )
+    kinds = [kind for kind, own in KINDS.items() if own == number]
+    if not kinds:
+        raise UserError(DAMAGED)
+    check(version, kinds[0], digest, levels)
+    *shape, described, count = rest
+    start, end = _HEAD.size + 4 * count, len(data) - _CRC.size
+    if start > end:
+        raise UserError(DAMAGED)
+    lengths = np.frombuffer(data[_HEAD.size : start], "<u4").astype(np.int64)
+    edges = start + described + np.concatenate([[0], np.cumsum(lengths)])
+    last = int(edges[-1])
+    if last > end or (version == 1 and last < end) or data.count(0, last, end) < end - last:
+        raise UserError(DAMAGED)
+    streams = tuple(data[a:b] for a, b in itertools.pairwise(edges))
+    description = _described(data[start : start + described], len(data))
+    parts = (digest, levels, checksum, tuple(shape), description, streams, version)
+    found = Container(kinds[0], *parts)
+    if _least_size(found.elements, 0) > len(data):
+        raise UserError(
+            f"The compressed file is damaged: it declares {found.elements:,} elements in"
+            f" {len(data):,} bytes, more than {MOST_ELEMENTS:,} for each."
+        )
+    return found
+
+
+def _described(packed: bytes, size: int) -> dict[str, Any]:
+    """Unpack the description of a file of `size` bytes; raise UserError if it is damaged."""
+    if not packed:
+        return {}
+    most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
+    try:
+        text = unpacking.decompress(packed, most + 1)
+        if len(text) > most or not unpacking.eof:
+            raise UserError(DAMAGED)
+        found = json.loads(text)
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise UserError(DAMAGED) from error
+    if not isinstance(found, dict):
+        raise UserError(DAMAGED)
+    return found
+
+
+def read_for(
+    data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
+) -> Container:
+    """Parse the bytes of a compressed file after checking that it was made with a given model.
+
+    Args:
+      data: the bytes of the file.
+      kind: "images", "sound" or "arrays".
+      digest: the model's digest, 16 bytes.
+      levels: number of levels of the model's elements.
+      old_digest: the model's digest in files of format version 1; None: the same as `digest`.
+
+    Raises:
+      UserError: the file is not a compressed file of this kind and model, or is damaged, truncated
+        or of a newer version.
+    """
+
+    def check(version: int, found: str, required: bytes, found_levels: int) -> None:
+        if found != kind:
+            raise UserError(f"The compressed file must hold {kind} for this model, got {found}.")
+        own = digest if version > 1 or old_digest is None else old_digest
+        if required != own or found_levels != levels:
+            raise UserError(
+                f"The compressed file requires the model {required.hex()[:12]}, "
+                f"got {own.hex()[:12]}."
+            )
+
+    return read(data, check)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+      UserError: the file cannot be read; the message names it.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or 'it cannot be read'}.") from error
+
+
+def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
+    """Return a 16-byte digest of the names, shapes and float32 values of a model's weights."""
+    whole = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name], "<f4")
+        whole.update(f"{name} {list(array.shape)}\n".encode())
+        whole.update(array.tobytes())
+    return whole.digest()[:16]
+
+
+def checksum_of(elements: np.ndarray, before: int = 0) -> int:
+    """Return the CRC-32 of elements, each stored as one byte or as two little-endian bytes.
+
+    Args:
+      elements: integers of one or two bytes each, of any shape.
+      before: checksum of the preceding elements.
+    """
+    dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"
+    return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes(), before)
+
+
+def check_decoded(checksum: int, container: Container) -> None:
+    """Raise UserError unless the checksum of decoded elements is the one in the file."""
+    if checksum != container.checksum:
+        raise UserError(
+            "The compressed file cannot be decoded on this processor: its network outputs differ "
+            "from those of the encoder by more than the tolerance."
+        )

@@ -1,0 +1,208 @@
+"""`compress` and `decompress`: from the elements of any model to the bytes of a file, and back.
+
+A `Kind` defines what differs between images, recordings and arrays.
+"""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from onepass.compression import fields
+from onepass.compression.conditionals import Coding, Conditionals, Moved, decode, encode
+from onepass.compression.container import VERSION, Container, check_decoded, checksum_of, read_for
+from onepass.compression.stream import Advance, silent
+from onepass.foundation.arguments import check_unmasked
+from onepass.foundation.errors import UserError
+from onepass.foundation.progress import Progress
+from onepass.foundation.tensorflow_state import check_compiler
+
+TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
+SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated outputs differ, too
+
+
+class Kind(abc.ABC):
+    """A kind of compressed file: how the elements of a model become levels and a description.
+
+    Attributes:
+      name: the name of the kind, a key of `container.KINDS`.
+      version: the format version that is written.
+      dtype: the NumPy type of the levels for the checksum.
+      way: how odds are computed if the file's description does not say.
+      conditionals: the distribution of every element given the elements before it.
+    """
+
+    name: str
+    version, dtype, way = VERSION, "<u2", "closed"
+    conditionals: Conditionals
+
+    @abc.abstractmethod
+    def digests(self) -> tuple[bytes, bytes | None]:
+        """Return the model's digest, and its digest for format version 1 (None: the same)."""
+
+    @abc.abstractmethod
+    def pack(
+        self, elements: Any, condition: Any, tolerance: float, **options: Any
+    ) -> tuple[tuple[int, ...], dict[str, Any], Iterable[np.ndarray]]:
+        """Return the shape and description of a container, and the int32 levels of each stream."""
+
+    @abc.abstractmethod
+    def check(self, found: Container) -> None:
+        """Raise UserError unless all fields of a file are in range."""
+
+    @abc.abstractmethod
+    def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield each stream's shape and condition, which is the file's if the file stores one."""
+
+    @abc.abstractmethod
+    def unpack(self, parts: list[np.ndarray]) -> Any:
+        """Return the elements of a file, given the levels of each stream, of type `dtype`."""
+
+    def coding(self, found: Container) -> Coding:
+        """Return how a file's streams are coded, without a tolerance.
+
+        Raises:
+          UserError: the model cannot compute odds in the file's way, or a field is out of range.
+        """
+        way, narrowest = found.description.get("odds", self.way), None
+        if way not in self.conditionals.ways:
+            raise UserError(
+                f"The compressed file requires odds by {way!r:.20}, which the model's distribution"
+                f" cannot compute; save the model again."
+            )
+        if found.version > 1 and self.version > 1:
+            narrowest = fields.share("narrowest", found.description.get("narrowest"))
+        return Coding(way, narrowest)
+
+
+def compress(
+    kind: Kind,
+    elements: Any,
+    condition: Any = None,
+    *,
+    tolerance: float = TOLERANCE,
+    verify: bool | None = None,
+    names: list[str] | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> bytes:
+    """Compress elements of a model and return the bytes of the file.
+
+    Args:
+      kind: the kind of the file, with its model.
+      elements: what the model compresses: images, recordings or an array.
+      condition: what the model reads besides the elements, or None.
+      tolerance: largest relative difference of the network's outputs, between this computer and the
+        decoder's, for which the file can be decoded.
+      verify: whether to decode the file once, with outputs that differ by half the tolerance, and
+        raise an error unless this reproduces the elements; None: only if `is_cheap`.
+      names: names to store in the file, such as those of the images; None: none are stored.
+      progress: whether to show progress on standard error.
+      **options: further arguments of `Kind.pack`, such as `batch`.
+
+    Raises:
+      UserError: the tolerance is out of range, the elements or the condition do not fit the model,
+        or the verification failed.
+    """
+    check_compiler()
+    check_unmasked(elements, "elements")
+    if not 0 <= tolerance <= MOST_TOLERANCE:
+        raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
+    shape, description, parts = kind.pack(elements, condition, tolerance, **options)
+    description |= {} if names is None else {"names": names}
+    head = (kind.name, kind.digests()[0], kind.conditionals.levels, 0, shape, description)
+    made = Container(*head, (), kind.version)
+    coding = dataclasses.replace(kind.coding(made), tolerance=tolerance)
+    streams, checksum = [], 0
+    with _advancing(made, "compressing", progress) as advance:
+        for levels, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
+            checksum = checksum_of(levels.astype(kind.dtype), checksum)
+            streams.append(encode(kind.conditionals, levels, given, coding, advance))
+    data = dataclasses.replace(made, checksum=checksum, streams=tuple(streams)).to_bytes()
+    if kind.conditionals.is_cheap(shape) if verify is None else verify:
+        _verify(kind, data, condition, tolerance, progress)
+    return data
+
+
+@contextlib.contextmanager
+def _advancing(found: Container, title: str, progress: bool) -> Iterator[Advance]:
+    """Yield a function that is called with numbers of elements, and shows them if wanted."""
+    if not progress:
+        yield silent
+        return
+    with Progress(found.elements, title, "element") as shown:
+        yield shown.advance
+
+
+def read(kind: Kind, data: bytes) -> Container:
+    """Parse a file of a model's elements and check that all its fields are in range.
+
+    Raises:
+      UserError: the file is damaged, truncated or of a different kind, or was made with a different
+        model.
+    """
+    digest, old_digest = kind.digests()
+    found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
+    kind.check(found)
+    return found
+
+
+def decompress(
+    kind: Kind,
+    data: bytes,
+    condition: Any = None,
+    moved: Moved | None = None,
+    *,
+    max_elements: int | None = None,
+    progress: str = "",
+) -> Any:
+    """Return the elements in a file that `compress` made.
+
+    Args:
+      kind: the kind of the file, with its model.
+      data: the bytes of the file.
+      condition: what the model read besides the elements, if the file does not store it.
+      moved: function that changes the network's outputs, for verification; None: no change.
+      max_elements: largest number of elements to decode; None: no limit but those of the format.
+      progress: title under which progress is shown on standard error; "": it is not shown.
+
+    Raises:
+      UserError: the file is damaged, truncated or of a different kind, was made with a different
+        model, holds more than `max_elements`, or cannot be decoded on this processor.
+    """
+    check_compiler()
+    found = read(kind, data)
+    if max_elements is not None and found.elements > max_elements:
+        raise UserError(
+            f"The compressed file must hold at most `max_elements` = {max_elements:,} elements, "
+            f"got {found.elements:,}."
+        )
+    coding = dataclasses.replace(kind.coding(found), moved=moved)
+    parts, checksum = [], 0
+    with _advancing(found, progress, bool(progress)) as advance:
+        for stream, block in zip(found.streams, kind.blocks(found, condition), strict=True):
+            levels = decode(kind.conditionals, stream, *block, coding, advance)
+            parts.append(levels.astype(kind.dtype))
+            checksum = checksum_of(parts[-1], checksum)
+    check_decoded(checksum, found)
+    return kind.unpack(parts)
+
+
+def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float, progress: bool) -> None:
+    """Raise UserError unless a file can be decoded with outputs changed by half the tolerance."""
+    draws = np.random.default_rng(0)
+
+    def moved(outputs: np.ndarray) -> np.ndarray:
+        return outputs * (1.0 + SHARE * tolerance * draws.choice([-1.0, 1.0], outputs.shape))
+
+    try:
+        decompress(kind, data, condition, moved, progress="verifying" if progress else "")
+    except UserError as error:
+        raise UserError(
+            f"The file could not be decoded again, and is not written: the network's cached or"
+            f" repeated outputs differ by more than half of `tolerance`, {tolerance:g}; pass a"
+            f" larger one, up to {MOST_TOLERANCE:g}."
+        ) from error

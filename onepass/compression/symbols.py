@@ -1,0 +1,169 @@
+"""The conditional distributions of an `Autoregressive` in time or raster order."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.compression.conditionals import Coding, Known
+from onepass.compression.forms import tolerances
+from onepass.compression.model_odds import ModelOdds, ways_of
+from onepass.compression.stream import Decoder, Layout, alone, depth_of
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.capabilities import pixel_channels
+from onepass.model import Autoregressive
+from onepass.networks.named_conditions import between, first_state
+from onepass.samplers.compiled import compiled_step
+
+MOST_LEVELS = 1 << 16
+# Largest number of steps for which files are verified by default; this takes a few seconds.
+CHEAP_STEPS = 20_000
+TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
+
+
+class SymbolConditionals:
+    """The `Conditionals` of an `Autoregressive`; every call uses the model's current weights.
+
+    The rows of a batch are coded together, position by position.
+
+    Args:
+      model: a model with levels, whose distribution is over single channels.
+      window: number of time steps that are encoded in one pass, each pass with its own tolerances;
+        0: all time steps.
+      past: number of time steps before the window that a pass also reads.
+
+    Raises:
+      UserError: the model has no levels or too many, elements [batch, time, channels], or a
+        distribution over whole pixels.
+    """
+
+    def __init__(self, model: Autoregressive, window: int = 0, past: int = 0):
+        levels = model.distribution.levels
+        if levels is None or levels > MOST_LEVELS:
+            raise UserError(
+                f"`model` must have 2 to {MOST_LEVELS} levels to compress, got"
+                f" {'real numbers' if levels is None else levels}."
+            )
+        if model.layout.rank == 3:
+            raise UserError(
+                f"`model` must have one channel per time to compress, got {model.layout.channels}."
+            )
+        if pixel_channels(model.distribution) is not None:
+            raise UserError(
+                "`model` must have a distribution of single channels to compress, got one of whole"
+                " pixels."
+            )
+        self.levels: int = levels
+        self.ways: Sequence[str] = ways_of(model.distribution)
+        self._network, self._window, self._past = model.symbol_network, window, past
+        self._odds = ModelOdds(model.distribution, model.order)
+        kept = {"reduce_retracing": True} if window else {}
+        self._passed = model.compiled.function(
+            "windows" if window else "conditionals", self._network.parameters, **kept
+        )
+        self._step = compiled_step(self._one_step)
+        self._distribution = model.distribution
+
+    def layout(self, shape: tuple[int, ...]) -> Layout:
+        """Return the layout of the stream for elements of this shape."""
+        return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
+
+    def place(self, shape: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """Return the index of an element of levels of this shape, given its number in coding."""
+        axes = _axes(shape)
+        order = [*range(1, 1 + len(axes)), 0, *range(1 + len(axes), len(shape))]
+        found = np.unravel_index(number, [shape[axis] for axis in order])
+        return tuple(int(found[order.index(axis)]) for axis in range(len(shape)))
+
+    def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
+        """Yield all elements [num, time] or [num, height, width, channels] in coding order."""
+        window = self._window or levels.shape[1]
+        for start in range(0, levels.shape[1], window):
+            first, stop = max(0, start - self._past), start + window
+            given = between(condition, first, stop) if self._window else condition
+            found = self._passed(tf.constant(levels[:, first:stop], tf.int32), given)
+            own = levels[:, start:stop]
+            yield from self._known(own, found.numpy()[:, start - first :], coding)
+
+    def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
+        """Yield a window's elements in groups, whose tables have up to TABLE_ELEMENTS entries."""
+        axes = _axes(levels.shape)
+        own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
+        rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)
+        off = tolerances(rows, coding.tolerance or 0.0)
+        size = max(1, TABLE_ELEMENTS // self._odds.table_levels(coding.way))
+        for start in range(0, len(own), size):
+            part = slice(start, start + size)
+            distribution = self._odds(rows[part], off[part], coding)
+            calls = range(-(-start // count), -(-min(start + size, len(own)) // count))
+            yield Known(own[part, None], alone(distribution), 0, [count] * len(calls))
+
+    def read(
+        self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
+    ) -> np.ndarray:
+        """Decode and return levels, int32 of this shape, position by position."""
+        count = math.prod(shape) // math.prod(_axes(shape))
+
+        def read(parameters: tf.Tensor) -> np.ndarray:
+            rows = np.asarray(parameters, np.float64).reshape(count, -1)
+            rows = rows if coding.moved is None else coding.moved(rows)
+            return decoder.pixels(alone(self._odds(rows, None, coding)), count)[:, 0]
+
+        return (self._stepped if self._has_step else self._repeated)(shape, condition, read)
+
+    def is_cheap(self, shape: tuple[int, ...]) -> bool:
+        """Return whether elements of this shape can be decoded in a few seconds."""
+        return self._has_step and shape[1] <= CHEAP_STEPS
+
+    @property
+    def _has_step(self) -> bool:
+        return self._network.has_step and self._network.block == 1
+
+    def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+        """Decode levels with one step of the network per position."""
+        symbols, network = np.zeros(shape, np.int32), self._network
+        every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
+        machine = self._machine
+        if machine is not None and machine.pays(shape[0], shape[1], condition):
+            state: Any = machine.begin(shape[0], shape[1], condition)
+            inputs, outputs = np.repeat(state.of_one["input"], shape[0], 0), machine.outputs
+        else:
+            first = first_state(network, shape[0], shape[1], condition)
+            inputs, state, outputs = first["input"], first["network"], self._compiled_outputs
+        for time in range(shape[1]):
+            parameters, state = outputs(inputs, between(condition, time, time + 1), state)
+            symbols[:, time] = read(parameters)
+            inputs = every[symbols[:, time : time + 1]]
+        return symbols
+
+    @functools.cached_property
+    def _machine(self) -> Any:
+        from onepass.samplers.native import outputs_of  # a heavy import
+
+        return outputs_of(self._network, self._distribution)
+
+    def _compiled_outputs(self, inputs: Any, now: Any, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of one time step and the next state, by the compiled step."""
+        return self._step(state, tf.convert_to_tensor(inputs), now)
+
+    def _one_step(self, state: Any, inputs: tf.Tensor, now: Any) -> tuple[tf.Tensor, Any]:
+        return self._network.stepper(now)(0, 0, {"input": inputs, "network": state})
+
+    def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+        """Decode levels by running the network over all positions once per position."""
+        symbols = np.zeros(shape, np.int32)
+        for position in np.ndindex(*_axes(shape)):
+            parameters, here = (
+                self._passed(tf.constant(symbols), condition),
+                (slice(None), *position),
+            )
+            symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
+        return symbols
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of the position axes; all elements at a position are decoded in one call."""
+    return shape[1:3] if len(shape) == 4 else shape[1:2]

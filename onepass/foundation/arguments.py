@@ -1,0 +1,250 @@
+"""Check the arguments that a caller passes to a model, such as seeds and lengths.
+
+Exported bundles and server clients use these checks, too, so this module does not import
+TensorFlow.
+"""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onepass.foundation.errors import UserError
+
+MOST = 2**31 - 1  # the largest size of a tensor's axis, and the largest step
+
+
+def integer(value: Any) -> int | None:
+    """Return an integer of any library as a Python integer; None for anything else.
+
+    This is the rule for every integer argument of the library: an integer is what Python uses as an
+    index (`operator.index`), such as an array of integers without axes, but no boolean, no float
+    with a whole value, no array with axes and no text.
+    """
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST) -> int:
+    """Check an argument and return it as a Python integer.
+
+    Args:
+      value: an integer by the rule of `integer`.
+      name: name of the argument, for the error message.
+      least: smallest allowed value.
+      most: largest allowed value; None: any.
+
+    Raises:
+      UserError: `value` is not an integer, or is out of its range.
+    """
+    number = integer(value)
+    if number is None or number < least:
+        raise UserError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    if most is not None and number > most:
+        raise UserError(f"`{name}` must be an integer from {least} to {most}, got {value!r}.")
+    return number
+
+
+def checked_seed(seed: Any) -> int:
+    """Check a seed and return it as a Python integer.
+
+    Raises:
+      UserError: `seed` is not an integer in [0, 2^64), by the rule of `integer`.
+    """
+    number = integer(seed)
+    if number is None or not 0 <= number < 2**64:
+        raise UserError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
+    return number
+
+
+def checked_temperature(temperature: Any, tempers: bool = True) -> float:
+    """Check a temperature and return it as a Python float.
+
+    Args:
+      temperature: a scalar.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
+
+    Raises:
+      UserError: `temperature` is not a finite number of at least 0, or is not 1 although the
+        distribution supports only 1.
+    """
+    try:
+        number = math.nan if isinstance(temperature, str) else float(temperature)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0.0):
+        raise UserError(f"`temperature` must be a finite number, 0 or more, got {temperature!r}.")
+    if number != 1.0 and not tempers:
+        raise UserError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+    return number
+
+
+def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> Any:
+    """Check temperatures; return a Python float if there is one for all rows, else an array [num].
+
+    Args:
+      temperature: a scalar, or an array [num] with one temperature per row.
+      num: number of rows.
+      tempers: whether the distribution can be sampled at temperatures other than 1.
+
+    Raises:
+      UserError: a temperature is invalid, or the shape is neither [] nor [num].
+    """
+    if isinstance(temperature, str) or np.ndim(temperature) == 0:
+        return checked_temperature(temperature, tempers)
+    if np.shape(temperature) != (num,):
+        raise UserError(
+            f"`temperature` must be a number or one for each of {num} rows, got shape"
+            f" {list(np.shape(temperature))}."
+        )
+    return np.array([checked_temperature(each, tempers) for each in np.asarray(temperature)])
+
+
+def checked_top_k(top_k: Any) -> int:
+    """Check `top_k`, a number of tokens (0 means all), and return it as a Python integer.
+
+    More tokens than there are mean all, so the result is at most the largest int32.
+
+    Raises:
+      UserError: `top_k` is not an integer of at least 0.
+    """
+    return min(whole_number(top_k, "top_k", least=0, most=None), MOST)
+
+
+def checked_top_p(top_p: Any) -> float:
+    """Check `top_p`, a share of probability, and return it as a Python float.
+
+    Raises:
+      UserError: `top_p` is not a number in (0, 1].
+    """
+    try:
+        is_other = isinstance(top_p, str | bool) or np.ndim(top_p) > 0
+        number = math.nan if is_other else float(top_p)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 < number <= 1.0:
+        raise UserError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
+    return number
+
+
+def checked_flag(value: Any, name: str) -> bool:
+    """Check a switch and return it as a Python boolean.
+
+    Raises:
+      UserError: `value` is neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise UserError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise UserError for a masked array with a mask, or a list of them: no mask is read.
+
+    Args:
+      values: any argument that may be an array.
+      name: name of the argument, for the error message.
+    """
+    parts = values if isinstance(values, list | tuple) else (values,)
+    if any(np.ma.is_masked(part) for part in parts):
+        raise UserError(
+            f"`{name}` must have no masked values, which would be read as if they were data; pass"
+            " rows of different lengths as a list, or `lengths`, or fill the values."
+        )
+
+
+def checked_length(length: Any, order: str) -> tuple[int, ...]:
+    """Check a length and return the shape of a row: (length,), or (height, width, channels).
+
+    Args:
+      length: an integer in time order, three integers in raster order.
+      order: "time" or "raster".
+
+    Raises:
+      UserError: `length` is not the number of integers that `order` needs, or one is out of range.
+    """
+    axes = 1 if order == "time" else 3
+    given = [length]
+    is_shape = isinstance(length, Sequence | np.ndarray) and not isinstance(length, str | bytes)
+    if is_shape and axes > 1:
+        given = list(length) if np.ndim(length) == 1 else []
+    sizes = [integer(size) for size in given]
+    found = tuple(size for size in sizes if size is not None and 1 <= size <= MOST)
+    if len(sizes) != axes or len(found) != axes:
+        meaning = "a number of elements, an integer" if axes == 1 else "(height, width, channels)"
+        is_large = any(size is not None and size > MOST for size in sizes)
+        rule = f"from 1 to {MOST}" if is_large else "of at least 1"
+        raise UserError(f"`length` must be {meaning} {rule}, got {length!r}.")
+    return found
+
+
+def checked_prefix(
+    prefix: Any, num: int, length: int, event: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """Check a prefix and return it as a list with an array [n, *event] for each row.
+
+    Args:
+      prefix: the first elements of each sequence: [num, n, *event], [n, *event] for all rows, or a
+        list of `num` arrays [n, *event] whose lengths n may differ.
+      num: number of rows.
+      length: number of elements of a whole row, including its prefix.
+      event: sizes of the axes after the time axis.
+
+    Raises:
+      UserError: `prefix` is not numeric, has the wrong number of rows or axes, or has a row that
+        is longer than `length`.
+    """
+    rows = _prefix_rows(prefix, num, event)
+    if len(rows) != num:
+        raise UserError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
+    longest = max(map(len, rows))
+    if longest > length:
+        raise UserError(
+            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
+            f" {longest}."
+        )
+    return rows
+
+
+def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
+    """Return a prefix as a list of rows; a prefix shared by all rows is repeated `num` times."""
+    check_unmasked(prefix, "prefix")
+    given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
+    try:
+        is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == axes
+        rows = [np.asarray(row) for row in (given if is_list else [given])]
+    except ValueError:  # ragged within a row
+        is_list, rows = False, [np.asarray(None)]
+    if any(row.dtype == object for row in rows):
+        raise UserError("`prefix` must be an array of numbers, or a list of rows of numbers.")
+    shapes = [list(row.shape) for row in rows]
+    wrong = [x for x in shapes if len(x) not in ((axes,) if is_list else (axes, axes + 1))]
+    if wrong:
+        more = "".join(f", {size}" for size in event)
+        raise UserError(f"`prefix` must be [num, n{more}] or [n{more}], got {wrong[0]}.")
+    if is_list:
+        return rows
+    return rows * num if rows[0].ndim == axes else list(rows[0])
+
+
+def checked_stop(stop: Any) -> Any:
+    """Check the element that ends a sequence and return it as a NumPy array without axes.
+
+    Raises:
+      UserError: `stop` is not a single number.
+    """
+    try:
+        element = np.asarray(stop)
+    except ValueError:  # ragged
+        element = np.asarray(None)
+    if element.dtype.kind not in "iuf":
+        raise UserError(f"`stop` must be one element, a number, got {stop!r}.")
+    if element.ndim:
+        raise UserError(f"`stop` must be one element, got shape {list(element.shape)}.")
+    return element

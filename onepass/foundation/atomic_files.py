@@ -1,0 +1,136 @@
+"""Write files atomically: a reader sees either the old file or the complete new one."""
+
+import contextlib
+import io
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from onepass.foundation.errors import UserError
+from onepass.foundation.temporary_files import beside
+
+MAGIC = np.lib.format.MAGIC_PREFIX
+_header_2_0 = np.lib.format.read_array_header_2_0
+Arrays = dict[str, np.ndarray]
+MAX_EXPANSION = 20  # largest ratio of unpacked to packed size; arrays are stored uncompressed
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path next to `path` and rename it to `path` when the block ends.
+
+    The temporary file exists and is empty when the block begins. If the block raises, `path` is
+    unchanged and the temporary file is removed.
+    """
+    target = Path(path)
+    with beside(target) as temporary:
+        yield temporary
+        os.replace(temporary, target)
+
+
+def read_npz(path: Path) -> Arrays:
+    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
+
+    The sizes declared in the archive's directory are checked before anything is unpacked, and
+    zipfile never reads more bytes than they declare.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            _check_expansion(file, os.path.getsize(path))
+            return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
+    except FileNotFoundError as error:
+        raise UserError(f"There is no checkpoint {path}.") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile raises many kinds, depending on which byte is damaged
+        raise UserError(f"The checkpoint {path} is damaged: {error}") from error
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Return the array of an npy file.
+
+    Raises:
+      UserError: the file is missing, is not a valid npy file, or contains an array without axes.
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                file.seek(0)
+                _check_header(file)
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, RecursionError, ValueError, EOFError) as error:
+        objects = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
+        why = getattr(error, "strerror", None) or objects
+        raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError(f"{path} is an npz archive; write its array to a file by `numpy.save`.")
+    if not array.ndim:
+        raise UserError(f"{path} must contain one array with at least one axis.")
+    return array
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write arrays to an npz file atomically and flush it to disk; raise UserError on failure."""
+    with _whole(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically; raise UserError on failure."""
+    with _whole(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
+    unpacked_bytes = sum(member.file_size for member in file.infolist())
+    if unpacked_bytes > MAX_EXPANSION * packed_bytes:
+        raise ValueError(
+            f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}, over {MAX_EXPANSION} times "
+            "as many."
+        )
+
+
+def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read completely first, so that zipfile verifies the checksum before NumPy reads the header.
+    data = io.BytesIO(file.read(name))
+    _check_header(data)
+    return np.lib.format.read_array(data, allow_pickle=False)
+
+
+def _check_header(file: IO[bytes]) -> None:
+    """Raise ValueError if an npy file, open at its start, declares more bytes than it has."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2_0
+    shape, _, dtype = read(file)
+    start, end = file.tell(), file.seek(0, os.SEEK_END)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > end - start and not dtype.hasobject:
+        raise ValueError(f"its header declares {declared:,} bytes, and it has {end - start:,}")
+    file.seek(0)
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    with write_errors(path), replacing(path) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Convert an error of the file system inside the block to a UserError of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Earlier files are unchanged."
+        ) from error

@@ -1,0 +1,158 @@
+"""Create and list folders, and print and hash file names."""
+
+import collections
+import hashlib
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from onepass.foundation.errors import UserError
+
+NAMES_SHOWN = 5
+_FILE_SUFFIXES = (".flac", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
+TEXTS = ("", ".md", ".tsv")  # suffixes of files that accompany the data
+ARCHIVED = "__MACOSX"  # folder of resources that archives of macOS hold next to the files
+LONGEST_NAME = 200  # bytes of a file's name, without what makes it unique
+PORTS = {f"{port}{i}" for port in ("com", "lpt") for i in range(10)}
+RESERVED = PORTS | {"aux", "con", "nul", "prn"}  # names of devices on Windows, with any suffix
+
+
+def make_folder(folder: Path) -> Path:
+    """Return the folder, created with its parents if missing.
+
+    Raises:
+      UserError: the folder cannot be created, or does not exist and has the suffix of an audio,
+        image or array file.
+    """
+    folder = Path(folder)
+    if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
+        raise UserError(f"{folder} must name a folder, not a {folder.suffix} file.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot create the folder {folder}: {error.strerror}.") from error
+    return folder
+
+
+def list_files(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the paths of all files in a folder and its subfolders, and notes about ignored ones.
+
+    Paths are relative, with `/`, sorted within each subfolder. Hidden files are left out; folders
+    for which `is_ignored` holds are left out with a note, if they contain files. Links are
+    followed, and each real folder is visited once. Anything that is not a file, such as a dangling
+    link or a named pipe (which would block a reader), is left out with a note.
+    """
+    names: list[str] = []
+    others: list[str] = []
+    notes: list[str] = []
+    hidden: list[str] = []
+    seen: set[str] = set()
+
+    def unreadable(error: OSError) -> None:
+        notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")
+
+    for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
+        real = os.path.realpath(here)
+        inside = [] if real in seen else sorted(folders)
+        folders[:] = [name for name in inside if not is_ignored(name)]
+        for ignored in [Path(here, name) for name in inside if is_ignored(name)]:
+            if count := sum(len(files) for _, _, files in os.walk(ignored)):
+                name = shown(ignored.relative_to(folder).as_posix())
+                hidden.append(f"{name} ({counted(count, 'file')})")
+        if real not in seen:
+            for path in [Path(here, f) for f in sorted(files) if not f.startswith(".")]:
+                found = names if path.is_file() else others
+                found.append(path.relative_to(folder).as_posix())
+        seen.add(real)
+    if others:
+        left = some([shown(name) for name in others])
+        notes.append(f"no files but links to nothing, pipes or devices, ignored: {left}")
+    if hidden:
+        notes.append(f"folders that begin with a dot or are {ARCHIVED}, ignored: {some(hidden)}")
+    return names, notes
+
+
+def is_ignored(folder: str) -> bool:
+    """Return whether a folder of this name holds no data: it is hidden or left by an archiver."""
+    return folder.startswith(".") or folder == ARCHIVED
+
+
+def safe_name(name: object) -> str:
+    """Return a file name for one that comes from a file or a server, which are untrusted.
+
+    Folders and characters that are not printable are removed. A name that is too long for a file
+    system is cut. One that would be hidden, read as an option, or be a device on Windows gets the
+    prefix `_`.
+    """
+    last = PurePosixPath(str(name).replace("\\", "/")).name
+    clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())
+    while len(clean.encode()) > LONGEST_NAME:
+        clean = clean[:-1]
+    clean = clean.strip().rstrip(". ")
+    if not clean:
+        return "unnamed"
+    is_unsafe = clean[0] in ".-~" or clean.split(".")[0].rstrip().lower() in RESERVED
+    return f"_{clean}" if is_unsafe else clean
+
+
+def folded(name: str) -> str:
+    """Return a form of a file name, equal for names that a file system may not tell apart."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def shown(path: object) -> str:
+    """Return a path as one line of printable text, with other characters replaced by `?`."""
+    text = str(path).encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first few names, followed by dots if there are more: `a, b, c, d, e, ...`."""
+    return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the number of names and the first few of them: `7: a, b, c, d, e, ...`."""
+    return f"{len(names)}: {first_of(names)}"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return a count with its noun in the right number: `1 image`, `2 images`, `2 batches`."""
+    return f"{count} {thing if count == 1 else plural(thing)}"
+
+
+def plural(thing: str) -> str:
+    """Return the plural of a noun: `images` for `image`, `batches` for `batch`."""
+    return f"{thing}es" if thing.endswith("ch") else f"{thing}s"
+
+
+def endings(names: Iterable[str]) -> str:
+    """Return the most frequent suffixes of file names and their counts: `7 .txt, 1 no ending`."""
+    counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
+    found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
+    return shown(found) or "no file at all"
+
+
+def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return a list with one note about the files of unknown kinds; empty if there are none.
+
+    Args:
+      names: file names.
+      known: suffixes of known kinds, in lower case; those in TEXTS are known, too.
+    """
+    others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
+    return [f"skipped, of an unknown kind: {endings(others)}"] if others else []
+
+
+def check_new(paths: Iterable[Path], overwrite: bool) -> None:
+    """Raise UserError if one of the files exists and `overwrite` is false."""
+    there = [] if overwrite else [path for path in paths if path.exists()]
+    if there:
+        raise UserError(f"{there[0]} already exists; --overwrite replaces it.")
+
+
+def hashed(name: str) -> float:
+    """Return a hash in [0, 1), uniform over names and the same on every machine."""
+    data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(data, "big") / 2.0**64

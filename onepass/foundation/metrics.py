@@ -1,0 +1,131 @@
+"""Metrics of a run: one line of JSON per report, and TensorBoard events."""
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import SupportsFloat
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.atomic_files import write_text
+from onepass.foundation.errors import UserError
+from onepass.foundation.tensorflow_paths import named_for_tensorflow
+
+LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run was stopped
+
+
+class MetricsLog:
+    """Writes RUN/metrics.jsonl and RUN/events; the constructor drops records after `first_step`.
+
+    If a file cannot be written, every method raises a UserError that names it. However, TensorFlow
+    drops events without an error if the disk is full.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0):
+        self.path, self._events = Path(folder) / "metrics.jsonl", Path(folder) / "events"
+        _drop_after(self.path, first_step)
+        with contextlib.ExitStack() as stack, _naming(self._events):
+            self._events.mkdir(parents=True, exist_ok=True)
+            name = stack.enter_context(named_for_tensorflow(self._events))
+            self._writer = tf.summary.create_file_writer(name)
+            self._name = stack.pop_all()  # must stay valid while the writer is used
+
+    def scalars(self, step: int, figures: dict[str, float]) -> None:
+        """Append metrics to both files, and in metrics.jsonl also `step` and `time` (Unix time)."""
+        record = {
+            "step": step,
+            "time": round(time.time(), 3),
+            **{name: _plain(value) for name, value in figures.items()},
+        }
+        with _naming(self.path), open(self.path, "a") as file:
+            file.write(json.dumps(record) + "\n")
+        with self._event(step):
+            for name, value in figures.items():
+                tf.summary.scalar(name, value)
+
+    def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
+        """Write a waveform to TensorBoard.
+
+        Args:
+          step: the training step.
+          name: the waveform's name in TensorBoard.
+          waveform: float [samples] in [-1, 1].
+          sample_rate_hz: sample rate of the waveform.
+        """
+        with self._event(step):
+            tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
+
+    def image(self, step: int, name: str, pixels: np.ndarray) -> None:
+        """Write an image, uint8 [height, width, 3], to TensorBoard."""
+        with self._event(step):
+            tf.summary.image(name, pixels[None])
+
+    def close(self) -> None:
+        """Flush and close the events file."""
+        with self._name, _naming(self._events):
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _event(self, step: int) -> Iterator[None]:
+        with _naming(self._events):
+            with self._writer.as_default(step=step):
+                yield
+            self._writer.flush()
+
+
+def read_metrics(folder: Path) -> list[dict]:
+    """Return the records in RUN/metrics.jsonl, oldest first, without incomplete lines."""
+    path = Path(folder) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    records = [_record(line) for line in path.read_text().splitlines()]
+    return [record for record in records if record is not None]
+
+
+def training_seconds(run: Path) -> float:
+    """Return the training time of a run in seconds, from its metrics, excluding pauses.
+
+    It is 0 if there are fewer than two records.
+    """
+    times = np.array([record["time"] for record in read_metrics(run)])
+    steps = np.diff(times)
+    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
+
+
+def _record(line: str) -> dict | None:
+    """Return the record in a line, or None if it is invalid, as from a killed process."""
+    try:
+        record = json.loads(line)
+    except (RecursionError, ValueError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _plain(value: SupportsFloat) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _drop_after(path: Path, last_step: int) -> None:
+    """Remove the records after `last_step`, the checkpoint that a run resumes from."""
+    if not path.exists():
+        return
+    with _naming(path):
+        text = path.read_text(errors="replace")
+    records = ((line, _record(line)) for line in text.splitlines())
+    kept = "".join(f"{line}\n" for line, r in records if r is not None and r["step"] <= last_step)
+    if kept != text:
+        write_text(path, kept)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+        raise UserError(f"Cannot write {path}: {str(reason).splitlines()[0]}.") from error

@@ -1,0 +1,166 @@
+"""Model folders: model.json describes the model, weights.npz contains its weights by name."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike
+
+from onepass.foundation.atomic_files import Arrays, read_npz, write_npz, write_text
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE
+from onepass.foundation.run_directory import RunDirectory
+
+SHARED = "shared_weights"  # key in model.json for weights stored in another folder
+
+
+def save(
+    network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
+) -> None:
+    """Write a model folder: model.json (`spec` and the run's configuration) and weights.npz.
+
+    Args:
+      network: the network, with its current weights.
+      spec: the contents of model.json except for the configuration.
+      stored: the contents of the run's config.json.
+      folder: the folder to write, created if missing.
+      dtype: NumPy dtype of the stored weights; `assign_weights` converts them to the network's.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = variable_names(network)
+    arrays = {
+        name: variable.numpy().astype(dtype)
+        for name, variable in zip(names, network.trainable_variables, strict=True)
+    }
+    write_npz(folder / WEIGHTS_FILE, arrays)
+    write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
+
+
+def best_or_newest(run: RunDirectory) -> Arrays:
+    """Return the arrays of a run's best checkpoint on the dev set, or else of its newest one.
+
+    Messages on standard error name damaged checkpoints that are skipped, and a newer one that has
+    not been evaluated. Raise UserError if there is no readable checkpoint.
+    """
+    checkpoints = run.checkpoints()
+    best, damaged = checkpoints.best_step(), []
+    if best is not None:
+        try:
+            found = read_npz(checkpoints.path(best))
+        except UserError:
+            damaged = [checkpoints.path(best)]
+        else:
+            newest = checkpoints.steps()[-1]
+            if newest > (checkpoints.scored_step() or 0):
+                _log(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
+            return found
+    arrays, newer = checkpoints.newest()
+    if arrays is None:
+        raise UserError(f"{run.path} has no checkpoint yet; training writes one.")
+    for path in dict.fromkeys([*damaged, *newer]):
+        _log(f"{path} is damaged; using step {int(arrays['step'])} instead.")
+    return arrays
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def averages(arrays: Arrays) -> Arrays:
+    """Return the Polyak averages in a checkpoint, by variable name."""
+    slot = "average/"
+    return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """Return the contents of model.json and the weights of a folder.
+
+    Raise UserError if a file is missing or damaged.
+    """
+    file = path / SPEC_FILE
+    try:
+        spec = json.loads(file.read_text())
+        spec["config"]
+    except (OSError, RecursionError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}.") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
+    return spec, _stored(path, spec)
+
+
+def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
+    """Return the weights in a folder, and those that it shares with a neighbouring folder.
+
+    An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
+    weights whose names begin with b/ are stored only in ../a. Raise UserError if they are missing.
+    """
+    own = read_npz(path / WEIGHTS_FILE)
+    if SHARED not in spec:
+        return own
+    try:
+        folder, prefix = Path(spec[SHARED]["folder"]).name, str(spec[SHARED]["prefix"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"`{SHARED}` in {path / SPEC_FILE} must name a `folder` and a `prefix`."
+        ) from error
+    file = path.parent / folder / WEIGHTS_FILE
+    if not file.exists():
+        raise UserError(
+            f"{path} has only a part of its weights, and {file}, which has the others, is missing; "
+            "`onepass export MODEL --bare --out FOLDER` writes a folder with all of them."
+        )
+    return {k: array for k, array in read_npz(file).items() if k.startswith(prefix)} | own
+
+
+def stored_model(
+    path: Path, spec_of: Callable[[dict, Path], dict[str, Any]]
+) -> tuple[dict, Arrays, dict[str, Any]]:
+    """Return the configuration, weights and model.json of a model folder or a run directory.
+
+    The weights of a run are the averages in the checkpoint that `best_or_newest` chooses. A run has
+    no model.json; `spec_of`, a function of the configuration and the path, returns a substitute, to
+    which the checkpoint's step is added.
+    """
+    if (path / SPEC_FILE).exists():
+        spec, weights = read_folder(path)
+        return spec["config"], weights, spec
+    run = RunDirectory.open(path)
+    stored = run.config()
+    arrays = best_or_newest(run)
+    spec = {**spec_of(stored, path), "step": int(arrays["step"])}
+    return stored, averages(arrays), spec
+
+
+def stored_weights(path: Path) -> Arrays:
+    """Return the weights of a model folder by name, or the averages of a run's best checkpoint."""
+    if (path / SPEC_FILE).exists():
+        return read_folder(path)[1]
+    return averages(best_or_newest(RunDirectory.open(path)))
+
+
+def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
+    """Assign weights to a network's trainable variables by name.
+
+    Raise UserError, naming `path`, if a weight is missing or has the wrong shape.
+    """
+    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
+        if name not in weights or weights[name].shape != tuple(variable.shape):
+            raise UserError(
+                f"The weights in {path} do not fit the configuration of the network: `{name}`."
+            )
+        variable.assign(weights[name].astype(variable.dtype.as_numpy_dtype))
+
+
+def variable_names(network: tf.Module) -> list[str]:
+    """Return a unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
+    paths: dict[object, str] = {}
+    for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
+        predicate=lambda v: isinstance(v, tf.Variable), with_path=True, expand_composites=False
+    ):
+        paths.setdefault(value.ref(), "/".join(str(part) for part in path))
+    return [paths[v.ref()] for v in network.trainable_variables]

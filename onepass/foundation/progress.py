@@ -1,0 +1,186 @@
+"""Show progress: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from onepass.foundation.folders import plural
+from onepass.foundation.heartbeat import SECONDS, heartbeat, spoke, telling
+
+COLUMNS = 80  # if the width of the terminal is unknown
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
+
+
+class Progress:
+    """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
+
+    Without a terminal, it prints a line every `line_seconds`, and none for a shorter job. Inside a
+    `heartbeat`, a line also appears when no unit has been completed for a while.
+
+    Args:
+      total: number of units.
+      title: name of the work, such as "training".
+      unit: singular name of a unit.
+      done: number of units completed earlier.
+      line_seconds: seconds between lines without a terminal.
+      stream: text stream to write to; None: standard error.
+      until: monotonic time by which the job ends at the latest; None: no limit.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        title: str,
+        unit: str,
+        done: int = 0,
+        line_seconds: float = SECONDS,
+        stream: TextIO | None = None,
+        until: float | None = None,
+    ):
+        self.stream = stream if stream is not None else sys.stderr
+        self.total, self.title, self.unit, self.done = total, title, unit, done
+        self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
+        self._until, self._start = until, time.monotonic()
+        # Units and time at the first count; the rate excludes the compilation before it.
+        self._first: tuple[int, float] | None = None
+        self._figures: dict[str, float] = {}
+        self._stack = contextlib.ExitStack()
+        self._bar = self._make_bar() if self.stream.isatty() else None
+
+    def _make_bar(self) -> "_Bar":
+        known = os.get_terminal_size(self.stream.fileno()).columns > 0
+        bar = _Bar(
+            total=self.total,
+            initial=self.done,
+            desc=self.title,
+            unit=self.unit,
+            file=self.stream,
+            dynamic_ncols=known,
+            ncols=None if known else COLUMNS,
+            smoothing=0.1,
+            bar_format=BAR,
+        )
+        bar.progress = self
+        return bar
+
+    def __enter__(self) -> "Progress":
+        """Register with the heartbeat, and return this object."""
+        self._stack.enter_context(telling(self._sign_of_life))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Unregister from the heartbeat, and close the bar."""
+        self._stack.close()
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, count: int = 1, **figures: float) -> None:
+        """Add `count` completed units, and show the given values next to the count."""
+        self.done += count
+        self._figures = figures
+        if self._bar is not None and self._first is None:
+            self._bar.unpause()
+        self._first = self._first or (self.done, time.monotonic())
+        if self._bar is not None:
+            self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
+            self._bar.update(count)
+            spoke()
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + self._line_seconds
+            print(self._line(), file=self.stream, flush=True)
+            spoke()
+
+    def say(self, text: str) -> None:
+        """Print a line of text, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.write(text, file=self.stream)
+        else:
+            print(text, file=self.stream, flush=True)
+        spoke()
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Say now and then that work without units goes on inside the block.
+
+        Args:
+          what: description of the work.
+        """
+        start = time.monotonic()
+
+        def say() -> None:
+            self.say(f"{what}, {time.monotonic() - start:.0f} s so far")
+
+        with heartbeat(what), telling(say):
+            yield
+
+    @property
+    def rate(self) -> float:
+        """Units per second since the first call of `advance`; 0 before the second call."""
+        if self._first is None:
+            return 0.0
+        done, start = self._first
+        return (self.done - done) / max(time.monotonic() - start, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds to the end at the current rate, or to `until` if that is sooner.
+
+        Infinite if neither is known.
+        """
+        rate = self.rate
+        left = (self.total - self.done) / rate if rate else math.inf
+        at_most = math.inf if self._until is None else self._until - time.monotonic()
+        return max(0.0, min(left, at_most))
+
+    def _sign_of_life(self) -> str | None:
+        """Return a status line for the heartbeat; None if there is a bar, which is refreshed.
+
+        Also return None if the progress is not shown on standard error.
+        """
+        if self._bar is not None:
+            self._bar.refresh()
+        if self._bar is not None or self.stream is not sys.stderr:
+            return None
+        return f"{self._line()}, {time.monotonic() - self._start:.0f} s so far"
+
+    def _line(self) -> str:
+        rate = self.rate
+        shown = "".join(f", {name} {value:.4g}" for name, value in self._figures.items())
+        return (
+            f"{self.title}: {self.done}/{self.total} {plural(self.unit)}, "
+            + (f"{rate:.3g} {self.unit}/s, " if rate else "")
+            + f"{duration(self.seconds_left)} left{shown}"
+        )
+
+
+class _Bar(tqdm):
+    """A bar that shows the remaining time computed by its `Progress`."""
+
+    progress: Progress | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """Values for the fields of the bar's format."""
+        left = math.inf if self.progress is None else self.progress.seconds_left
+        return {**super().format_dict, "left": duration(left)}
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
+    if seconds == float("inf"):
+        return "unknown time"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def in_time(seconds: float) -> str:
+    """Format seconds as ` in 3 min 20 s`; "" for 0, which means not measured."""
+    return f" in {duration(seconds)}" if round(seconds) else ""

@@ -1,0 +1,255 @@
+"""Run directories: config.json, checkpoints/, metrics.jsonl, TensorBoard events, samples/."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING
+
+from onepass.foundation.atomic_files import write_text
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import make_folder
+from onepass.foundation.stored_config import completed, differences
+
+if TYPE_CHECKING:
+    from onepass.foundation.metrics import MetricsLog
+
+Keys = tuple[str, ...]
+NO_DEFAULTS: Mapping = MappingProxyType({})
+SHOWN_DIFFERENCES = 4  # differences named in one line
+
+
+class RunDirectory:
+    """A folder that belongs to one configuration and, during training, to one process.
+
+    Attributes:
+      path: the folder.
+      identity: the configuration passed to `claim`, without the keys that may change.
+      notes: messages from `claim` to the user.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self.identity: dict = {}
+        self.notes: list[str] = []
+        self._lock: IO[str] | None = None
+        self._is_chief = True
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: dict,
+        changeable: Keys = (),
+        is_chief: bool = True,
+        defaults: Mapping = NO_DEFAULTS,
+    ) -> "RunDirectory":
+        """Return a new or resumed directory, locked for this process and claimed.
+
+        Args:
+          path: the directory, created if missing.
+          config: the run's configuration, as JSON values.
+          changeable: keys whose values may differ from the stored ones.
+          is_chief: whether this process writes the run.
+          defaults: values for settings that a stored configuration lacks.
+
+        Raises:
+          UserError: the directory cannot be created or locked, for example because another process
+            is using it, or its configuration differs.
+        """
+        run = cls.locked(path, is_chief)
+        try:
+            run.claim(config, changeable, defaults)
+        except BaseException:
+            run.unlock()
+            raise
+        return run
+
+    @classmethod
+    def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
+        """Return the directory, created if missing and locked for this process until `unlock`.
+
+        A process that is not the chief does not create, lock or write the directory. Raise
+        UserError if the directory cannot be created or locked.
+        """
+        run = cls(path)
+        run._is_chief = is_chief
+        if not is_chief:
+            return run
+        if run.path.exists() and not run.path.is_dir():
+            raise UserError(f"The run directory {path} must be a folder, but it is a file.")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot create the run directory {path}: {error.strerror}.") from error
+        run.lock()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Return an existing run directory for reading; raise UserError if `path` is not one."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise UserError(f"There is no run directory {path}.")
+        run.config()
+        return run
+
+    def config(self) -> dict:
+        """Return the contents of config.json.
+
+        Raise UserError if it is missing, cannot be read, or is not a JSON object.
+        """
+        file = self.path / "config.json"
+        try:
+            stored = json.loads(file.read_text())
+        except FileNotFoundError as error:
+            raise UserError(f"{self.path} is not a run directory: no config.json.") from error
+        except (OSError, RecursionError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}.") from error
+        if not isinstance(stored, dict):
+            raise UserError(f"{file} must hold one JSON object, got a {_kind(stored)}.")
+        return stored
+
+    def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
+        """Return the run's checkpoints; the best one is kept whether or not `best` is True."""
+        return Checkpoints(self.path / "checkpoints", keep)
+
+    def metrics_log(self, first_step: int = 0) -> "MetricsLog":
+        """Return the log of the run's metrics, after dropping its records after `first_step`."""
+        from onepass.foundation.metrics import MetricsLog  # imports TensorFlow
+
+        return MetricsLog(self.path, first_step)
+
+    def folder(self, name: str) -> Path:
+        """Return a folder inside the run, created if missing."""
+        return make_folder(self.path / name)
+
+    def lock(self) -> None:
+        """Lock the run until `unlock` or the end of this process.
+
+        Raise UserError if another process holds the lock, or the lock file cannot be written.
+        """
+        try:
+            file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write in the run directory {self.path}: {error.strerror}."
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with file:
+                raise UserError(_lock_error_text(self.path, file, error)) from error
+        with contextlib.suppress(OSError):  # if the disk is full, the lock works without the id
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Unlock the run."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.close()
+            self._lock = None
+
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Raise UserError unless config.json has the same values for all keys of `config`.
+
+        Without config.json, raise it only if there are checkpoints.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
+        """
+        if (self.path / "config.json").exists():
+            stored = completed(self.config(), dict(defaults))
+            given = json.loads(json.dumps(config))
+            self._compare({key: stored.get(key) for key in given}, given, changeable)
+        elif self.checkpoints().steps():
+            raise UserError(f"{self.path} holds checkpoints but no config.json.")
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Write config.json; for a resumed run, first check that the configuration is the same.
+
+        If a run is resumed on different data, its scores are dropped, because they were measured on
+        the previous data: "data_folder" is the location of the data, and "dev_digest" identifies
+        the evaluation data.
+
+        Args:
+          config: the configuration, as JSON values.
+          changeable: top-level keys whose values may differ; the new values are written.
+          defaults: values for settings that config.json lacks because an earlier version wrote it.
+
+        Raises:
+          UserError: the configurations differ, or config.json cannot be read or written.
+        """
+        self.identity = {k: v for k, v in config.items() if k not in changeable}
+        if not self._is_chief:
+            return
+        self.check(config, changeable, defaults)
+        given, file = json.loads(json.dumps(config)), self.path / "config.json"
+        stored = self.config() if file.exists() else None
+        if stored is not None:
+            self._compare(completed(stored, dict(defaults)), given, changeable)
+            if _on_other_data(stored, given):
+                self._leave_data(stored["data_folder"], given["data_folder"])
+        if stored != given:
+            write_text(file, json.dumps(given, indent=2) + "\n")
+
+    def _leave_data(self, before: str, now: str) -> None:
+        kept = self.checkpoints()
+        change = f"{before}, and is now on {now}" if before != now else f"{now}, which has changed"
+        note = f"{self.path} was trained on {change}"
+        if kept.best_step() is not None:
+            note += (
+                f"; the score of its best checkpoint, {kept.best_score():.4g} at step "
+                f"{kept.best_step()}, was measured on the earlier data and is dropped"
+            )
+        kept.forget_scores()
+        self.notes.append(note)
+
+    def _compare(self, stored: dict, given: dict, changeable: Keys) -> None:
+        different = [
+            difference
+            for key in sorted(stored.keys() | given.keys())
+            if key not in changeable
+            for difference in differences(stored.get(key), given.get(key), key)
+        ]
+        if different:
+            left_out = len(different) - SHOWN_DIFFERENCES
+            shown = different[:SHOWN_DIFFERENCES] + [f"and {left_out} more"] * (left_out > 0)
+            raise UserError(
+                f"{self.path} holds a run of another configuration: {'; '.join(shown)}. Choose "
+                "another --workdir."
+            )
+
+
+def _on_other_data(stored: dict, given: dict) -> bool:
+    """Return whether the evaluation data has changed, by digest or else by location."""
+    for key in ("dev_digest", "data_folder"):
+        if key in stored and key in given:
+            return stored[key] != given[key]
+    return False
+
+
+def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
+    if error.errno not in (errno.EAGAIN, errno.EACCES):
+        return f"The run directory {path} cannot be locked: {error.strerror}."
+    lock.seek(0)
+    holder = lock.read().strip() or "unknown"
+    return (
+        f"The run directory {path} is in use by process {holder}; wait for it or choose another "
+        "--workdir."
+    )
+
+
+def _kind(value: object) -> str:
+    names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
+    return names.get(type(value), "null")

@@ -1,0 +1,159 @@
+"""Convert configuration dataclasses to and from JSON values and flags, and compare them."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from onepass.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Config = TypeVar("Config")
+Section = TypeVar("Section", bound="DataclassInstance")
+
+
+def differences(stored: Any, given: Any, path: str) -> list[str]:
+    """Return a phrase for each leaf at which two nested JSON values differ."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return [
+            phrase
+            for key in sorted(stored.keys() | given.keys())
+            for phrase in differences(stored.get(key), given.get(key), f"{path}.{key}")
+        ]
+    return [] if stored == given else [f"{path} is {stored} there, {given} here"]
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """Return a dataclass as nested JSON values."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def defaults(config: Any) -> dict[str, Any]:
+    """Return the default of every setting that has one, nested like the result of `to_json`."""
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found[field.name] = defaults(value)
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = json.loads(json.dumps(field.default, default=str))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """A marker, in the defaults for `completed`, for a setting that only earlier versions had.
+
+    Attributes:
+      unused: the only stored value of the setting that is still accepted; None: any value.
+      reason: end of the error message for any other value.
+    """
+
+    unused: Any = None
+    reason: str = ""
+
+
+def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
+    """Return stored settings, with defaults for missing settings and without removed ones.
+
+    Raises:
+      UserError: a `Removed` setting has a value that is no longer supported.
+    """
+    if isinstance(given_defaults, Removed):
+        if given_defaults.unused not in (None, stored):
+            rule = f"`{name}` must be {given_defaults.unused}, got {stored}"
+            raise UserError(f"{rule}: {given_defaults.reason}.")
+        return given_defaults
+    if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
+        return stored
+    prefix = f"{name}." if name else ""
+    known = {
+        key: completed(value, given_defaults.get(key), f"{prefix}{key}")
+        for key, value in stored.items()
+    }
+    settings = (given_defaults | known).items()
+    return {key: value for key, value in settings if not isinstance(value, Removed)}
+
+
+def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
+    """Create a dataclass `kind`, with nested dataclasses, from the contents of a config.json.
+
+    Top-level settings that are missing get their defaults, but a field with a default factory must
+    be present. Raise UserError if the configuration does not fit.
+    """
+    fields = dataclasses.fields(kind)
+    try:
+        known = [f.name for f in fields if f.name in stored or f.default is dataclasses.MISSING]
+        return dataclass_from(kind, {name: stored[name] for name in known})
+    except KeyError as error:
+        raise UserError(f"The stored configuration has no {error}.") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"The stored configuration does not fit this version: {error}") from error
+
+
+def checked_config(
+    stored: Any,
+    path: Path,
+    kinds: Sequence[str],
+    needed: set[str],
+    read: Callable[[dict], Config],
+) -> Config:
+    """Check the config.json of a run or model, and return the result of `read` for it.
+
+    Args:
+      stored: the contents of config.json, of any type.
+      path: location of the run or model, for messages.
+      kinds: expected kinds.
+      needed: keys that must be present.
+      read: function from the contents to the configuration.
+
+    Raises:
+      UserError: `stored` is not a dict, its kind is not one of `kinds`, a key is missing, or `read`
+        raises UserError; the message names the path.
+    """
+    if not isinstance(stored, dict):
+        raise UserError(f"The configuration in {path} must be a JSON object.")
+    if stored.get("kind") not in kinds:
+        raise UserError(f"{path} holds a {stored.get('kind')}, expected a {' or a '.join(kinds)}.")
+    missing = needed - stored.keys()
+    if missing:
+        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
+    try:
+        return read(stored)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def dataclass_from(kind: type[Section], values: dict[str, Any]) -> Section:
+    """Create a dataclass from JSON values, with lists converted to tuples.
+
+    Raise TypeError for an unknown or missing setting, and ValueError for an invalid value.
+    """
+    kinds = {field.name: field.type for field in dataclasses.fields(kind)}
+    return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+        return dataclass_from(cast("type[DataclassInstance]", kind), value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def changed_flags(preset: Any, given: Any) -> str:
+    """Return ` --section.field value` for every setting of `given` that differs from the preset."""
+    return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
+
+
+def _changes(preset: Any, given: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(preset):
+        before, after = getattr(preset, field.name), getattr(given, field.name)
+        name = prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(before):
+            yield from _changes(before, after, name + ".")
+        elif before != after:
+            values = after if isinstance(after, tuple) else (after,)
+            yield name, " ".join(shlex.quote(str(value)) for value in values)

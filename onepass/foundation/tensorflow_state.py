@@ -1,0 +1,69 @@
+"""Say what is needed where TensorFlow cannot run: in a forked process, or without eager execution.
+
+TensorFlow's threads do not exist in a process that was forked after they had started, so its calls
+there never return. What runs without TensorFlow, such as clients of servers, is not affected.
+"""
+
+import os
+import sys
+
+from onepass.foundation.errors import UserError
+
+FORKED = (
+    "TensorFlow cannot run in a process that was forked after it had been used: start the process"
+    " by multiprocessing.get_context('spawn'), or load the model only in the child (gunicorn"
+    " without --preload)."
+)
+_is_forked = False
+
+
+def check_process() -> None:
+    """Raise UserError in a process that was forked after TensorFlow had been used."""
+    if _is_forked:
+        raise UserError(FORKED)
+
+
+def check_eager(inside_function: bool = False) -> None:
+    """Raise UserError unless TensorFlow can compute here, and does so eagerly.
+
+    Args:
+      inside_function: whether the caller also runs inside a `tf.function`.
+    """
+    check_process()
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise UserError(
+            "Models need eager execution, which is off here: leave out"
+            " tf.compat.v1.disable_eager_execution() and `with tf.Graph().as_default()`."
+        )
+    if not inside_function:
+        raise UserError(
+            "This needs eager execution: call it outside of `tf.function`, in which models only"
+            " have `log_prob` and `conditionals`."
+        )
+
+
+def check_compiler() -> None:
+    """Raise UserError unless TensorFlow computes eagerly here, and can compile what it computes."""
+    check_eager()
+    from tensorflow.python.framework import op_callbacks  # has no public name
+
+    if op_callbacks.should_invoke_op_callbacks():
+        raise UserError(
+            "Models cannot be compiled under tf.debugging.enable_check_numerics(): call"
+            " tf.debugging.disable_check_numerics() first; `log_prob`, `fit` and `save` work with"
+            " it."
+        )
+
+
+def _after_fork() -> None:
+    """Record in a child whether its parent had used TensorFlow, which starts its threads."""
+    global _is_forked
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    _is_forked = getattr(context, "_context_handle", None) is not None
+
+
+os.register_at_fork(after_in_child=_after_fork)

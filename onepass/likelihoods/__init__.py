@@ -1,0 +1,47 @@
+"""Distributions over symbols, parameterised by a network's output, and codecs for elements.
+
+A distribution implements the protocol `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A
+codec implements `Codec`: `encode`, `decode`, `scale`. The names below are imported on first access,
+so a configuration can import `onepass.likelihoods.registry` without TensorFlow.
+"""
+
+from typing import TYPE_CHECKING
+
+from onepass.foundation.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from onepass.likelihoods.bernoulli import Bernoulli as Bernoulli
+    from onepass.likelihoods.categorical import Categorical as Categorical
+    from onepass.likelihoods.codec import Codec as Codec
+    from onepass.likelihoods.codec import Integers as Integers
+    from onepass.likelihoods.codec import Linear as Linear
+    from onepass.likelihoods.codec import MuLaw as MuLaw
+    from onepass.likelihoods.codec import Reals as Reals
+    from onepass.likelihoods.distribution import Distribution as Distribution
+    from onepass.likelihoods.distribution import Tabulated as Tabulated
+    from onepass.likelihoods.distribution import bits_per_sample as bits_per_sample
+    from onepass.likelihoods.gaussian import Gaussian as Gaussian
+    from onepass.likelihoods.gaussian_mixture import GaussianMixture as GaussianMixture
+    from onepass.likelihoods.logistic import LogisticMixture as LogisticMixture
+    from onepass.likelihoods.pixels import PixelMixture as PixelMixture
+    from onepass.likelihoods.tfp import FromTFP as FromTFP
+
+_EXPORTS = {
+    "Bernoulli": "bernoulli",
+    "Categorical": "categorical",
+    "Codec": "codec",
+    "Distribution": "distribution",
+    "FromTFP": "tfp",
+    "Gaussian": "gaussian",
+    "GaussianMixture": "gaussian_mixture",
+    "Integers": "codec",
+    "Linear": "codec",
+    "LogisticMixture": "logistic",
+    "MuLaw": "codec",
+    "PixelMixture": "pixels",
+    "Reals": "codec",
+    "Tabulated": "distribution",
+    "bits_per_sample": "distribution",
+}
+__all__ = list(_EXPORTS)
+__getattr__ = lazy_exports(__name__, _EXPORTS)

@@ -1,0 +1,188 @@
+"""Base class of mixtures of one kind of component, over levels or over real numbers."""
+
+import abc
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.categorical import sample_categorical
+from onepass.likelihoods.limits import check_components, check_levels
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture(abc.ABC):
+    """A weighted sum of densities that differ in location and scale.
+
+    A subclass defines the density by four methods. The parameters [..., 3 * components] are
+    [logits | means | log_scales]; means and scales are in units in which the grid of levels spans
+    [-1, 1]. Log-scales are clamped to at least `min_log_scale`.
+
+    Args:
+      levels: number of levels; None: symbols are real numbers.
+      components: number of densities in the mixture.
+      min_log_scale: lower bound; smaller log-scales are raised to it.
+
+    Raises:
+      ValueError: there are fewer than 2 levels or more than 2^22, or there is no component.
+    """
+
+    levels: int | None = 65536
+    components: int = 10
+    min_log_scale: float = -16.0
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            check_levels(self.levels)
+        check_components(self.components)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters, three per component: a logit, a mean and a log-scale."""
+        return 3 * self.components
+
+    @property
+    def sections(self) -> tuple[int, int, int]:
+        """Numbers of logits, means and log-scales among the parameters."""
+        return self.components, self.components, self.components
+
+    @property
+    def noise_channels(self) -> int:
+        """Number of random numbers per symbol: a uniform for the component, and a standard draw."""
+        return 2
+
+    @abc.abstractmethod
+    def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of a level's bin under each component, float32 [...].
+
+        Args:
+          means: [...].
+          log_scales: [...].
+          levels: [...], int32, or float32 between levels.
+        """
+
+    @abc.abstractmethod
+    def component_log_density(
+        self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
+    ) -> tf.Tensor:
+        """Return the log-density at real values [...], nats per unit, float32 [...]."""
+
+    @abc.abstractmethod
+    def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the mass of the standard density below z, of the type and shape of z."""
+
+    @abc.abstractmethod
+    def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
+        """Return a draw from the standard density for each random word uint32, float32 [...]."""
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """Return a uniform and a standard draw for each symbol, float32 [rows, length, 2]."""
+        words = counter_noise.bits(seed, rows, start, length)
+        uniform = counter_noise.uniform_from_bits(words[..., 0])
+        return tf.stack([uniform, self.draw_from_bits(words[..., 1])], axis=-1)
+
+    def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the log-mass of bins around real `values`; outer bins extend to infinity."""
+        return self.log_mass(means, log_scales, (values + 1.0) * (0.5 * self._half_bins))
+
+    def log_mass_around(
+        self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
+    ) -> tf.Tensor:
+        """Return the log-mass of finite bins around real `values` [...]."""
+        density = self.component_log_density(means, log_scales, values)
+        return density + math.log(2.0 / self._half_bins)
+
+    @property
+    def _num_levels(self) -> int:
+        """Number of levels; raises ValueError if symbols are real."""
+        if self.levels is None:
+            raise ValueError("`levels` must be given for the probability of a level, got None.")
+        return self.levels
+
+    @property
+    def _half_bins(self) -> float:
+        """Number of half bins in half the span of the grid."""
+        return self._num_levels - 1.0
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability or log-density float32 [...], nats.
+
+        Args:
+          parameters: [..., 3 * components].
+          symbols: [...].
+        """
+        if self.levels is None:
+            return self.log_density(tf.cast(parameters, tf.float32), symbols)
+        logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
+        log_mass = self.log_mass(means, log_scales, symbols[..., tf.newaxis])
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the log-density float32 [...], nats per unit; differentiable in both arguments.
+
+        Args:
+          parameters: [..., 3 * components].
+          values: real [...].
+        """
+        logits, means, log_scales = self.split(parameters)
+        values = tf.cast(values, means.dtype)[..., tf.newaxis]
+        each = self.component_log_density(means, log_scales, values)
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, axis=-1)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the symbol nearest to `mean_k + temperature scale_k noise[1]`, [...].
+
+        Args:
+          parameters: [..., 3 * components].
+          noise: [..., 2], a uniform, which chooses the component k, and a draw from the standard
+            density.
+          temperature: multiplies that draw and divides the logits; 0 gives the mean of the
+            component with the largest logit.
+        """
+        logits, means, log_scales = self.split(parameters)
+        component = sample_categorical(logits, noise[..., 0], temperature)
+        mean, log_scale = take(means, component), take(log_scales, component)
+        return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 1], self.levels)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Return the symbol at the mean of the highest component, [...].
+
+        That is the component with the largest weighted mass on the level of its mean or, for real
+        symbols, the largest weighted density at its mean. Higher maxima where components overlap,
+        and outer levels, whose bins are whole tails, are not considered.
+        """
+        logits, means, log_scales = self.split(parameters)
+        peaks = level_grid.symbol_of(means, self.levels)
+        measure = self.component_log_density if self.levels is None else self.log_mass
+        heights = tf.nn.log_softmax(logits) + measure(means, log_scales, peaks)
+        best = tf.argmax(heights, axis=-1, output_type=tf.int32)
+        return level_grid.symbol_of(take(means, best), self.levels)
+
+    def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return logits, means and clamped log-scales, [..., components] each."""
+        logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
+        return logits, means, tf.maximum(log_scales, self.min_log_scale)
+
+    def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
+        """Return parameters to start training from, float32 [3 * components].
+
+        The logits are 0, the means evenly spaced, and the log-scales fall from -2 to -5.
+
+        Args:
+          reach: absolute value of the outermost means.
+        """
+        spread = tf.linspace(-reach, reach, self.components)
+        log_scales = tf.linspace(-2.0, -5.0, self.components)
+        return tf.concat([tf.zeros([self.components]), spread, log_scales], 0)
+
+
+def take(values: tf.Tensor, component: tf.Tensor) -> tf.Tensor:
+    """Return the entry of `values` [..., components] at index `component` [...], shape [...]."""
+    chosen = tf.one_hot(component, values.shape[-1], dtype=values.dtype)
+    return tf.reduce_sum(values * chosen, axis=-1)

@@ -1,0 +1,223 @@
+"""Distributions from TensorFlow Probability, or with the same interface."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.limits import check_levels
+
+# Number of parameter vectors for which probabilities are summed, their largest standard deviation,
+# and the rounding error allowed in a sum of 65,536 differences of cumulative probabilities.
+PROBES, WIDEST, SLACK = 9, 4.0, 0.02
+TOKENS = ("Bernoulli", "Categorical")  # distributions of TensorFlow Probability over tokens
+SMALLEST = 2.0**-24  # smallest uniform; 1 - 2^-24 is still below 1 in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class FromTFP:
+    """A distribution over real numbers or integers that a function makes from parameters.
+
+        FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
+
+    A symbol is the quantile of one uniform number; if the distribution has no `quantile`, it is
+    drawn by `sample` with a separate seed. Symbols therefore do not depend on batch or chunk.
+
+    Args:
+      make: function from parameters [..., num_parameters] to a scalar distribution of batch shape
+        [...], with `log_prob`, and `quantile` or `sample(seed=)`. For integers its probabilities on
+        [0, levels) sum to 1.
+      num_parameters: number of output channels that a network must have.
+      levels: number of integers; None: symbols are real numbers.
+
+    Raises:
+      ValueError: there are fewer than 2 levels or more than 2^22, or their probabilities do not sum
+        to 1, for example because the distribution is over real numbers.
+    """
+
+    make: Callable[[tf.Tensor], Any]
+    num_parameters: int
+    levels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            check_levels(self.levels)
+            self._check_sums()
+
+    @functools.cached_property
+    def has_quantile(self) -> bool:
+        """True if the distribution implements `quantile`, found by tracing a call."""
+        return self._implements("quantile", 0.5)
+
+    @functools.cached_property
+    def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
+        """The method `cumulative` of `Cumulative`, or None.
+
+        It is None if symbols are real numbers or the distribution does not implement `cdf`.
+        """
+        return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
+
+    @functools.cached_property
+    def of_tokens(self) -> bool:
+        """True if the integers are tokens without an order, as for `tfd.Categorical`."""
+        if self.levels is None:
+            return False
+        with tf.init_scope():
+            made = self._made(tf.zeros([1, self.num_parameters]))
+        return type(made).__name__ in TOKENS
+
+    @property
+    def tempers(self) -> bool:
+        """True if the distribution can be sampled at temperatures other than 1."""
+        return self.has_quantile
+
+    @property
+    def has_density(self) -> bool:
+        """True if symbols are real numbers."""
+        return self.levels is None
+
+    @property
+    def noise_channels(self) -> int:
+        """Number of random numbers per symbol: one uniform, or the two words of a seed."""
+        return 1 if self.has_quantile else 2
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability or log-density float32 [...], nats.
+
+        Args:
+          parameters: [..., num_parameters].
+          symbols: [...].
+        """
+        values = tf.cast(symbols, level_grid.real(parameters).dtype)
+        return self._made(parameters).log_prob(values)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return symbols [...].
+
+        Args:
+          parameters: [..., num_parameters].
+          noise: [..., noise_channels], from `noise`.
+          temperature: a value up to 1 moves the uniform towards 1/2, so that 0 gives the median;
+            a value above 1 multiplies the uniform's log-odds, which keeps it in (0, 1). For a
+            distribution without `quantile` it must be 1.
+
+        Raises:
+          ValueError: the temperature is not 1, and the distribution has no `quantile`.
+        """
+        if self.has_quantile:
+            uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
+            tempered = _tempered(uniform, tf.cast(temperature, uniform.dtype))
+            return self._symbols(self._made(parameters).quantile(tempered))
+        if isinstance(temperature, float | int) and temperature != 1:
+            raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+        shape = tf.shape(parameters)[:-1]
+        each = tf.map_fn(
+            lambda one: tf.cast(self._made(one[0]).sample(seed=one[1]), tf.float32),
+            (
+                tf.reshape(parameters, [-1, self.num_parameters]),
+                tf.reshape(noise, [-1, self.noise_channels]),
+            ),
+            fn_output_signature=tf.float32,
+        )
+        return self._symbols(tf.reshape(each, shape))
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Return the distribution's own mode as symbols [...]."""
+        return self._symbols(self._made(parameters).mode())
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the log-density float32 [...], nats per unit, of real `values` [...].
+
+        Raises:
+          ValueError: the symbols are integers.
+        """
+        if self.levels is not None:
+            raise ValueError(f"`levels` must be None for a density, got {self.levels}.")
+        return self.log_prob(parameters, values)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """Return uniforms float32 [rows, length, 1], or seeds int32 [rows, length, 2].
+
+        A uniform is in (0, 1), at least 2^-24 from either end.
+
+        Args:
+          seed: integer in [0, 2^64), or a key uint32 [2] or [rows, 2].
+          rows: row numbers int32 [rows]; each has its own random stream.
+          start: position of the first symbol.
+          length: number of symbols.
+        """
+        if self.has_quantile:
+            return counter_noise.uniform(seed, rows, start, length)[..., :1]
+        return tf.bitcast(counter_noise.bits(seed, rows, start, length), tf.int32)
+
+    def _cumulative(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        dtype = level_grid.real(parameters).dtype
+        below = self._made(parameters).cdf(tf.cast(tf.maximum(levels - 1, 0), dtype))
+        return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
+
+    def _implements(self, name: str, argument: float) -> bool:
+        """Return whether the distribution implements a method, found by tracing a call."""
+
+        def call(parameters: tf.Tensor) -> tf.Tensor:
+            method = getattr(self._made(parameters), name, None)
+            if method is None:
+                raise NotImplementedError
+            return method(tf.fill([1], tf.constant(argument, level_grid.real(parameters).dtype)))
+
+        traced = tf.function(call, autograph=False)
+        try:
+            with tf.init_scope():
+                traced.get_concrete_function(tf.TensorSpec([1, self.num_parameters]))
+        except NotImplementedError:
+            return False
+        return True
+
+    def _check_sums(self) -> None:
+        """Raise ValueError unless probabilities sum to 1 for a few test parameters.
+
+        The first parameters are zeros. For the others the sum may be below 1 (counts can exceed the
+        levels), but not above 1. Parameters for which the sum is NaN are skipped.
+        """
+        generator = np.random.default_rng(0)
+        size = [PROBES, self.num_parameters]
+        probes = generator.normal(size=size) * np.linspace(0.0, WIDEST, PROBES)[:, np.newaxis]
+        with tf.init_scope():
+            levels = tf.range(self.levels)
+            for number, probe in enumerate(probes.astype(np.float32)):
+                parameters = tf.broadcast_to(probe, [self.levels, self.num_parameters])
+                each = self.log_prob(parameters, levels).numpy().astype(np.float64)
+                with np.errstate(over="ignore"):
+                    total = float(np.exp(each).sum())
+                if total > 1.0 + SLACK or (number == 0 and total < 1.0 - SLACK):
+                    shown = (np.round(probe, 2) + 0.0).tolist()[:8]
+                    raise ValueError(
+                        f"`make` must be a distribution over integers whose probabilities on"
+                        f" [0, {self.levels}) sum to 1, got {total:.4g} for the parameters {shown};"
+                        " for one over real numbers leave `levels` out, or make it"
+                        " tfd.QuantizedDistribution."
+                    )
+
+    def _made(self, parameters: tf.Tensor) -> Any:
+        return self.make(level_grid.real(parameters))
+
+    def _symbols(self, values: tf.Tensor) -> tf.Tensor:
+        """Return real symbols in float32, or integers int32 within the levels."""
+        if self.levels is None:
+            return tf.cast(values, tf.float32)
+        return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)
+
+
+def _tempered(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
+    """Return uniforms adjusted to a temperature, still between 0 and 1."""
+    odds = tf.math.log(uniform) - tf.math.log1p(-uniform)
+    wider = tf.clip_by_value(tf.sigmoid(temperature * odds), SMALLEST, 1.0 - SMALLEST)
+    return tf.where(temperature > 1.0, wider, 0.5 + temperature * (uniform - 0.5))

@@ -1,0 +1,135 @@
+"""Distributions from which only the most probable tokens are drawn: top-k and top-p."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import tensorflow as tf
+
+from onepass.likelihoods.capabilities import table_of
+from onepass.likelihoods.categorical import COLDEST, sample_categorical
+from onepass.likelihoods.distribution import Distribution
+
+# The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
+BITS = 31
+
+
+class Choice(NamedTuple):
+    """Settings of a draw from a distribution over tokens.
+
+    Attributes:
+      temperature: at least 0, a scalar or [...]; divides the logits before truncation.
+      top_k: number of the most probable symbols that may be drawn; 0: all.
+      top_p: the most probable symbols that together have this probability may be drawn; 1: all.
+        With `top_k`, it is a share of the total probability of the `top_k` symbols.
+    """
+
+    temperature: tf.Tensor
+    top_k: tf.Tensor
+    top_p: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncated:
+    """A distribution over levels from which only the most probable ones are drawn.
+
+    Symbols that tie with the least probable one kept are kept, too. Sources: Fan et al. 2018,
+    arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
+    (top-p).
+
+    Args:
+      distribution: a `Categorical` or a `Tabulated` distribution.
+
+    Raises:
+      ValueError: the distribution has no table of its levels.
+    """
+
+    distribution: Distribution
+
+    def __post_init__(self) -> None:
+        if table_of(self.distribution) is None:
+            raise ValueError(
+                "`top_k` and `top_p` need a distribution over tokens, Categorical or a Tabulated"
+                f" one, got {type(self.distribution).__name__}."
+            )
+
+    @property
+    def levels(self) -> int | None:
+        """Number of levels."""
+        return self.distribution.levels
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of output channels that a network must have."""
+        return self.distribution.num_parameters
+
+    @property
+    def noise_channels(self) -> int:
+        """Number of random numbers that `sample` needs per symbol."""
+        return self.distribution.noise_channels
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """Return the wrapped distribution's noise [rows, length, noise_channels]."""
+        return self.distribution.noise(seed, rows, start, length)
+
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
+        """Return symbols int32 [...].
+
+        Args:
+          parameters: [..., num_parameters].
+          noise: [..., 1], uniform in (0, 1).
+          temperature: temperature and truncation of the draw.
+        """
+        table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
+        kept = truncated(table(parameters), temperature)
+        return sample_categorical(kept, noise[..., 0], temperature.temperature)
+
+
+def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+    """Return the logits, with -inf for symbols that may not be drawn.
+
+    Args:
+      logits: float32 or float64 [..., levels].
+      choice: temperature and truncation of the draw.
+    """
+    # A small temperature would make large logits infinite, so the largest is shifted to 0.
+    shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
+    divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
+    odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
+    levels = logits.shape[-1]
+    most = tf.where(choice.top_k > 0, tf.minimum(choice.top_k, levels), levels)
+    least = _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
+    among = tf.where(odds >= least, odds, 0.0)
+    wanted = choice.top_p * tf.reduce_sum(among, -1)
+    enough = _threshold(among, lambda kept: tf.reduce_sum(tf.where(kept, among, 0.0), -1) >= wanted)
+    # Because of rounding, the sum of all odds is reached without the smallest ones.
+    enough = tf.where(choice.top_p[..., tf.newaxis] < 1.0, enough, 0.0)
+    is_kept = (odds >= enough) & (odds >= least)
+    return tf.where(is_kept, logits, tf.constant(float("-inf"), logits.dtype))
+
+
+def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Return the largest t [..., 1] for which the odds of at least t suffice; 0 if there is none.
+
+    It is found bit by bit, which is exact and needs no sorting.
+
+    Args:
+      odds: float32 [..., levels] in [0, 1].
+      suffices: function from a mask [..., levels] of the kept odds to bool [...], whether they are
+        enough.
+    """
+    # Non-negative floats have the same order as their bits, read as integers.
+    bits = tf.bitcast(odds, tf.int32)
+
+    def body(place: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        higher = found | tf.bitwise.left_shift(1, place)
+        enough = suffices(bits >= higher)[..., tf.newaxis]
+        return place - 1, tf.where(enough, higher, found)
+
+    first = tf.zeros_like(bits[..., :1])
+    _, found = tf.while_loop(
+        lambda place, _: place >= 0, body, (BITS - 1, first), maximum_iterations=BITS
+    )
+    return tf.bitcast(found, tf.float32)

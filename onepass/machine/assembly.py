@@ -1,0 +1,371 @@
+"""Assemble instructions into a program: drop unused ones, and place buffers in memory."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from onepass.machine.kernels import LANES, aligned, pack_matrix
+from onepass.machine.values import Buffer, Constant, Value, is_wide
+
+WIDTH = 21  # number of integers in an instruction
+OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
+DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
+BARRIER = 2
+PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
+_WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
+
+
+class Op(enum.IntEnum):
+    """Operations of the machine, which `execute.py` and `operations.py` define."""
+
+    PRODUCT = 0
+    MAP = 1
+    MAP_DOUBLES = 2
+    TO_DOUBLES = 3
+    TO_FLOATS = 4
+    COPY = 5
+    GATHER = 6
+    READ = 7
+    WRITE = 8
+    ROWS = 9
+    REDUCE = 10
+    ARGMAX = 11
+    CUMULATE = 12
+    SOFTMAX = 13
+    DOT = 14
+    INPUT = 15
+    OUTPUT = 16
+    PAST = 17
+
+
+@dataclasses.dataclass
+class Place:
+    """The position of a number in a buffer.
+
+    Attributes:
+      buffer: a buffer of the workspace, or of constants.
+      start: index of the number in the buffer.
+    """
+
+    buffer: Buffer
+    start: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """A key that is equal for equal places."""
+        return self.buffer.number, self.start
+
+
+@dataclasses.dataclass
+class Instruction:
+    """An operation of the machine with its operands.
+
+    Attributes:
+      op: the operation.
+      out: place of the result's first number; None if there is no result.
+      reads: place of each argument's first number.
+      numbers: sizes, strides and other integers that the operation needs.
+      stays: whether the instruction has an effect besides its result, and must be kept.
+      limited: index in `numbers` of a count of rows that is limited to the current position, or
+        None.
+      partly: buffers that, with that limit, are read only up to the row of the current position.
+    """
+
+    op: Op
+    out: Place | None
+    reads: list[Place]
+    numbers: tuple[int, ...] = ()
+    stays: bool = False
+    limited: int | None = None
+    partly: tuple[Buffer, ...] = ()
+
+    @property
+    def key(self) -> tuple:
+        """A key that is equal for instructions with the same result."""
+        return self.op, tuple(place.key for place in self.reads), self.numbers
+
+    def buffers(self) -> Iterable[Buffer]:
+        """Return every buffer that the instruction reads or writes."""
+        places = [*self.reads] + ([] if self.out is None else [self.out])
+        return (place.buffer for place in places)
+
+
+def place_of(value: Value) -> Place:
+    """Return the place of a value's first number."""
+    return Place(value.buffer, value.start)
+
+
+class Assembly:
+    """A list of instructions under construction, and the constants that they read."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.constants: dict[Buffer, np.ndarray] = {}
+        self.matrices: dict[Buffer, np.ndarray] = {}  # before packing
+        self._equal: dict[tuple, Value] = {}
+        self._stored: dict[tuple, Buffer] = {}
+
+    def add(
+        self,
+        op: Op,
+        out: Value | None,
+        reads: Sequence[Value],
+        numbers: Sequence[int] = (),
+        stays: bool = False,
+        fills: bool = False,
+        limited: int | None = None,
+    ) -> Value | None:
+        """Add an instruction and return its result, or the result of an equal earlier instruction.
+
+        Args:
+          op: the operation.
+          out: the value that the result is written to; None if there is no result.
+          reads: the arguments.
+          numbers: sizes, strides and other integers that the operation needs.
+          stays: whether the instruction has an effect besides its result, and must be kept.
+          fills: whether the instruction writes only part of a value that others also write to.
+          limited: index in `numbers` of a count of rows that is limited to the current position, or
+            None.
+        """
+        numbers = tuple(int(number) for number in numbers)
+        target = None if out is None else place_of(out)
+        made = Instruction(op, target, [place_of(value) for value in reads], numbers, stays)
+        if limited is not None:
+            made.limited = limited
+            made.partly = tuple(each.buffer for each in reads if each.filled is not None)
+        if not stays and not fills and out is not None:
+            key = (made.key, out.shape, out.strides, out.dtype)
+            if key in self._equal:
+                return self._equal[key]
+            self._equal[key] = out
+        self.instructions.append(made)
+        return out
+
+    def stored(self, array: np.ndarray, wide: bool) -> Buffer:
+        """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
+        array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
+        key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
+        if key not in self._stored:
+            buffer = Buffer(array.size, wide, kept=True)
+            self._stored[key], self.constants[buffer] = buffer, array
+        return self._stored[key]
+
+    def packed_matrix(self, matrix: np.ndarray) -> Buffer:
+        """Return a buffer with a constant matrix [inputs, outputs], packed for products."""
+        buffer = self.stored(pack_matrix(matrix), False)
+        self.matrices[buffer] = matrix
+        return buffer
+
+    def stored_indices(self, array: np.ndarray) -> Buffer:
+        """Return a buffer with constant 32-bit integers."""
+        return self.stored(np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False)
+
+    def value_of(self, constant: Constant) -> Value:
+        """Return a constant as a value."""
+        array = constant.array
+        buffer = self.stored(array, is_wide(array.dtype))
+        strides = tuple(
+            int(np.prod(array.shape[axis + 1 :], dtype=int)) for axis in range(array.ndim)
+        )
+        return Value(buffer, 0, array.shape, strides, array.dtype)
+
+
+@dataclasses.dataclass
+class Program:
+    """A program that the machine can run.
+
+    Attributes:
+      rows: instructions, int32 [instructions, WIDTH].
+      constants: all constants, float32, aligned to a cache line.
+      workspace: the initial workspace of one row, before the first step, float32.
+      offsets: index of each buffer's first word in the workspace.
+      position: index of the word in the workspace that holds the position; -1: none.
+    """
+
+    rows: np.ndarray
+    constants: np.ndarray
+    workspace: np.ndarray
+    offsets: dict[Buffer, int]
+    position: int
+
+    def _divided_weights(self) -> np.ndarray:
+        numbers = self.rows[self.rows[:, DIVIDED] > 0, 1 + OPERANDS :].astype(np.int64)
+        return numbers[:, 0] * numbers[:, 1] * LANES
+
+    @functools.cached_property
+    def divided(self) -> int:
+        """Number of weights of the products that a team divides."""
+        return int(self._divided_weights().sum())
+
+    @functools.cached_property
+    def mean_divided(self) -> int:
+        """Mean number of weights of a product that a team divides."""
+        return self.divided // max(1, len(self._divided_weights()))
+
+    def unlimited(self) -> None:
+        """Make all instructions process all rows of the state, filled or not."""
+        self.rows[:, -1] = 0
+
+
+def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
+    """Assemble a program: drop unused instructions, and assign an offset to every buffer.
+
+    Args:
+      assembly: the instructions in order, and their constants.
+      kept: buffers that get an offset even if no instruction uses them.
+      counter: the buffer in `kept` that holds the position; None: there is none.
+    """
+    instructions = needed(assembly.instructions)
+    constants, fixed = _constants(assembly, instructions)
+    offsets, size = _placed(instructions, set(assembly.constants), kept)
+    rows = np.zeros([len(instructions), WIDTH], np.int32)
+    for row, each in zip(rows, instructions, strict=True):
+        places = [each.out, *each.reads]
+        row[0] = each.op
+        for index, place in enumerate(places):
+            row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
+        row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
+        if each.limited is not None:
+            column = 1 + OPERANDS + each.limited
+            row[-2:] = row[column], column
+    _announce(rows)
+    _divide(rows)
+    position = -1 if counter is None else offsets[counter]
+    return Program(rows, constants, np.zeros(size, np.float32), offsets, position)
+
+
+def _announce(rows: np.ndarray) -> None:
+    """Store in every product the address of the next product's weights, for prefetching."""
+    first = 1 + OPERANDS
+    products = rows[rows[:, 0] == Op.PRODUCT]
+    following = np.roll(products, -1, 0)
+    inputs, vectors = following[:, first], following[:, first + 1]
+    # Weights are constants, whose addresses are stored as complements.
+    products[:, first + 5] = ~following[:, 3]
+    products[:, first + 6] = -(-vectors // 4)  # panels
+    products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
+    rows[rows[:, 0] == Op.PRODUCT] = products
+
+
+def _divide(rows: np.ndarray) -> None:
+    """Mark the products that a team divides, and those before which its members wait.
+
+    A barrier lies between a divided instruction and one that is not. Of two divided ones, the
+    second needs none before it unless it reads or overwrites what the first writes or reads; a
+    column of the same outputs is computed by the same member.
+    """
+    written: list[tuple[int, int, tuple]] = []  # first and last word, and the outputs, since then
+    read: list[tuple[int, int]] = []
+    for row in rows:
+        inputs, vectors, each = (int(number) for number in row[1 + OPERANDS : 4 + OPERANDS])
+        is_past = row[0] == Op.PAST
+        is_product = is_past or (row[0] == Op.PRODUCT and not row[-1])
+        if not is_product or vectors < 2 * PANEL or inputs * vectors * LANES < _WORTH_DIVIDING:
+            written, read = [], []
+            continue
+        pitch_in, pitch_out = (0, 0) if is_past else (int(row[11]), int(row[12]))
+        repeats = 0 if is_past else each - 1
+        size_in = inputs * int(row[11]) if is_past else pitch_in * repeats + inputs
+        source = (int(row[2]), int(row[2]) + size_in)
+        start = int(row[1])
+        columns = (start, vectors, repeats, pitch_out if repeats else 0)
+        out = (start, start + pitch_out * repeats + vectors * LANES, columns)
+        overlaps = any(source[0] < high and low < source[1] for low, high, _ in written)
+        overlaps |= any(out[0] < high and low < out[1] for low, high in read)
+        overlaps |= any(
+            out[0] < high and low < out[1] and columns != other for low, high, other in written
+        )
+        row[DIVIDED] = BARRIER if overlaps or not written else 1
+        if overlaps:
+            written, read = [], []
+        written.append(out)
+        read.append(source)
+
+
+def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:
+    """Return a place's word in the workspace, or the complement of its word in the constants."""
+    start = place.start * (2 if place.buffer.wide else 1)
+    if place.buffer in fixed:
+        return ~(fixed[place.buffer] + start)
+    return offsets[place.buffer] + start
+
+
+def needed(instructions: list[Instruction]) -> list[Instruction]:
+    """Return the instructions whose results are used, in order."""
+    read: set[Buffer] = set()
+    found = []
+    for each in reversed(instructions):
+        if each.stays or (each.out is not None and each.out.buffer in read):
+            found.append(each)
+            read.update(place.buffer for place in each.reads)
+    return found[::-1]
+
+
+def _padded(words: int) -> int:
+    """Return a number of words, rounded up to whole vectors."""
+    return -(-words // LANES) * LANES
+
+
+def _constants(
+    assembly: Assembly, instructions: list[Instruction]
+) -> tuple[np.ndarray, dict[Buffer, int]]:
+    fixed, size = {}, 0
+    for each in instructions:  # in the order in which they are read
+        for buffer in each.buffers():
+            if buffer in assembly.constants and buffer not in fixed:
+                fixed[buffer] = size
+                size += _padded(buffer.words)
+    constants = aligned(size + LANES)
+    for buffer, at in fixed.items():
+        constants[at : at + buffer.words] = assembly.constants[buffer].view(np.float32)
+    return constants, fixed
+
+
+def _placed(
+    instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
+) -> tuple[dict[Buffer, int], int]:
+    """Return each buffer's offset, and the total size; memory of dead buffers is reused."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for time, each in enumerate(instructions):
+        for buffer in each.buffers():
+            if buffer not in constant:
+                first.setdefault(buffer, time)
+                last[buffer] = time
+    offsets: dict[Buffer, int] = {}
+    size = 0
+    inner = [buffer for buffer in first if buffer.kept and buffer not in kept]
+    for buffer in [*kept, *inner]:
+        offsets[buffer], size = size, size + _padded(buffer.words)
+    free: list[tuple[int, int]] = []  # (start, size) of free memory
+    ends: list[tuple[int, Buffer]] = []
+    for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
+        for ended, old in [pair for pair in ends if pair[0] < first[buffer]]:
+            ends.remove((ended, old))
+            free = _joined([*free, (offsets[old], _padded(old.words + LANES - 1))])
+        words = _padded(buffer.words + LANES - 1)  # vector stores may write past the last row
+        fits = [room for room in free if room[1] >= words]
+        if fits:
+            # The smallest room that fits, which leaves larger rooms for larger buffers.
+            room = min(fits, key=lambda each: each[1])
+            free.remove(room)
+            offsets[buffer] = room[0]
+            if room[1] > words:
+                free.append((room[0] + words, room[1] - words))
+        else:
+            offsets[buffer], size = size, size + words
+        ends.append((last[buffer], buffer))
+    return offsets, size + LANES
+
+
+def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, size in sorted(free):
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + size)
+        else:
+            joined.append((start, size))
+    return joined

@@ -1,0 +1,256 @@
+"""The machine: one compiled loop that implements operations, independent of any network.
+
+An instruction is a row of integers: the operation, the word offsets of its result and arguments (a
+negative number is the complement of an offset into the constants), and its sizes. Every batch row
+has a separate workspace. Each instruction is run for all rows before the next one, so that a
+product reads its weights once for several rows. Sums of a row do not depend on the other rows.
+
+Several threads, the members of a team, run the same program. Each runs an instruction for its own
+rows; a product with many weights is divided instead: each member computes some of the outputs of
+all rows, so that the weights are read once, by all cores.
+"""
+
+import numpy as np
+
+from onepass.machine.assembly import BARRIER, DIVIDED, PANEL, Op
+from onepass.machine.kernels import compiled, entry
+from onepass.machine.memory import double_at, float_at, set_double, set_float
+from onepass.machine.operations import (
+    argmax,
+    ask,
+    copy_axes,
+    cumulate,
+    gather,
+    map_floats,
+    map_of_doubles,
+    past,
+    product,
+    products,
+    read,
+    read_rows,
+    reduce,
+    softmax,
+    to_doubles,
+    to_floats,
+    write,
+)
+from onepass.machine.waiting import barrier
+
+_PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
+_GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
+_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
+
+
+@compiled
+def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
+    """Run an instruction for one row."""
+    op = p[0]
+    if op == _READ:
+        read(p, o, a, b)
+    elif op == _WRITE:
+        write(p, o, a, b)
+    elif op == _COPY:
+        copy_axes(p, o, a)
+    elif op == _MAP_DOUBLES:
+        map_of_doubles(p, o, a, b, c)
+    elif op == _TO_DOUBLES:
+        to_doubles(p, o, a)
+    elif op == _TO_FLOATS:
+        to_floats(p, o, a)
+    elif op == _GATHER:
+        gather(p, o, a, b)
+    elif op == _ROWS:
+        read_rows(p, o, a, b)
+    elif op == _REDUCE:
+        reduce(p, o, a)
+    elif op == _ARGMAX:
+        argmax(p, o, a)
+    elif op == _CUMULATE:
+        cumulate(p, o, a)
+    elif op == _SOFTMAX:
+        softmax(p, o, a)
+    elif op == _DOT:
+        products(p, o, a, b)
+
+
+@compiled
+def _exchange(
+    p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
+) -> None:
+    """Copy a row's arguments of one time step into its workspace, or its results out of it."""
+    if p[0] == _INPUT:
+        for i in range(p[10]):
+            value = given[row, time, p[9] + i]
+            if p[8]:
+                set_double(o + 8 * i, value)
+            else:
+                set_float(o + 4 * i, np.float32(value))
+        return
+    for i in range(p[10]):
+        value = double_at(a + 8 * i) if p[8] else np.float64(float_at(a + 4 * i))
+        drawn[row, time, p[9] + i] = value
+
+
+@compiled
+def _place(word: int, constants: int, workspace: int) -> np.int64:
+    return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
+
+
+@compiled
+def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
+    """Return the largest number of state rows filled in any batch row, including this step."""
+    filled = np.int64(0)
+    for row in range(rows):
+        filled = max(filled, np.int64(double_at(base + row * step + 4 * position)) + 1)
+    return filled
+
+
+@compiled
+def _columns(vectors: int, member: int, members: int) -> tuple[np.int64, np.int64]:
+    """Return the first vector of outputs that a member computes, and the number of vectors."""
+    panels = np.int64(vectors) // PANEL
+    first, last = panels * member // members * PANEL, panels * (member + 1) // members * PANEL
+    return first, (np.int64(vectors) if member == members - 1 else last) - first
+
+
+@compiled
+def _past(
+    p: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    base: int,
+    step: int,
+    c_step: int,
+    rows: int,
+) -> None:
+    """Run a product with past rows for each batch row in turn."""
+    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+    for _ in range(rows):
+        now, made = np.int64(double_at(at)), np.int64(double_at(end))
+        set_double(end, np.float64(past(p, o, a, b, c, sums, now, made, 0, np.int64(p[9]))))
+        o, a, c = o + step, a + step, c + c_step
+        at, sums, end = at + step, sums + step, end + step
+
+
+@compiled
+def _divided_past(
+    p: np.ndarray,
+    ends: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    base: int,
+    step: int,
+    c_step: int,
+    member: int,
+    first: int,
+    rows: int,
+    members: int,
+) -> None:
+    """Run a member's part of a product with past rows, whose `end` it keeps in `ends` [all rows].
+
+    Only the member that a row belongs to writes `end` to the workspace, where later calls read it.
+    """
+    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+    start, count = _columns(p[9], member, members)
+    for row in range(len(ends)):
+        ends[row] = past(p, o, a, b, c, sums, np.int64(double_at(at)), ends[row], start, count)
+        if first <= row < first + rows:
+            set_double(end, np.float64(ends[row]))
+        o, a, c = o + step, a + step, c + c_step
+        at, sums, end = at + step, sums + step, end + step
+
+
+@entry
+def run(
+    program: np.ndarray,
+    position: int,
+    constants: np.ndarray,
+    workspaces: np.ndarray,
+    given: np.ndarray,
+    drawn: np.ndarray,
+    begin: int,
+    end: int,
+    first: int,
+    rows: int,
+    counters: np.ndarray,
+    member: int,
+) -> None:
+    """Run time steps as one member of a team.
+
+    Args:
+      program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
+        are overwritten.
+      position: index of the word in the workspace that holds the position; negative: none.
+      constants: all constants, float32, contiguous.
+      workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
+      given: arguments of every time step, float64 [all rows, time, channels].
+      drawn: filled with the results of every time step, float64 [all rows, time, channels].
+      begin: index of the first time step.
+      end: index after the last time step.
+      first: index of the member's first row.
+      rows: number of the member's rows; they may be none.
+      counters: zeros, int64 [members, APART / 8]; with one member, nothing is divided.
+      member: index of this member.
+    """
+    step = np.int64(workspaces.strides[0])
+    start = np.int64(workspaces.ctypes.data)
+    base = start + first * step
+    fixed = np.int64(constants.ctypes.data)
+    barriers, members = np.int64(counters.ctypes.data), len(counters)
+    ends = np.full((len(program) if members > 1 else 0, len(workspaces)), -1, np.int64)
+    passed, was_divided = np.int64(0), False
+    filled = np.int64(0)
+    for time in range(begin, end):
+        if position >= 0:
+            filled = _filled(position, base, step, rows)
+        for index in range(program.shape[0]):
+            p = program[index]
+            divided = members > 1 and p[0] in (_PRODUCT, _PAST) and p[DIVIDED] > 0
+            if members > 1 and (divided != was_divided or (divided and p[DIVIDED] == BARRIER)):
+                passed += 1
+                barrier(barriers, member, members, passed)
+                was_divided = divided
+            if not divided and not rows:
+                continue
+            # Column 20 contains the index of a count of rows, and column 19 its full value; the
+            # count is limited to the rows filled so far.
+            if p[20]:
+                p[p[20]] = min(np.int64(p[19]), filled)
+            here = start if divided else base
+            o = _place(p[1], fixed, here)
+            a, b = _place(p[2], fixed, here), _place(p[3], fixed, here)
+            c = _place(p[4], fixed, here)
+            # Operands in the workspace differ between rows; constants are the same for all rows.
+            a_step = step if p[2] >= 0 else np.int64(0)
+            if p[0] == _PRODUCT:
+                if divided:
+                    ask(p, fixed, member, members)
+                    low, count = _columns(p[9], member, members)
+                    product(p, o, a, b, c, step, a_step, len(workspaces), low, count)
+                else:
+                    ask(p, fixed, 0, 1)
+                    product(p, o, a, b, c, step, a_step, rows, 0, p[9])
+                continue
+            b_step = step if p[3] >= 0 else np.int64(0)
+            c_step = step if p[4] >= 0 else np.int64(0)
+            if p[0] == _MAP:
+                map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
+                continue
+            if p[0] == _PAST:
+                if divided:
+                    _divided_past(
+                        p, ends[index], o, a, b, c, here, step, c_step, member, first, rows, members
+                    )
+                else:
+                    _past(p, o, a, b, c, here, step, c_step, rows)
+                continue
+            for row in range(rows):
+                if p[0] >= _INPUT:  # or _OUTPUT
+                    _exchange(p, o, a, given, drawn, first + row, time)
+                else:
+                    _one(p, o, a, b, c)
+                o, a, b, c = o + step, a + a_step, b + b_step, c + c_step

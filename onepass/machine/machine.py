@@ -1,0 +1,339 @@
+"""`StepMachine`: trace one step of a network, lower it, and run it for all time steps."""
+
+import collections
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.cores import Apart, cores
+from onepass.machine import (  # noqa: F401  (their rules are registered)
+    rules_numbers,
+    rules_places,
+    rules_products,
+    rules_reductions,
+    rules_shapes,
+)
+from onepass.machine.assembly import OPERANDS, Op, Program, assembled
+from onepass.machine.execute import run
+from onepass.machine.fusion import BLOCK
+from onepass.machine.kernels import LANES
+from onepass.machine.lowering import Lowering, Resource
+from onepass.machine.pace import Pace
+from onepass.machine.settling import settle
+from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
+from onepass.machine.waiting import APART
+from onepass.networks.condition_specs import is_at_rate, sized
+
+_WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
+_WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction
+_WORTH_A_MEMBER = 1 << 13  # multiplications; for fewer, a member waits longer than it works
+_LONGER = 50  # times the length of a trial, that of a piece when the faster way is known
+_TRIED = 4  # number of steps in the test of limits
+Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+
+class Member(NamedTuple):
+    """One thread's part of a run: the last arguments of `execute.run`."""
+
+    first: int
+    rows: int
+    counters: np.ndarray
+    place: int
+
+
+class StepMachine:
+    """A step for one row as a program of the machine, which any number of rows can run.
+
+    Args:
+      step: function from the arguments of one time step, the settings and the states to the results
+        and the new states.
+      arguments: specs of the arguments that differ at every time step, such as noise.
+      settings: specs of the arguments that are the same at all time steps of a call, such as a
+        temperature.
+      state: the states of one row before the first step; `begin` takes states of the same shapes.
+
+    Raises:
+      Unlowerable: the machine does not support an operation of the step.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        arguments: Sequence[tf.TensorSpec],
+        settings: Sequence[tf.TensorSpec],
+        state: Sequence[tf.Tensor],
+    ) -> None:
+        self.arguments, self.settings = list(arguments), list(settings)
+        specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
+        for spec in specs:
+            if np.dtype(spec.dtype.as_numpy_dtype) not in KNOWN:
+                raise Unlowerable(f"numbers of type {spec.dtype.name}", "Placeholder")
+        self.traced = tf.function(
+            lambda *given: _flat(step, given), autograph=False
+        ).get_concrete_function(*specs)
+        self._specs, self._num_states = specs, len(state)
+        self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
+        self.program = self._lowered()
+        if not self._limits_change_nothing(state):
+            self.program.unlimited()
+
+    def _lowered(self) -> Program:
+        """Lower the step with the current weights to a program."""
+        lowering, graph = Lowering(), self.traced.graph
+        known: dict[str, Any] = {}
+        column, kept = 0, []
+        for i, (spec, tensor) in enumerate(zip(self._specs, graph.inputs, strict=False)):
+            is_argument = i < len(self.arguments)
+            value = contiguous(spec.shape, spec.dtype.as_numpy_dtype, kept=not is_argument)
+            if is_argument:
+                numbers = [value.wide, column, value.size]
+                lowering.assembly.add(Op.INPUT, value, [], numbers, fills=True)
+                column += value.size
+            else:
+                kept.append(value)
+                if i >= len(self._specs) - self._num_states and value.wide and value.size == 1:
+                    lowering.candidates.add(value.buffer)
+            known[tensor.name] = value
+        for outer, inner in graph.captures:
+            is_resource = inner.dtype == tf.resource
+            known[inner.name] = Resource(outer) if is_resource else Constant(np.asarray(outer))
+        made = lowering.graph(graph, graph.outputs, known)
+        self._kept = kept
+        states = kept[len(self.settings) :]
+        count = len(made) - len(states)
+        self.results = [(each.shape, each.dtype) for each in made[:count]]
+        settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
+        self._read = lowering.read
+        return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
+
+    def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
+        """Return whether a few steps give the same results if they also compute unfilled rows."""
+        if not self.program.rows[:, -1].any():
+            return True
+        generator, found = np.random.default_rng(0), []
+        arguments = [
+            generator.integers(0, 2, [1, _TRIED, *spec.shape])
+            if spec.dtype.is_integer
+            else generator.normal(size=[1, _TRIED, *spec.shape])
+            for spec in self.arguments
+        ]
+        settings = [np.ones(spec.shape) for spec in self.settings]
+        limited = self.program
+        for program in (limited, dataclasses.replace(limited, rows=limited.rows.copy())):
+            if program is not limited:
+                program.unlimited()
+            self.program = program
+            workspaces = self.begin(1, settings, state)
+            made = self.run(workspaces, *arguments)
+            found.append([*made, *self.contents(workspaces)])
+        self.program = limited
+        return all(
+            np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+            for a, b in zip(*found, strict=True)
+        )
+
+    @property
+    def multiplications(self) -> float:
+        """Mean number of multiplications per instruction, for one row."""
+        rows, first = self.program.rows, 1 + OPERANDS
+        numbers = rows[:, first : first + 4].astype(np.int64)
+        products = numbers[:, 0] * numbers[:, 1] * LANES * (rows[:, 0] != Op.DOT)
+        each = np.where(rows[:, 0] == Op.PRODUCT, products * numbers[:, 2], products)
+        each = np.where(rows[:, 0] == Op.DOT, numbers.prod(1), each)
+        counted = np.isin(rows[:, 0], (Op.PRODUCT, Op.PAST, Op.DOT))
+        return float(each[counted].sum()) / len(rows)
+
+    def refresh(self) -> bool:
+        """Read the weights again; update the program and return True if they have changed."""
+        with tf.init_scope():
+            for handle, dtype, before in self._read:
+                now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+                if _address(now) != _address(before) and not np.array_equal(now, before):
+                    limited = self.program.rows[:, -1].any()
+                    self.program = self._lowered()
+                    if not limited:
+                        self.program.unlimited()
+                    return True
+        return False
+
+    def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
+        """Return the initial workspaces of `batch` rows, float32 [batch, words].
+
+        Args:
+          batch: number of rows.
+          settings: the settings, each the same for all rows or with a leading axis of rows.
+          state: the states, each the same for all rows or with a leading axis of rows.
+        """
+        workspaces = np.tile(self.program.workspace, [batch, 1])
+        self.put(workspaces, [*settings, *state])
+        return workspaces
+
+    def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
+        """Set the settings and, if given, the states of all rows.
+
+        Args:
+          workspaces: workspaces of all rows, float32 [rows, words], changed in place.
+          given: the settings, then the states; each the same for all rows or with a leading axis of
+            rows.
+        """
+        for value, each in zip(self._kept, given, strict=False):
+            if not value.size:  # an empty state, used only for its shape
+                continue
+            at = self.program.offsets[value.buffer]
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            flat = np.ascontiguousarray(np.asarray(each).reshape([-1, value.size]), kind)
+            workspaces[:, at : at + value.buffer.words] = flat.view(np.float32)
+
+    def contents(self, workspaces: np.ndarray) -> list[np.ndarray]:
+        """Return the settings and states of all rows, [rows, ...] each."""
+        found = []
+        for value in self._kept:
+            at = self.program.offsets[value.buffer]
+            part = np.ascontiguousarray(workspaces[:, at : at + value.buffer.words])
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            shape = [len(workspaces), *value.shape]
+            found.append(part.view(kind).reshape(shape).astype(value.dtype))
+        return found
+
+    def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Run all time steps, update the workspaces, and return the results [rows, time, ...].
+
+        Args:
+          workspaces: workspaces from `begin`, or after an earlier `run`.
+          *arguments: arguments of every time step, [rows, time, ...] each.
+        """
+        rows, times = len(workspaces), arguments[0].shape[1]
+        flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
+        given = np.concatenate(flat, -1)
+        sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
+        drawn = np.zeros([rows, times, sum(sizes)])
+        program = self.program
+        arrays = (program.constants, workspaces, given, drawn)
+        start = 0
+        while start < times:
+            start = self._run_piece(arrays, start, times)
+        parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
+        return [
+            part.reshape([rows, times, *shape]).astype(dtype)
+            for part, (shape, dtype) in zip(parts, self.results, strict=True)
+        ]
+
+    def _run_piece(self, arrays: Sequence[np.ndarray], start: int, stop: int) -> int:
+        """Run time steps from `start` until `stop` or earlier, and return where it has ended.
+
+        Pieces end early while it is not known which way to use several threads is faster.
+        """
+        program, rows = self.program, len(arrays[1])
+        work = rows * len(program.rows) + program.divided // _WEIGHTS_OF_AN_INSTRUCTION
+        is_long = work * (stop - start) >= _WORTH_A_THREAD
+        team = _team_of(program, rows) if is_long else 1
+        pace = self._paces[rows]
+        together = team > 1 and pace.choose()
+        piece = max(BLOCK, -(-_WORTH_A_THREAD // work)) * (_LONGER if pace.is_settled else 1)
+        stop = min(stop, start + piece) if team > 1 else stop
+
+        def work_on(member: Member) -> None:
+            run(program.rows.copy(), program.position, *arrays, start, stop, *member)
+
+        began = time.perf_counter()
+        _run_all(work_on, _members(rows, team if together else is_long * cores(), together))
+        if team > 1 and stop - start == piece:
+            pace.record(together, time.perf_counter() - began, stop - start)
+        return stop
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _team_of(program: Program, rows: int) -> int:
+    """Return the number of threads between which it may pay to divide the products; 1: none."""
+    worth = program.mean_divided * rows // _WORTH_A_MEMBER
+    return max(1, min(cores(), worth))
+
+
+def _members(rows: int, threads: int, together: bool) -> list[Member]:
+    """Return what each thread runs; the threads of a team divide products, others share nothing."""
+    threads = max(1, threads if together else min(threads, rows))
+    bounds = [rows * index // threads for index in range(threads + 1)]
+    counters = np.zeros([threads, APART // 8], np.int64)
+    return [
+        Member(low, high - low, counters if together else counters[:1], index * together)
+        for index, (low, high) in enumerate(itertools.pairwise(bounds))
+    ]
+
+
+def _run_all(work: Callable[[Member], None], members: Sequence[Member]) -> None:
+    """Run all members at the same time, or none: they wait for each other."""
+    if len(members) == 1:
+        work(members[0])
+        return
+    apart, gate = Apart(), threading.Barrier(len(members))
+
+    def start(member: Member) -> None:
+        gate.wait()
+        apart.run(work, member)
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        try:
+            started = [pool.submit(start, member) for member in members]
+        except RuntimeError:  # the system has no more threads
+            gate.abort()
+            raise
+        for future in started:
+            future.result()
+
+
+def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    results, states = step(*given)
+    return [*results, *states]
+
+
+def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
+    """Return a machine that computes the parameters of a network's step, and the first state.
+
+    Args:
+      stepped: a network with `initial_state` and `step`.
+      specs: specs of the network's inputs and conditions, [None, ...].
+
+    Raises:
+      Unlowerable: the machine does not support an operation of the step.
+    """
+    has_horizon = getattr(stepped, "has_horizon", False)
+    given: dict[str, Any] = {"length": 1} if has_horizon else {}
+    fixed = [spec for spec in specs if not is_at_rate(spec)]
+    if fixed:
+        given["fixed"] = [tf.zeros(sized(spec, 1, [1]), spec.dtype) for spec in fixed]
+    specs = [spec for spec in specs if is_at_rate(spec)]
+    first = stepped.initial_state(1, **given)
+    flat = tf.nest.flatten(first)
+
+    def step(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        inputs, *condition = given[: len(specs)]
+        packed = tf.nest.pack_sequence_as(first, list(given[len(specs) :]))
+        parameters, after = stepped.step(inputs, packed, *condition)
+        return [parameters], tf.nest.flatten(after)
+
+    of_one = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, of_one, [], flat), flat
+
+
+def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
+    """Return an error message that names an operation that the machine lacks, or "".
+
+    Args:
+      stepped: a network with `initial_state` and `step`.
+      specs: specs of the network's inputs and conditions, [None, ...].
+    """
+    try:
+        machine_of_step(stepped, specs)
+    except Unlowerable as error:
+        return str(error.args[0])
+    return ""

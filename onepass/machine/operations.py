@@ -1,0 +1,403 @@
+"""The operations of the machine, each for one batch row, except products and maps.
+
+`p` is an instruction: the operation, the offsets of its operands and, starting at `p[8]`, its
+numbers. The other arguments are addresses of operands. Sizes and strides count numbers.
+"""
+
+import numpy as np
+
+from onepass.machine.doubles import function_of
+from onepass.machine.formulas import CODES, VECTORISED, map_vectors
+from onepass.machine.kernels import LANES, add, clear, compiled, copy, multiply
+from onepass.machine.llvm import VECTOR_BYTES
+from onepass.machine.memory import (
+    add_scaled,
+    dot,
+    dots,
+    double_at,
+    float_at,
+    max_of,
+    prefetch,
+    set_double,
+    set_float,
+    sum_of,
+    word_at,
+)
+
+_SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
+_SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
+
+
+@compiled
+def _mapped(
+    code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
+) -> None:
+    """Call `map_vectors`; a separate function, so that its code is compiled only once."""
+    map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
+
+
+@compiled
+def product(
+    p: np.ndarray,
+    o: int,
+    a: int,
+    w: int,
+    bias: int,
+    o_step: int,
+    a_step: int,
+    rows: int,
+    first: int,
+    count: int,
+) -> None:
+    """Set rows at o to rows at a times a packed matrix plus a bias; add to them if bias is o.
+
+    Only the `count` vectors of outputs from vector `first` are computed; `first` starts a panel.
+    """
+    inputs, each, a_pitch, o_pitch = p[8], p[10], p[11], p[12]
+    skip = first * VECTOR_BYTES
+    o, bias, w = o + skip, bias + skip, w + skip * inputs
+    if o != bias:
+        for row in range(rows):
+            for i in range(each):
+                copy(o + row * o_step + i * o_pitch * 4, bias, count)
+    if each == 1:
+        multiply(o, o_step, w, a, a_step, rows, inputs, count)
+        return
+    for row in range(rows):
+        y, x = o + row * o_step, a + row * a_step
+        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, count)
+
+
+@compiled
+def ask(p: np.ndarray, fixed: int, member: int, members: int) -> None:
+    """Prefetch the first cache lines of the weights that a member reads in the next product."""
+    for panel in range(p[14] * member // members, p[14] * (member + 1) // members):
+        at = fixed + 4 * (p[13] + panel * p[15])
+        for line in range(16):
+            prefetch(at + 64 * line)
+
+
+@compiled
+def past(
+    p: np.ndarray,
+    o: int,
+    ring: int,
+    w: int,
+    bias: int,
+    sums: int,
+    now: int,
+    made: int,
+    first: int,
+    count: int,
+) -> int:
+    """Set or add the product of the row from `lag` steps ago, computed for `block` steps at once.
+
+    A ring's rows are known before they are read, so one pass over the weights serves several steps.
+    Only the `count` vectors of outputs from vector `first` are computed. Return the first time step
+    whose product has not been computed yet, which `made` was before.
+    """
+    inputs, block, size, lag = p[8], int(p[10]), int(p[11]), p[12]
+    pitch, skip = np.int64(p[9] * VECTOR_BYTES), first * VECTOR_BYTES
+    o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
+    # The sums of `block` steps are kept; outside of them, they are recomputed starting at `now`.
+    if not made - block <= now < made:
+        made = now + block
+        oldest = (now - lag) % size
+        before = min(block, size - oldest)  # rows before the end of the ring
+        adds = bias == o
+        for i in range(block):
+            if adds:
+                clear(sums + i * pitch, count)
+            else:
+                copy(sums + i * pitch, bias, count)
+        multiply(sums, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count)
+        if before < block:
+            rest = block - before
+            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
+    row = sums + (now - made + block) * pitch
+    if bias == o:
+        add(o, row, count)
+    else:
+        copy(o, row, count)
+    return made
+
+
+@compiled
+def _map_slowly(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
+    for i in range(p[9]):
+        for j in range(p[10]):
+            made = function_of(
+                p[8],
+                np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
+                np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
+                np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
+            )
+            set_float(o + 4 * (i * p[11] + j), np.float32(made))
+
+
+@compiled
+def map_floats(
+    p: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    o_step: int,
+    a_step: int,
+    b_step: int,
+    c_step: int,
+    rows: int,
+) -> None:
+    """Set floats to a function of up to three operands, along two axes, for all rows."""
+    code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
+    full = np.int64(4 * LANES)
+    for _ in range(rows):
+        if code >= VECTORISED:
+            _map_slowly(p, o, a, b, c)
+        else:
+            for i in range(p[9]):
+                map_vectors(
+                    code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13],
+                    c + 4 * i * p[14], p[15] * full, p[16] * full, p[17] * full, vectors,
+                )  # fmt: skip
+        o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
+
+
+@compiled
+def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
+    """Set doubles to a function of up to three operands, along two axes."""
+    for i in range(p[9]):
+        for j in range(p[10]):
+            made = function_of(
+                p[8],
+                double_at(a + 8 * (i * p[12] + j * p[15])),
+                double_at(b + 8 * (i * p[13] + j * p[16])),
+                double_at(c + 8 * (i * p[14] + j * p[17])),
+            )
+            set_double(o + 8 * (i * p[11] + j), made)
+
+
+@compiled
+def to_doubles(p: np.ndarray, o: int, a: int) -> None:
+    """Convert floats to doubles; truncate them to whole numbers if `p[12]` is set."""
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
+            set_double(o + 8 * (i * p[9] + j), np.trunc(value) if p[12] else value)
+
+
+@compiled
+def to_floats(p: np.ndarray, o: int, a: int) -> None:
+    """Convert doubles to floats, or to booleans (nonzero) if `p[12]` is set."""
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = double_at(a + 8 * (i * p[10] + j * p[11]))
+            if p[12]:  # to a boolean
+                value = 1.0 if value != 0.0 else 0.0
+            set_float(o + 4 * (i * p[9] + j), np.float32(value))
+
+
+@compiled
+def _move(
+    o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
+) -> None:
+    """Copy `count` numbers of `words` words each; steps are in numbers."""
+    if o_step == 1 and a_step == 1:
+        o_step, a_step, count = np.int64(1), np.int64(1), count * words
+        whole = count // LANES
+        copy(o, a, whole)
+        for i in range(whole * LANES, count):
+            set_float(o + 4 * i, float_at(a + 4 * i))
+        return
+    for i in range(count):
+        for word in range(words):
+            at = 4 * word
+            value = float_at(a + 4 * words * i * a_step + at)
+            set_float(o + 4 * words * i * o_step + at, value)
+
+
+@compiled
+def copy_axes(p: np.ndarray, o: int, a: int) -> None:
+    """Copy numbers along three axes."""
+    words = np.int64(p[8])
+    for i in range(p[9]):
+        for j in range(p[10]):
+            y = o + 4 * words * (i * p[12] + j * p[13])
+            x = a + 4 * words * (i * p[15] + j * p[16])
+            _move(y, np.int64(p[14]), x, np.int64(p[17]), np.int64(p[11]), words)
+
+
+@compiled
+def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
+    """Copy the numbers at the indices that a table contains."""
+    words = p[8]
+    for i in range(p[9]):
+        source = a + 4 * words * word_at(table + 4 * i)
+        for word in range(words):
+            set_float(o + 4 * (i * words + word), float_at(source + 4 * word))
+
+
+@compiled
+def _slot(p: np.ndarray, at: int) -> int:
+    """Return an index plus p[13], modulo p[14] if that is positive, clipped to [0, p[15]]."""
+    slot = np.int64(double_at(at)) + p[13]
+    if p[14] > 0:
+        slot = slot % p[14]
+    return max(np.int64(0), min(slot, np.int64(p[15])))
+
+
+@compiled
+def read(p: np.ndarray, o: int, a: int, at: int) -> None:
+    """Copy rows of an axis, starting at an index that changes from step to step."""
+    words, one = np.int64(p[8]), np.int64(1)
+    source = a + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        target = o + 4 * words * i * p[10]
+        _move(target, one, source + 4 * words * i * p[11], one, np.int64(p[10]), words)
+
+
+@compiled
+def write(p: np.ndarray, o: int, a: int, at: int) -> None:
+    """Write rows of an axis, starting at an index that changes from step to step."""
+    words, one = np.int64(p[8]), np.int64(1)
+    target = o + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        source = a + 4 * words * i * p[10]
+        _move(target + 4 * words * i * p[11], one, source, one, np.int64(p[10]), words)
+
+
+@compiled
+def read_rows(p: np.ndarray, o: int, a: int, at: int) -> None:
+    """Copy the rows at several indices."""
+    words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
+    for i in range(p[9]):
+        row = np.int64(double_at(at + 8 * i * p[11]))
+        row = max(np.int64(0), min(row, np.int64(p[13])))
+        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[12], one, count, words)
+
+
+@compiled
+def _joined(code: int, total: float, value: float) -> float:
+    if code <= _MEAN:
+        return total + value
+    if code == _LARGEST:
+        return value if not value <= total else total
+    if code == _LEAST:
+        return value if not value >= total else total
+    return total * value
+
+
+@compiled
+def _reduced(code: int, a: int, step: int, count: int) -> float:
+    """Return the reduction numbered `code` of `count` floats; for a mean, their sum."""
+    if step == 1 and code <= _MEAN:
+        return sum_of(a, count)
+    if step == 1 and code == _LARGEST:
+        return max_of(a, count)
+    total = float_at(a)
+    for i in range(1, count):
+        total = _joined(code, total, float_at(a + 4 * i * step))
+    return total
+
+
+@compiled
+def reduce(p: np.ndarray, o: int, a: int) -> None:
+    """Set numbers to sums, means, maxima, minima or products along an axis."""
+    code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
+    for i in range(outer):
+        for j in range(inner):
+            place = i * p[13] + j * p[15]
+            if p[9]:
+                total = double_at(a + 8 * place)
+                for n in range(1, count):
+                    total = _joined(code, total, double_at(a + 8 * (place + n * p[14])))
+                total = total / count if code == _MEAN else total
+                set_double(o + 8 * (i * inner + j), total)
+            else:
+                made = _reduced(code, a + 4 * place, np.int64(p[14]), count)
+                made = made / np.float32(count) if code == _MEAN else made
+                set_float(o + 4 * (i * inner + j), made)
+
+
+@compiled
+def argmax(p: np.ndarray, o: int, a: int) -> None:
+    """Set doubles to the index of the largest or smallest number of each row."""
+    for i in range(p[9]):
+        best, at = -np.inf, 0
+        for j in range(p[10]):
+            place = i * p[11] + j * p[12]
+            value = double_at(a + 8 * place) if p[8] else np.float64(float_at(a + 4 * place))
+            value = -value if p[13] else value
+            if value > best:
+                best, at = value, j
+        set_double(o + 8 * i, np.float64(at))
+
+
+@compiled
+def cumulate(p: np.ndarray, o: int, a: int) -> None:
+    """Set running sums or products along the last axis, optionally reversed or exclusive."""
+    code, count, excluded, backward = p[13], p[10], p[14], p[15]
+    for i in range(p[9]):
+        total = 1.0 if code == _PRODUCT_OF else 0.0
+        total32 = np.float32(total)
+        for n in range(count):
+            j = count - 1 - n if backward else n
+            source, target = i * p[11] + j * p[12], i * count + j
+            if p[8]:
+                value = double_at(a + 8 * source)
+                before = total
+                total = value if n == 0 else _joined(code, total, value)
+                set_double(o + 8 * target, before if excluded else total)
+            else:
+                value32 = float_at(a + 4 * source)
+                before32 = total32
+                total32 = value32 if n == 0 else _joined(code, total32, value32)
+                set_float(o + 4 * target, before32 if excluded else total32)
+
+
+@compiled
+def softmax(p: np.ndarray, o: int, a: int) -> None:
+    """Set rows to their softmax; each output row must have room for one more number."""
+    full, zero = np.int64(4 * LANES), np.int64(0)
+    for i in range(p[8]):
+        x, y, count = a + 4 * i * p[10], o + 4 * i * p[11], np.int64(p[9])
+        vectors = (count + LANES - 1) // LANES
+        largest = y + full * vectors  # the address after the row
+        set_float(largest, max_of(x, count))
+        # The largest number is subtracted, so that no exponential overflows.
+        _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
+        _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        set_float(largest, np.float32(1.0) / sum_of(y, count))
+        _mapped(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+
+
+@compiled
+def products(p: np.ndarray, o: int, a: int, b: int) -> None:
+    """Set [groups, rows, columns] to the matrix products of two values that are not constant."""
+    groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
+    for g in range(groups):
+        for m in range(rows):
+            x = a + 4 * (g * p[12] + m * p[13])
+            y = o + 4 * ((g * rows + m) * p[18])
+            w = b + 4 * g * p[15]
+            if p[16] == 1 and p[14] == 1:  # rows of b are contiguous along the sum
+                if inner % LANES == 0:
+                    dots(y, x, w, np.int64(4 * p[17]), inner // LANES, columns)
+                    continue
+                for n in range(columns):
+                    set_float(y + 4 * n, dot(x, w + 4 * n * p[17], inner))
+                continue
+            if p[17] == 1:
+                vectors = (columns + LANES - 1) // LANES
+                for n in range(vectors * LANES):
+                    set_float(y + 4 * n, np.float32(0.0))
+                for k in range(inner):
+                    scale = float_at(x + 4 * k * p[14])
+                    add_scaled(y, scale, w + 4 * k * p[16], np.int64(vectors))
+                continue
+            for n in range(columns):
+                total = np.float32(0.0)
+                for k in range(inner):
+                    value = float_at(w + 4 * (k * p[16] + n * p[17]))
+                    total += float_at(x + 4 * k * p[14]) * value
+                set_float(y + 4 * n, total)

@@ -1,0 +1,57 @@
+"""Counters through which threads of compiled code wait for each other."""
+
+import os
+
+import numba
+from llvmlite import ir
+from numba import types
+
+from onepass.machine.kernels import compiled
+from onepass.machine.llvm import INT, emitted, pointer_at
+
+# Number of reads of a counter, which take about half a microsecond, before the core is yielded.
+# With more reads, threads that share a core would wait for each other to be interrupted.
+_PATIENCE = 2000
+APART = 128  # bytes between counters; processors fetch cache lines in pairs
+_let_others_run = (
+    types.ExternalFunction("sched_yield", types.int32())
+    if os.name == "posix"
+    else numba.njit(lambda: 0)
+)
+
+
+@emitted(types.void, types.int64, types.int64)
+def publish(builder: ir.IRBuilder, counter: ir.Value, value: ir.Value) -> None:
+    """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
+    builder.store_atomic(value, pointer_at(builder, counter, INT), "release", 8)
+
+
+@emitted(types.int64, types.int64)
+def _observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
+    return builder.load_atomic(pointer_at(builder, counter, INT), "acquire", 8)
+
+
+@compiled
+def wait_for(counter: int, value: int) -> None:
+    """Wait until the int64 at `counter` is at least `value`."""
+    tries = 0
+    while _observe(counter) < value:
+        tries += 1
+        if tries > _PATIENCE:
+            _let_others_run()
+
+
+@compiled
+def barrier(counters: int, member: int, members: int, count: int) -> None:
+    """Wait until all members have come to barrier `count`; they see each other's earlier writes.
+
+    Args:
+      counters: address of one counter per member, `APART` bytes apart, zeros at first.
+      member: index of this member.
+      members: number of members.
+      count: number of this barrier, starting at 1.
+    """
+    publish(counters + member * APART, count)
+    for other in range(members):
+        if other != member:
+            wait_for(counters + other * APART, count)

@@ -1,0 +1,406 @@
+"""`Autoregressive`, a model that combines a causal network and a distribution."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
+from onepass.foundation.options import takes
+from onepass.foundation.tensorflow_state import check_eager
+from onepass.likelihoods.codec import Codec
+from onepass.likelihoods.distribution import Distribution
+from onepass.networks.changes import Watch
+from onepass.networks.choices import DrawOptions
+from onepass.networks.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
+from onepass.networks.condition_values import given_once, given_to
+from onepass.networks.elements import as_array, check_elements, check_parts, codec_for
+from onepass.networks.layout import layout_of
+from onepass.networks.named_conditions import first_state, rows
+from onepass.networks.network import condition_specs
+from onepass.networks.prompts import decoded, ended, stopped
+from onepass.networks.ragged import with_lengths, zero_after_end
+from onepass.networks.symbols_of import symbols_of
+from onepass.networks.trainable import Weights, weights_read
+from onepass.samplers import Draft, methods_of
+from onepass.samplers.compiled import Compiled
+from onepass.samplers.drafts import stepped_draft
+from onepass.samplers.sampling import Samplers
+
+
+class Autoregressive:
+    """A model p(x) = prod_t p(x_t | x_0, ..., x_(t-1)) of sequences or images.
+
+    Args:
+      network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order its
+        input is the sequence shifted by one step, so it only needs to be causal. In raster order it
+        must be masked: its output at a pixel depends only on the pixels before it.
+      distribution: the distribution of every element, from `likelihoods` or with the same methods.
+      codec: converts elements to the distribution's symbols and back. The default is `Integers` for
+        tokens (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels
+        and `Reals` for real symbols.
+      conditions: specs of the network's arguments after the first, a single spec or specs by name
+        in the arguments' order. A condition [None, None, channels] has the elements' time axis,
+        [None] or [None, channels] is the same at every time step, `Memory([None, None, channels])`
+        has a separate axis, and `Frames([None, None, channels], hop=256)` has one row for every 256
+        time steps. Not needed for a Keras model with several inputs, except for `Frames`.
+      condition_channels: shorthand for conditions=tf.TensorSpec([None, None, channels]); 0: none.
+      order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
+        height, width, channels].
+      inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
+        channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
+        Channels of a time step are independent given earlier steps; the network outputs the
+        parameters of one channel after another.
+      start: the network's input before the first element in time order. For a network that reads
+        integers it is a symbol, possibly one that is never drawn (default levels // 2); for a
+        network that reads floats, a number on its scale (default the middle of `input_scale`).
+      input_scale: (low, high), the floats that the network reads for the lowest and highest level,
+        or for the real symbols -1 and 1; the default is (-1, 1).
+
+    Raises:
+      ValueError: an argument is invalid, the number of the network's output channels does not match
+        the distribution, codec and distribution have different levels, or the network cannot read
+        `start` or `input_scale`.
+      NotCausalError: the network's outputs depend on later inputs, change with the length, or are
+        random.
+
+    Attributes:
+      layout: description of the axes of the model's elements.
+      sample_rate_hz: sample rate with which an audio model was stored, in Hz; None otherwise.
+      compiled: functions compiled for the network, which `follow` drops when it has changed.
+    """
+
+    kind = "autoregressive"
+    sample_rate_hz: int | None = None
+    compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
+    _watch: Watch | None = None  # None: the network is no user's
+
+    def __init__(
+        self,
+        network: Any,
+        distribution: Distribution,
+        *,
+        codec: Codec | None = None,
+        conditions: tf.TensorSpec | Specs | None = None,
+        condition_channels: int | tf.TensorSpec = 0,
+        order: Literal["time", "raster"] = "time",
+        inputs: tf.TensorSpec | None = None,
+        start: float | None = None,
+        input_scale: Sequence[float] | None = None,
+    ) -> None:
+        if order not in ("time", "raster"):
+            raise ValueError(f"`order` must be time or raster, got {order!r}.")
+        check_parts(network, distribution)
+        codec = codec_for(distribution, codec, order)
+        if condition_channels and conditions is not None:
+            raise ValueError("`condition_channels` must not be given next to `conditions`.")
+        specs = condition_specs(network, as_specs(conditions or condition_channels))
+
+        given = distribution, codec, order, specs, inputs, start, input_scale
+        self._make = functools.partial(symbols_of, network, *given)
+        self._begin(self._make(), distribution, codec, order)
+        self._watch = Watch(network)
+
+    def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
+        self.symbol_network, self.distribution = symbols, distribution
+        self.codec, self.order = codec, order
+        self.layout = getattr(symbols, "layout", None) or layout_of(distribution, order)
+        self.compiled, self.samplers = Compiled(), Samplers(self)
+
+    @classmethod
+    def of_symbols(
+        cls,
+        symbols: Any,
+        distribution: Distribution,
+        codec: Codec,
+        order: Literal["time", "raster"] = "time",
+    ) -> "Autoregressive":
+        """Return a model of a `SymbolNetwork`, which reads symbols and shifts them itself.
+
+        Args:
+          symbols: a `SymbolNetwork`; the method "cached" needs a `SteppedSymbols` in time order.
+          distribution: the distribution of a symbol.
+          codec: converts elements to symbols and back.
+          order: "time" or "raster".
+        """
+        model = cls.__new__(cls)
+        model._begin(symbols, distribution, codec, order)
+        return model
+
+    @property
+    def network(self) -> Any:
+        """The network that was passed to the constructor."""
+        return self.symbol_network.network
+
+    @property
+    def feeds(self) -> str:
+        """A sentence about the network's inputs, without its final period; "" if there is none."""
+        return getattr(self.symbol_network, "feeds", "")
+
+    @property
+    def conditions(self) -> Specs:
+        """Specs of the conditions by name; a single unnamed condition is called "condition"."""
+        return conditions_of(self.symbol_network)
+
+    @property
+    def condition_channels(self) -> int:
+        """Number of channels of the only condition, if it has the elements' time axis; else 0."""
+        spec = only_rate(self.conditions)
+        return 0 if spec is None else (*spec.shape, 1)[2]
+
+    def follow(self, by_trace: bool = False) -> None:
+        """Make anew what was made of the network, if it is another network by now.
+
+        Every call does so first, by comparing the objects that the network refers to.
+
+        Args:
+          by_trace: whether to also trace the network and compare its operations.
+
+        Raises:
+          ValueError, NotCausalError: the changed network is refused, as by the constructor.
+        """
+        watch = self._watch if tf.executing_eagerly() else None
+        if watch is None or not (by_trace or watch.has_changed()):
+            return
+        if not self.symbol_network.is_as_checked():
+            self._begin(self._make(), self.distribution, self.codec, self.order)
+        self._watch = Watch(self.network)
+
+    def check_causal(self) -> None:
+        """Raise NotCausalError if the network is not causal with its current weights."""
+        check_eager()
+        self.follow()
+        check = getattr(self.symbol_network, "check", None)
+        if check is not None:
+            check(with_random_weights=False)
+
+    def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
+        """Return the non-frozen variables that the network's output depends on.
+
+        Args:
+          *example: symbols, and conditions if there are any; required in raster order.
+        """
+        return self.weights_read(*example).trained
+
+    def weights_read(self, *example: tf.Tensor) -> Weights:
+        """Return the variables that the network's output depends on, trained and frozen.
+
+        Args:
+          *example: symbols, and conditions if there are any; required in raster order.
+        """
+        if not example:
+            dtype = tf.float32 if self.distribution.levels is None else tf.int32
+            zeros = tf.zeros([1, *self.layout.shape([4])], dtype)
+            example = (zeros, *zeros_for(self.symbol_network, 1, [4]))
+        return weights_read(self.symbol_network.parameters, *example)
+
+    def check_length(self, sizes: Sequence[int]) -> None:
+        """Raise ValueError if the network, such as its table of positions, takes no such sizes.
+
+        Args:
+          sizes: (length,), or (height, width, channels).
+        """
+        tables = getattr(self.symbol_network, "tables", None)
+        if tables is not None:
+            tables.check(*sizes[:2])
+
+    def symbols(self, elements: Any) -> tf.Tensor:
+        """Check elements and return their symbols; tensors in a `tf.function` are not checked.
+
+        Args:
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
+
+        Raises:
+          ValueError: the elements have a wrong rank, contain NaN, or are outside the codec's range.
+        """
+        check_eager(inside_function=True)
+        if not tf.is_tensor(elements) or tf.executing_eagerly():
+            elements = as_array(elements, "elements")
+            with tf.init_scope():  # an array inside a `tf.function`
+                check_elements(elements, self.codec, self.layout)
+        return self.codec.encode(tf.convert_to_tensor(elements))
+
+    def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
+        """Return the parameters of every element's distribution, given the elements before it.
+
+        Args:
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
+          condition: the network's conditions: an array if there is one, or a dict of arrays by
+            name. For a condition without a time axis, one row may be given for all.
+
+        Returns:
+          [..., num_parameters], with the axes of the elements except, if the distribution is over
+          whole pixels, that of the channels.
+
+        Raises:
+          ValueError: the elements or the condition are invalid.
+        """
+        self.follow()
+        symbols = self.symbols(elements)
+        given = self._given(condition, symbols.shape)
+        if not tf.executing_eagerly():
+            return self.symbol_network.parameters(symbols, given)
+        return self.compiled.function("conditionals", self.symbol_network.parameters)(
+            symbols, given
+        )
+
+    def log_prob(self, elements: Any, condition: Any = None, *, lengths: Any = None) -> tf.Tensor:
+        """Return the log-probability of every element, or log-density of real ones, in nats.
+
+        Args:
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels]; or a
+            list of rows of different lengths.
+          condition: the conditions that the network reads, an array or a dict of arrays by name.
+          lengths: integers [batch], number of time steps of each row; later elements may be
+            anything. None: the full length, or the lengths of the rows in a list.
+
+        Returns:
+          float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
+          distribution is over whole pixels, [batch, height, width, channels] if it is over single
+          channels. The sum over a row is the row's log-probability.
+
+        Raises:
+          ValueError: the elements or the condition are invalid, or the lengths are not integers
+            from 0 to time.
+        """
+        check_eager(inside_function=True)
+        self.follow()
+        elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
+        symbols = self.symbols(elements)
+        given = self._given(condition, symbols.shape)
+        if not tf.executing_eagerly():
+            return self._log_prob(symbols, given, lengths)
+        lengths = None if lengths is None else tf.constant(lengths)
+        return self.compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
+
+    def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
+        parameters = self.symbol_network.parameters(symbols, condition)
+        nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+        return nats if lengths is None else zero_after_end(lengths, nats)
+
+    @takes(DrawOptions)
+    def sample(
+        self,
+        num: int,
+        length: int | Sequence[int],
+        seed: int,
+        condition: Any = None,
+        *,
+        method: str = "auto",
+        return_log_prob: bool = False,
+        draft: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
+
+        With given options, a row depends only on the seed, its index, condition and prefix, and by
+        rounding on the method and `num`.
+
+        Args:
+          num: number of rows.
+          length: number of time steps, including the prefix, or (height, width, channels).
+          seed: integer in [0, 2^64).
+          condition: the conditions of `num` rows, an array or a dict of arrays by name.
+          method: "cached", one cached step per element; "fixed-point", full passes until nothing
+            changes; "naive", one full pass per element; "speculative", passes over blocks from
+            `draft`; "auto", the registered sampler, "cached", or without a step "fixed-point".
+          return_log_prob: whether to return the log-probability of every element, too.
+          draft: for "speculative", what proposes symbols: a smaller model with equal symbols and
+            noise, a student, or an object with `as_draft(model)`; it affects only the speed.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
+
+        Returns:
+          The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
+          under the model itself, at temperature 1 without `top_k` and `top_p`; 0 after a row's end.
+
+        Raises:
+          ValueError: an argument is invalid for this model.
+          UnsupportedNetworkError: the method needs a step, which the network does not have.
+        """
+        self.follow()
+        methods = *methods_of(self.network, self.distribution), "speculative"
+        if method not in methods:
+            raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
+        num, sizes = whole_number(num, "num"), checked_length(length, self.order)
+        return_log_prob = checked_flag(return_log_prob, "return_log_prob")
+        shape, how = self.layout.shape(sizes), DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        self.check_length(sizes)
+        if (method == "speculative") != (draft is not None):
+            raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
+        noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
+        given = given_once(self.symbol_network, condition, self.order, (num, *shape))
+        prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
+        symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
+        if prompt is not None:
+            symbols = tf.constant(stopped(symbols.numpy(), prompt))
+        elements = self.codec.decode(symbols).numpy()
+        if not return_log_prob:
+            return elements
+        nats = self.compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
+        if prompt is not None:
+            nats[ended(symbols.numpy(), prompt)] = 0.0
+        return elements, nats
+
+    @takes(DrawOptions)
+    def stream(
+        self,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        num: int = 1,
+        chunk: int = 2000,
+        **options: Any,
+    ) -> Iterator[np.ndarray]:
+        """Yield the elements that `sample` would return, up to `chunk` of each row at a time.
+
+        It ends early once all rows have ended with `stop`.
+
+        Args:
+          length: number of time steps of each row, including the prefix.
+          seed: integer in [0, 2^64).
+          condition: the conditions of `num` rows, an array or a dict of arrays by name.
+          num: number of rows.
+          chunk: number of time steps per chunk, rounded up to a multiple of the number of symbols
+            that the network computes together.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
+
+        Raises:
+          ValueError: an argument is invalid for this model; raised by the call itself, before the
+            first element.
+          UnsupportedNetworkError: the network has no step; also raised by the call itself.
+        """
+        if self.order != "time":
+            raise ValueError("`stream` needs a model in time order, got raster.")
+        self.follow()
+        (length,), num = checked_length(length, self.order), whole_number(num, "num")
+        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
+        how = DrawOptions(**options)
+        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        given = given_once(self.symbol_network, condition, self.order, (num, length))
+        self.check_length((length,))
+        prompt, shared = how.prompt(self.codec, num, length, self.layout)
+        chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
+        if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
+            # raises an error that says what is missing
+            first_state(self.symbol_network, 1, length, rows(given, slice(1)))
+        parts = self.samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
+        return decoded(parts, prompt, self.codec)
+
+    def as_draft(self, model: "Autoregressive") -> Draft:
+        """Return this model as a draft for speculative sampling of another model.
+
+        Args:
+          model: the model for which symbols are proposed.
+
+        Raises:
+          ValueError: this model's symbols, noise or conditions differ from the other model's, or it
+            has no steps of one symbol.
+        """
+        return stepped_draft(self, model)
+
+    def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
+        return given_to(self.symbol_network, condition, self.order, shape)

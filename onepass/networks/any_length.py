@@ -1,0 +1,226 @@
+"""Call networks at lengths or image sizes other than those they were built for.
+
+A Keras model's layers are called at the size of the input if they then reproduce the model's first
+outputs, which in a causal network depend neither on later inputs nor on the length. Otherwise
+shorter sequences are padded with zeros to the length that the network was built for; longer ones,
+and other image sizes, are refused.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from onepass.foundation.tensorflow_state import check_eager
+from onepass.networks.condition_specs import Frames, Memory, resized
+from onepass.networks.network import as_function, keras_inputs
+from onepass.networks.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
+from onepass.networks.outputs import SMALL, size_text
+from onepass.networks.trainable import offered
+
+Call = Callable[..., tf.Tensor]
+CHANGES = "its outputs change with the size of its input"
+
+
+class Taken(NamedTuple):
+    """A network as a function of tensors, with specs of its arguments.
+
+    Attributes:
+      call: function from tensors to the parameters.
+      specs: specs of the function's arguments; in the first one, the axes that could grow have
+        sizes only if the network cannot be called at any other size.
+    """
+
+    call: Call
+    specs: list[tf.TensorSpec]
+
+
+class OneSize:
+    """A network that is called only at the size that it was built for.
+
+    Args:
+      call: the network.
+      specs: specs of the network's arguments; arguments to pad have a time axis of size None.
+      sizes: the size that it was built for: [time], to which shorter sequences are padded, or
+        [height, width], the only possible image size.
+      reason: why the network takes no other sizes, for errors.
+    """
+
+    def __init__(
+        self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
+    ) -> None:
+        self._call, self.sizes, self.reason = call, tuple(sizes), reason
+        self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
+
+    def fault(self, *sizes: int) -> str:
+        """Return why the network cannot take a size; "" if it can."""
+        is_longer = sizes[0] > self.sizes[0] if len(self.sizes) == 1 else sizes != self.sizes
+        return self.reason if is_longer else ""
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived: there is no second length to compare with."""
+        return self.reason
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs for arguments up to `sizes`; raise ValueError for longer ones."""
+        length = arguments[0].shape[1]
+        if len(self.sizes) > 1 or length == self.sizes[0]:
+            return self._call(*arguments)
+        if length is not None and length > self.sizes[0]:
+            raise ValueError(self.fault(length))
+        pairs = zip(arguments, self._grows, strict=True)
+        outputs = self._call(*(padded(x, self.sizes[0]) if grows else x for x, grows in pairs))
+        return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
+
+
+def padded(values: tf.Tensor, length: int) -> tf.Tensor:
+    """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
+    behind = length - tf.shape(values)[1]
+    padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
+    padded.set_shape([values.shape[0], length, *values.shape[2:]])
+    return padded
+
+
+class UpTo:
+    """A network that takes smaller sizes than it was built for, but no larger ones.
+
+    Args:
+      call: the network.
+      sizes: the largest size that the network takes, [time] or [height, width].
+      reason: why the network takes no larger sizes, for errors.
+    """
+
+    def __init__(self, call: Call, sizes: Sequence[int], reason: str) -> None:
+        self._call, self._sizes, self._reason = call, tuple(sizes), reason
+
+    def fault(self, *sizes: int) -> str:
+        """Return why the network cannot take a size; "" if it can."""
+        return "" if all(map(int.__le__, sizes, self._sizes)) else self._reason
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs."""
+        return self._call(*arguments)
+
+
+def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
+    """Return a network as a function of tensors, for any length if possible.
+
+    Args:
+      network: any callable.
+      specs: specs of the network's arguments; in the first one, axes that could grow have sizes
+        only if the network takes no others. A Keras model's declared inputs may set sizes, too.
+      axes: number of axes after the batch that may grow, 1 for time and 2 for images.
+
+    Raises:
+      UserError: the network belongs to Keras on a backend other than TensorFlow, or TensorFlow
+        cannot compute here.
+      ValueError: the network cannot be built, or has a stateful layer.
+    """
+    check_eager(inside_function=True)
+    given = tuple(specs[0].shape[1 : 1 + axes])
+    is_given = len(given) == axes and None not in given
+    was_built = _length_built(network) if axes == 1 else ()
+    call = as_function(network, specs)
+    if axes > 1 and len(specs) > 1:  # images with conditions are not tried at other sizes
+        return Taken(call, list(specs))
+    sizes = given if is_given else built_sizes(network, axes)
+    if not sizes and was_built:  # twice the length: it may take multiples of some number
+        takes_others = any(_takes(call, specs, n) for n in (SMALL, 2 * was_built[0]))
+        sizes = () if takes_others else was_built
+    if not sizes:
+        return Taken(call, list(specs))
+    found = _found(network, call, _opened(specs, sizes), sizes)
+    if getattr(found, "sizes", None) is None:
+        return Taken(found, _opened(specs, sizes))
+    first = tf.TensorSpec([None, *sizes, *specs[0].shape[1 + axes :]], specs[0].dtype)
+    return Taken(found, [first, *_opened(specs, sizes)[1:]])
+
+
+def _length_built(network: Any) -> tuple[int, ...]:
+    """Return the length that a Keras model without declared inputs was first called on, or ()."""
+    config = offered(network, "get_build_config")
+    if config is None or keras_inputs(network):
+        return ()
+    try:
+        shape = list((config() or {}).get("input_shape") or ())
+        return tuple(size for size in shape[1:2] if isinstance(size, int))
+    except (*ERRORS, NotImplementedError, KeyError):
+        return ()
+
+
+def _takes(call: Call, specs: Sequence[tf.TensorSpec], length: int) -> bool:
+    """Return whether a network can be called on a sequence of a given length."""
+    try:
+        call(*(tf.zeros([1, *(size or length for size in x.shape[1:])], x.dtype) for x in specs))
+    except ERRORS:
+        return False
+    return True
+
+
+def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
+    """Return specs with None for the growing axes, also in conditions that have the same sizes."""
+    opened, axes = [], len(sizes)
+    for index, spec in enumerate(specs):
+        shape = spec.shape.as_list()
+        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes)
+        is_as_long &= not isinstance(spec, Memory | Frames)
+        if not index or is_as_long:
+            shape[1 : 1 + axes] = [None] * axes
+        opened.append(resized(spec, shape))
+    return opened
+
+
+Found = tuple[int | None, str]  # index of the candidate, and why it takes no larger size
+_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDictionary()
+
+
+def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]) -> Call:
+    """Return the function that calls the network at other sizes."""
+    candidates: list[Call] = [call]
+    if graph_of(network) is not None:
+        candidates = [OtherSizes(network, sizes, each) for each in ("", "all", "first")]
+    key = (sizes, *((tuple(spec.shape), spec.dtype) for spec in specs))
+    try:
+        known = _KNOWN.setdefault(network, {})
+    except TypeError:  # the network cannot be weakly referenced
+        known = {}
+    if key not in known:
+        with tf.init_scope():
+            known[key] = _chosen(candidates, call, specs, sizes)
+    number, reason = known[key]
+    if number is None:
+        return OneSize(call, specs, sizes, reason)
+    return UpTo(candidates[number], sizes, reason) if reason else candidates[number]
+
+
+def _chosen(
+    candidates: Sequence[Call], call: Call, specs: Sequence[tf.TensorSpec], sizes: tuple[int, ...]
+) -> Found:
+    """Return the index of the first candidate equal to the network, and why it cannot be larger.
+
+    The reason is "" if it takes larger sizes, too. The index is None if no candidate equals the
+    network; the second value then says why.
+    """
+    from onepass.networks.size_trials import Trial  # a heavy import: derivation of steps
+
+    faults = []
+    for number, candidate in enumerate(candidates):
+        trial = Trial(candidate, call, specs, sizes)
+        faults.append(_reason(trial.is_equal, "others"))
+        # A later check names the layer of a network that looks ahead.
+        if not faults[-1] or (faults[-1] == CHANGES and trial.looks_ahead()):
+            more = _reason(trial.is_equal_beyond, "more")
+            return number, more and f"it was built for {size_text(sizes)}, and {more}"
+    return None, f"it was built for {size_text(sizes)}, and {faults[0]}"
+
+
+def _reason(is_equal: Callable[[], bool], others: str) -> str:
+    """Return why a network cannot be called at other sizes; "" if it can."""
+    try:
+        return "" if is_equal() else CHANGES
+    except BakedSizeError as error:
+        return f"its layer `{error.layer}` takes no {others}"
+    except ERRORS:
+        return f"takes no {others}"

@@ -1,0 +1,172 @@
+"""Rules for attention, recurrent layers, loops and branches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.networks.from_torch.operations.products import _linear
+from onepass.networks.from_torch.table import aten
+from onepass.networks.from_torch.values import as_dtype, axis_of, sizes
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}
+
+
+@aten("scaled_dot_product_attention")
+def _attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: Any = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tf.Tensor:
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        count = query.shape[-3] // key.shape[-3]
+        key, value = (tf.repeat(each, count, axis_of(each, -3)) for each in (key, value))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = tf.matmul(query, key, transpose_b=True) * as_dtype(factor, query.dtype)
+    # Not minus infinity, of which a gradient would be NaN.
+    lowest = tf.constant(scores.dtype.min, scores.dtype)
+    if is_causal:
+        rows, columns = sizes(query)[-2], sizes(key)[-2]
+        scores = tf.where(tf.range(columns) <= tf.range(rows)[:, None], scores, lowest)
+    if mask is not None:
+        scores = tf.where(mask, scores, lowest) if mask.dtype.is_bool else scores + mask
+    return tf.matmul(tf.nn.softmax(scores), value)
+
+
+def _gru(gates: tf.Tensor, h: tf.Tensor, weight: tf.Tensor, bias: Any) -> tf.Tensor:
+    reset, update, new = tf.split(gates, 3, -1)
+    own_reset, own_update, own_new = tf.split(_linear(h, weight, bias), 3, -1)
+    update = tf.sigmoid(update + own_update)
+    new = tf.tanh(new + tf.sigmoid(reset + own_reset) * own_new)
+    return (1 - update) * new + update * h
+
+
+def _lstm(
+    gates: tf.Tensor, state: Sequence[tf.Tensor], weight: tf.Tensor, bias: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+    h, cell = state
+    enter, forget, new, leave = tf.split(gates + _linear(h, weight, bias), 4, -1)
+    cell = tf.sigmoid(forget) * cell + tf.sigmoid(enter) * tf.tanh(new)
+    return tf.sigmoid(leave) * tf.tanh(cell), cell
+
+
+def _stepped(mode: str, weights: Sequence[tf.Tensor]) -> Callable[[Any, tf.Tensor], Any]:
+    """Return a function from a layer's state and the gates of its input to its next state."""
+    weight, bias = weights[1], weights[3] if len(weights) > 2 else None
+    if mode == "GRU":
+        return lambda state, gates: _gru(gates, state, weight, bias)
+    if mode == "LSTM":
+        return lambda state, gates: _lstm(gates, state, weight, bias)
+    activation = tf.tanh if mode == "RNN_TANH" else tf.nn.relu
+    return lambda state, gates: activation(gates + _linear(state, weight, bias))
+
+
+@aten("onepass.recurrent")
+def _recurrent(
+    x: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    mode: str,
+    has_bias: bool,
+    layers: int,
+    bidirectional: bool,
+) -> list[tf.Tensor]:
+    """Return outputs [batch, time, channels] and the last states of recurrent layers."""
+    each, ways = 4 if has_bias else 2, 2 if bidirectional else 1
+    last: list[list[tf.Tensor]] = []
+    for layer in range(layers):
+        outputs = []
+        for way in range(ways):
+            place = layer * ways + way
+            own = weights[place * each : (place + 1) * each]
+            gates = _linear(x, own[0], own[2] if has_bias else None)
+            first = tuple(state[place] for state in states)
+            found = tf.scan(
+                _stepped(mode, own),
+                tf.transpose(tf.reverse(gates, [1]) if way else gates, [1, 0, 2]),
+                first if mode == "LSTM" else first[0],
+            )
+            found = found if mode == "LSTM" else (found,)
+            last.append([state[-1] for state in found])
+            y = tf.transpose(found[0], [1, 0, 2])
+            outputs.append(tf.reverse(y, [1]) if way else y)
+        x = outputs[0] if ways == 1 else tf.concat(outputs, -1)
+    return [x, *(tf.stack(list(each)) for each in zip(*last, strict=True))]
+
+
+@aten("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+def _refused(*arguments: Any) -> None:
+    raise ValueError(
+        "recurrent layers must be exported by onepass.from_torch(module), since torch fixes the"
+        " length when it exports them"
+    )
+
+
+@aten("gru_cell")
+def _gru_cell(x: tf.Tensor, h: tf.Tensor, *weights: Any) -> tf.Tensor:
+    w, own, *biases = weights
+    b, own_b = biases or (None, None)
+    return _gru(_linear(x, w, b), h, own, own_b)
+
+
+@aten("lstm_cell")
+def _lstm_cell(x: tf.Tensor, state: Sequence[tf.Tensor], *weights: Any) -> list[tf.Tensor]:
+    w, own, *biases = weights
+    b, own_b = biases or (None, None)
+    return list(_lstm(_linear(x, w, b), state, own, own_b))
+
+
+@aten("rnn_tanh_cell")
+def _tanh_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
+    return tf.tanh(_linear(x, w, b) + _linear(h, own, b2))
+
+
+@aten("rnn_relu_cell")
+def _relu_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
+    return tf.nn.relu(_linear(x, w, b) + _linear(h, own, b2))
+
+
+@aten("wrap_with_set_grad_enabled")
+def _with_gradients(is_on: bool, body: Callable, *arguments: Any) -> Any:
+    return body(*arguments)
+
+
+@aten("wrap_with_autocast")
+def _with_autocast(
+    device: Any, dtype: Any, is_on: bool, cache: Any, body: Callable, *arguments: Any
+) -> Any:
+    if is_on:
+        raise ValueError("autocast must be off")
+    return body(*arguments)
+
+
+@aten("cond")
+def _cond(chosen: Any, first: Callable, second: Callable, operands: Sequence[Any] = ()) -> Any:
+    if isinstance(chosen, bool):
+        return (first if chosen else second)(*operands)
+    chosen = tf.reshape(chosen, [])
+    return tf.cond(chosen, lambda: list(first(*operands)), lambda: list(second(*operands)))
+
+
+@aten("scan")
+def _scan(
+    body: Callable, first: Sequence[tf.Tensor], xs: Sequence[tf.Tensor], more: Sequence[Any] = ()
+) -> list[tf.Tensor]:
+    """Return the last carry of a loop over the first axis, and its outputs."""
+    count = len(first)
+    row = [x[0] for x in xs]
+    shapes = body(*first, *row, *more)[count:]
+    carry = (list(first), [tf.zeros_like(each) for each in shapes])
+
+    def step(state: Any, rows: list[tf.Tensor]) -> Any:
+        found = list(body(*state[0], *rows, *more))
+        return found[:count], found[count:]
+
+    states, outputs = tf.scan(step, list(xs), carry)
+    return [*(state[-1] for state in states), *outputs]

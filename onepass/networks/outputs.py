@@ -1,0 +1,111 @@
+"""Check a network's output on a small input, with one-line errors."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.distribution import Distribution
+from onepass.networks.condition_specs import sized
+from onepass.networks.layout import Layout
+from onepass.networks.trainable import layers_within, offered
+
+SMALL = 4  # time steps, or pixels a side, that every network takes
+
+
+def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int) -> list[int]:
+    """Return the shape of a network's output for a small input of one row.
+
+    Args:
+      call: the network as a function of tensors.
+      specs: specs of the network's arguments, [None, None, ...].
+      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
+
+    Raises:
+      ValueError: the output is not a tensor [batch, ..., parameters] of the input's size, or the
+        network cannot be called on such an input.
+    """
+    sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
+    with one_line_errors(specs):
+        rest = [tf.zeros(sized(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
+        outputs = call(tf.zeros([*sizes, *specs[0].shape[len(sizes) :]], specs[0].dtype), *rest)
+    names = "batch, time" if axes == 1 else "batch, height, width"
+    shape = outputs.shape.as_list() if tf.is_tensor(outputs) else None
+    if shape is None or shape[:-1] != sizes:
+        returned = type(outputs).__name__ if shape is None else outputs.shape
+        raise ValueError(
+            f"`network` must return [{names}, parameters], as long as its input; for {sizes} it"
+            f" returns {returned}."
+        )
+    return shape
+
+
+def check_parameters(network: Any, distribution: Distribution, layout: Layout) -> None:
+    """Raise ValueError unless a network's output has the shape that the distribution needs.
+
+    Args:
+      network: a `SymbolNetwork` of this library, with `call`, `inputs` and `conditions`.
+      distribution: the distribution whose parameters the network computes.
+      layout: the axes of the model's elements.
+    """
+    specs = [network.inputs, *network.conditions.values()]
+    shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
+    expected, each = distribution.num_parameters, ""
+    if layout.channels or (layout.order == "raster" and not layout.whole_pixels):
+        expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
+    if shape[-1] != expected:
+        raise ValueError(
+            f"`network` must have {expected} output channels for"
+            f" {type(distribution).__name__}{each}, got {shape[-1]}."
+        )
+
+
+def check_stateless(network: Any) -> None:
+    """Raise ValueError for a network with a stateful recurrent layer of Keras."""
+    for root in layers_within(network):
+        flatten = offered(root, "_flatten_layers")
+        for layer in flatten() if flatten else [root]:
+            if offered(layer, "stateful", False) is True:
+                raise ValueError(
+                    f"`network` must start from the same state in every call, but its layer"
+                    f" `{layer.name}` is stateful; build it with stateful=False, since the library"
+                    " keeps the state itself."
+                )
+
+
+@contextlib.contextmanager
+def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
+    """Convert errors that Keras or TensorFlow raises inside the block into a one-line ValueError.
+
+    Args:
+      specs: specs of the call's arguments, which the message lists.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        given = " and ".join(f"{spec.dtype.name} {_axes(spec)}" for spec in specs)
+        raise ValueError(
+            f"`network` cannot be called on {given}: {one_line(error)} (pass `inputs` if it reads a"
+            " different shape or dtype)."
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first informative line of a Keras or TensorFlow error, without terminal codes."""
+    lines = str(error).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    kept = [line.strip() for line in lines if line.strip()]
+    kept = [line for line in kept if not line.startswith("Exception encountered when")] or kept
+    return " ".join((kept or [type(error).__name__])[0].split())[:300].rstrip(".")
+
+
+def size_text(sizes: Sequence[int | None]) -> str:
+    """Return the sizes of a sequence, [time], or of an image, [height, width], in words."""
+    return f"{sizes[0]} elements" if len(sizes) == 1 else " x ".join(map(str, sizes)) + " pixels"
+
+
+def _axes(spec: tf.TensorSpec) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"

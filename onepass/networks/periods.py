@@ -1,0 +1,115 @@
+"""Call networks whose input must be a whole number of periods on sequences of any length.
+
+A network that goes through several rates of time, such as a causal U-Net or tiers of frames, takes
+multiples of a number of time steps. Its inputs are padded with zeros at the end, which outputs of a
+causal network do not depend on, and its outputs are cut.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from onepass.networks.condition_specs import is_at_rate, sized
+from onepass.networks.network import WHOLE
+from onepass.step.tracing import Traces
+
+# A network that keeps one of these lengths has no period.
+PRIMES = (61, 13, 5)
+
+
+class WholePeriods:
+    """A network that is called on whole periods.
+
+    Args:
+      call: the network.
+      specs: specs of the network's arguments.
+      period: the number of time steps of which the network takes multiples.
+    """
+
+    def __init__(
+        self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
+    ) -> None:
+        self._call, self.period = call, period
+        self._grows = [is_at_rate(spec) for spec in specs]
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived."""
+        return (
+            f"the network changes the rate of time: it takes multiples of {self.period} time steps"
+        )
+
+    def fault(self, *sizes: int) -> str:
+        """Return why the network cannot take a size; "" if it can."""
+        del sizes
+        return ""
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs for arguments of any length."""
+        known = arguments[0].shape[1]
+        length = tf.shape(arguments[0])[1] if known is None else known
+        behind = -length % self.period
+        pairs = zip(arguments, self._grows, strict=True)
+        outputs = self._call(*(_padded(x, behind) if grows else x for x, grows in pairs))
+        return outputs[:, :length]
+
+
+def _padded(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
+    """Return values [batch, time, ...] with zeros for `behind` further time steps."""
+    return tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
+
+
+def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
+    """Return a network that takes any length, if it takes multiples of a number only.
+
+    Args:
+      call: the network; it is returned itself if it takes any length, one length, or none.
+      specs: specs of the network's arguments.
+    """
+    if specs[0].shape[1] is not None or any(_keeps(call, specs, length) for length in PRIMES):
+        return call
+    period = _period(call, specs)
+    return call if period is None else Traces(WholePeriods(call, specs, period))
+
+
+def _period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
+    """Return the number of time steps of which a network takes multiples; None if there is none."""
+    length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
+    for period in () if length is None else _divisors(length):
+        if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
+            return period
+    return None
+
+
+def _divisors(number: int) -> Iterator[int]:
+    return (n for n in range(2, number + 1) if number % n == 0)
+
+
+def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
+    """Return whether a network's output is as long as an input of a given length."""
+    try:
+        graph = call.of([tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]).graph
+    except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
+        return False
+    if len(graph.outputs) != 1:
+        return True  # another check refuses it
+    shape = graph.outputs[0].shape
+    return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
+
+
+def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
+    """Return arguments of a network with zeros up to a multiple of the period.
+
+    Args:
+      arguments: arguments, the first one [batch, time, ...]; those of the same length are padded.
+      period: the number of time steps of which the network takes multiples.
+    """
+    length = arguments[0].shape[1]
+    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
+    pairs = zip(arguments, grows, strict=True)
+    return [_padded(x, -length % period) if each else x for x, each in pairs]
+
+
+def period_of(call: Traces) -> int:
+    """Return the number of time steps after which a network treats its inputs alike; mostly 1."""
+    return getattr(call.function, "period", 1)

@@ -1,0 +1,251 @@
+"""Check tables of learned positions, whose number of rows limits the length of a sequence.
+
+XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
+the last position. To detect this, the network is traced for a length, and the rows that it reads
+are compared with the rows that its tables have.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.networks.condition_specs import sized
+from onepass.networks.network import brings_step
+from onepass.networks.outputs import SMALL, one_line, size_text
+from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
+from onepass.step.layer_names import layer_names, layer_of
+from onepass.step.program import LENGTHS
+from onepass.step.replay import captured, needed, run_graph
+from onepass.step.sizes import static_value
+from onepass.step.tracing import Traces, graph_of, hop_of, in_frames
+
+SLICES = ("Slice", "StridedSlice")
+DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
+
+
+class Tables:
+    """The tables of positions of a network.
+
+    Args:
+      network: the network, whose layers are named in errors.
+      call: the network as a function of tensors.
+      specs: specs of the network's arguments, [None, None, ...].
+      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
+    """
+
+    def __init__(
+        self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
+    ) -> None:
+        self.call, self._specs, self._axes = call, list(specs), axes
+        self._built = call.function if isinstance(call, Traces) else call
+        self._names = layer_names(network)
+        self._known: dict[tuple[int, ...], str] = {}
+        self._any: bool | None = None
+
+    @property
+    def of_one_size(self) -> bool:
+        """True if the network can be called only at the size that it was built for."""
+        return hasattr(self._built, "sizes")
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived; "" if one may be."""
+        return getattr(self._built, "no_step", "")
+
+    def check(self, *sizes: int | None) -> None:
+        """Raise ValueError if the network cannot take a size, for example for lack of positions.
+
+        Args:
+          *sizes: size of the sequence, (time,), or of the image, (height, width); None: unknown.
+        """
+        fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
+        if fault:
+            raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
+
+    def fault(self, *sizes: int) -> str:
+        """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
+        built = getattr(self._built, "fault", None)  # only networks built for certain sizes have it
+        found = "" if self.of_one_size else self._fault(*sizes)
+        return found or ("" if built is None else built(*sizes))
+
+    def _fault(self, *sizes: int) -> str:
+        """Return how a table or an error in tracing rules out a size; "" if nothing does."""
+        if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
+            return ""
+        if self._any is None:
+            with tf.init_scope():
+                self._any = self._has_tables()
+        if not self._any:
+            return ""
+        if sizes not in self._known:
+            with tf.init_scope():
+                self._known[sizes] = self._found(sizes)
+        return self._known[sizes]
+
+    def longest(self, *lengths: int) -> int:
+        """Return the first of `lengths` that the network can take; the last if it can take none."""
+        return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
+
+    def _has_tables(self) -> bool:
+        """Return whether a longer input reads more rows of a table, or cannot be traced."""
+        shorter, longer = in_frames(DERIVED, hop_of(self.call))
+        short = self._traced([shorter]) if self._axes == 1 else ""
+        more: Sequence[int] = [longer]
+        if isinstance(short, str):
+            short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
+        few = [] if isinstance(short, str) else list(_reads(short))
+        if not few:
+            return False
+        long = self._traced(more)
+        if isinstance(long, str):
+            return True
+        pairs = zip(few, _reads(long), strict=False)
+        return any(a.rows == b.rows and a[2:] != b[2:] for a, b in pairs)
+
+    def _found(self, sizes: tuple[int, ...]) -> str:
+        graph = self._traced(sizes)
+        if isinstance(graph, str):
+            return self._refused(graph)
+        for read in _reads(graph):
+            # Bounds of a strided slice may exceed the rows, as in Python.
+            if read.last >= read.rows and read.op.type != "StridedSlice":
+                return f"{self._named(read)} and row {read.last} is read"
+        return ""
+
+    def _refused(self, reason: str) -> str:
+        """Return a phrase about a table that is too short for tracing, or `reason` if none is.
+
+        It is "" if the network cannot be traced for a small size, which another check reports.
+        """
+        short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
+        if isinstance(short, str):
+            return ""  # for any length; another check reports the reason
+        if isinstance(long, tf.Graph):
+            for read, later in zip(_reads(short), _reads(long), strict=False):
+                if read.op.type in SLICES and read.rows == later.rows and later.last > read.last:
+                    return self._named(read)
+        return reason
+
+    def _named(self, read: "_Read") -> str:
+        layer = layer_of(read.op.name, self._names)
+        return f"the table of positions in its layer `{layer}` has {read.rows} rows"
+
+    def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
+        """Return the network's graph for an input of these sizes, or the text of an error."""
+        first, *others = self._specs
+        specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
+        specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]
+        try:
+            return graph_of(self.call, specs).graph
+        except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
+            return one_line(error)
+
+
+def derived(network: Any, tables: Tables, **specs: Any) -> Any:
+    """Return `incremental(network, ...)`, with an error that names a table that is too short.
+
+    Raises:
+      NotCausalError: the network looks ahead, depends on the length or draws random numbers.
+      UnsupportedNetworkError: no step can be derived, because of an operation without a rule, an
+        error in tracing, or a table with fewer rows than the lengths from which steps are derived.
+    """
+    if tables.no_step and not brings_step(network):
+        raise UnsupportedNetworkError(f"{tables.no_step}, so that no step can be derived")
+    try:
+        return incremental(network, **specs, function=tables.call)
+    except NotCausalError:
+        raise
+    except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
+        fault = "" if tables.of_one_size else tables.fault(max(DERIVED))
+        if fault:
+            raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
+        if isinstance(error, UnsupportedNetworkError):
+            raise
+        raise UnsupportedNetworkError(one_line(error)) from error
+
+
+class _Read(NamedTuple):
+    """A read of rows of a table.
+
+    Attributes:
+      op: the operation.
+      rows: number of rows of the table.
+      last: index of the last row that is read.
+      num: number of rows that are read; 0 for a slice.
+    """
+
+    op: tf.Operation
+    rows: int
+    last: int
+    num: int
+
+
+def _reads(graph: tf.Graph) -> Iterator[_Read]:
+    """Yield the reads of tables in a graph.
+
+    Reads that depend on input values, such as those of a token embedding, are excluded.
+    """
+    for op in needed(graph.outputs):
+        if op.type == "GatherV2":
+            axis = static_value(op.inputs[2])
+            shape, places = op.inputs[0].shape, _value(op.inputs[1])
+            rows = None if axis is None or shape.rank is None else shape[int(axis)]
+        elif op.type == "ResourceGather":
+            shape, places = _resource_shape(op.inputs[0]), _value(op.inputs[1])
+            rows = shape[0] if shape else None
+        elif op.type in SLICES:
+            yield from _sliced(op)
+            continue
+        else:
+            continue
+        if rows is not None and places is not None and places.size:
+            yield _Read(op, int(rows), int(places.max()), places.size)
+
+
+def _sliced(op: tf.Operation) -> Iterator[_Read]:
+    """Yield a read for each axis of a table that a slice reads."""
+    if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
+        return
+    first, second = static_value(op.inputs[1]), static_value(op.inputs[2])
+    if first is None or second is None:
+        return
+    ends = first + second if op.type == "Slice" else second
+    if op.type == "StridedSlice":
+        if any(op.get_attr(f"{mask}_mask") for mask in ("ellipsis", "new_axis")):
+            return
+        unset = op.get_attr("end_mask")
+        ends = np.array([0 if unset >> n & 1 else end for n, end in enumerate(ends)])
+    for rows, end in zip(op.inputs[0].shape, ends, strict=False):
+        if rows is not None and end > 0:
+            yield _Read(op, int(rows), int(end) - 1, 0)
+
+
+def _value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Return a tensor's value if it does not depend on input values, else None."""
+    found = static_value(tensor)
+    if found is not None or _reads_input(tensor):
+        return found
+    with tf.device("CPU"):
+        values = captured(tensor.graph)
+        try:
+            return run_graph(values, [tensor])[0].numpy()
+        except tf.errors.OpError:
+            return None
+
+
+def _reads_input(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor depends on an argument of its graph."""
+    outside = captured(tensor.graph)
+    reads = (op for op in needed([tensor]) if op.type == "Placeholder")
+    return any(op.outputs[0].name not in outside for op in reads)
+
+
+def _resource_shape(handle: tf.Tensor) -> list[int] | None:
+    """Return the shape of the variable that a handle refers to; None if it is unknown."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+    shape = data.shape_and_type[0].shape
+    return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]

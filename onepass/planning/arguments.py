@@ -1,0 +1,119 @@
+"""Arguments of `onepass plan` and their checks."""
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from onepass.foundation.errors import UserError
+
+PLOTS = (".png", ".pdf", ".svg")
+PORTABLE, SERVERS = "portable", "parameter_server"
+
+
+def profiles_folder() -> Path:
+    """Return the default folder of profiles, in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "onepass" / "profiles"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanArguments:
+    """Predict step time, memory and traffic of training on N devices from a profile of one.
+
+    The step is compiled and measured on one device of this machine, for each share of the batch
+    that a device gets; then training on 1, 2, 4 ... N devices, or on `--mesh`, is simulated.
+    See docs/planning.md.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|PRESET")]
+    """A run directory, a preset of `onepass train`, or a folder that its `--portable` wrote."""
+    devices: int
+    """Maximum number of devices."""
+    mesh: str | None = None
+    """AxB: batch rows divided over A devices, the state over B; A times B must equal --devices. By
+    default, meshes that divide the state are tried only if nothing else fits."""
+    strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
+    """How to train: with run.py of the exported step (portable), with `--strategy local` or
+    multi_worker (replicas), or with one asynchronous worker per device (parameter_server)."""
+    servers: int = 1
+    """Number of parameter servers."""
+    batch: int | None = None
+    """Number of rows in the global batch; default: as configured."""
+    memory: float | None = None
+    """Memory of a device in GiB; configurations that need more are not chosen."""
+    link: float = 10.0
+    """Bandwidth between devices in Gbit/s."""
+    latency_us: float = 50.0
+    """Latency of a message in microseconds."""
+    message_us: float = 60.0
+    """Processor time in microseconds, on both sides, for each variable that a worker reads or
+    updates (parameter_server)."""
+    bucket_mib: float | None = None
+    """Largest size of gradient buckets in MiB, each of which is exchanged as soon as it is ready;
+    default: as compiled here, or 30 if an accelerator was profiled."""
+    shared_cores: Literal["auto", "yes", "no"] = "auto"
+    """Whether the devices share this machine's cores; auto: yes if a CPU was profiled."""
+    profiles: Path = dataclasses.field(default_factory=profiles_folder)
+    """Folder in which profiles are stored, named by a digest of the program."""
+    fresh: bool = False
+    """Repeat profiles that are already stored."""
+    seconds: float = 1.0
+    """Minimum time in seconds for which a profile runs steps."""
+    json: Path | None = None
+    """File to write the configurations to, as JSON."""
+    trace: Path | None = None
+    """File to write a Chrome trace of the simulated step to, for the largest number of devices."""
+    plot: Path | None = None
+    """File to plot rows per second and memory against devices in (.png, .pdf or .svg)."""
+
+    @property
+    def meshes(self) -> list[tuple[int, int]]:
+        """Sizes (rows, model) of the meshes to simulate.
+
+        If `mesh` is given, one device and this mesh; otherwise 1, 2, 4, ... up to `devices`
+        devices, among which the rows of a batch are split.
+        """
+        if self.mesh is not None:
+            rows, model = map(int, self.mesh.split("x"))
+            return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]
+        powers = [2**k for k in range(self.devices.bit_length())]
+        return [(n, 1) for n in sorted({*powers, self.devices})]
+
+
+def check(given: PlanArguments) -> None:
+    """Raise UserError if an argument is invalid."""
+    for name in ("devices", "servers", "batch"):
+        _check_number(given, name, 1)
+    for name in ("latency_us", "message_us"):
+        _check_number(given, name, 0)
+    for name in ("memory", "link", "bucket_mib", "seconds"):
+        _check_number(given, name, 0, above=True)
+    if given.mesh is not None:
+        sizes = given.mesh.split("x")
+        if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
+            raise UserError(f"`--mesh` needs two sizes, rows x model, as in 4x2; got {given.mesh}.")
+        if math.prod(map(int, sizes)) != given.devices:
+            raise UserError(
+                f"`--mesh` {given.mesh} has {math.prod(map(int, sizes))} devices, but `--devices` "
+                f"is {given.devices}."
+            )
+        if given.strategy != PORTABLE:
+            raise UserError("`--mesh` requires `--strategy portable`.")
+    if given.plot and given.plot.suffix not in PLOTS:
+        raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
+    for path in (given.json, given.trace, given.plot):
+        if path and not path.parent.is_dir():
+            raise UserError(f"The folder {path.parent} for {path.name} does not exist.")
+
+
+def _check_number(given: PlanArguments, name: str, least: float, above: bool = False) -> None:
+    value = getattr(given, name)
+    if value is None:
+        return
+    if value < least or (above and value <= least) or not value < math.inf:
+        rule = "above" if above else "at least"
+        raise UserError(f"`--{name.replace('_', '-')}` must be {rule} {least:g}, got {value:g}.")

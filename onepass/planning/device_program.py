@@ -1,0 +1,157 @@
+"""A JAX process that compiles an exported step for a mesh of devices, and may run it.
+
+    python -m onepass.planning.device_program REQUEST.json
+
+The request contains the folder, the mesh, the number and duration of rounds to run (0: only
+compile), and the file for the answer. TensorFlow is not imported.
+"""
+
+import collections
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from onepass.planning.process_use import needed_bytes, paired_seconds, timed
+from onepass.replicator.portable import run
+from onepass.replicator.portable.layouts.devices import Devices
+from onepass.replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
+from onepass.replicator.portable.layouts.program import read_program
+
+TRACED_STEPS = 3  # for short steps
+
+
+class Compiled:
+    """The step of an exported folder, compiled for a mesh of sizes `rows` and `model`.
+
+    Batches are divided along `rows`. If `model` is above 1, every array of the state is cut along
+    the last of its axes whose size is divisible by `model`. On a CPU, a step that will not run is
+    compiled with less optimisation, because neither its operations nor its memory depend on the
+    quality of the machine code.
+
+    Args:
+      folder: the exported folder.
+      rows: number of devices among which the rows of a batch are divided.
+      model: number of devices among which the state is divided.
+      runs: whether the step will run.
+    """
+
+    def __init__(self, folder: str, rows: int, model: int, runs: bool):
+        manifest = run.read_manifest(folder)
+        described = manifest["functions"][manifest["training"]["step"]]
+        step = Step.read(Path(folder))
+        devices = Devices(step, _cut_last(step, rows, model))
+        advance = run.advance_function(run.exported(folder, described).call, described)
+        self._arguments = devices.arguments()
+        is_plain = not runs and jax.default_backend() == "cpu"
+        options = {"xla_backend_optimization_level": 0} if is_plain else None
+        self.compiled = devices.compiled(advance, options)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the bytes that the compiler reserves on one device, by use."""
+        found: Any = self.compiled.memory_analysis()
+        return {
+            "arguments": found.argument_size_in_bytes,
+            "results": found.output_size_in_bytes - found.alias_size_in_bytes,
+            "temporaries": found.temp_size_in_bytes,
+        }
+
+    def values(self) -> list:
+        """Return constant arguments for the step, placed on the devices."""
+
+        def value(shape: jax.ShapeDtypeStruct) -> jax.Array:
+            fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
+            return jax.device_put(np.full(shape.shape, fill, shape.dtype), shape.sharding)
+
+        return list(jax.tree.map(value, self._arguments))
+
+
+def _cut_last(step: Step, rows: int, model: int) -> Layout:
+    cuts: list[list[tuple[str, ...]]] = [[()] * len(tensor.shape) for tensor in step.arguments]
+    for index, tensor in enumerate(step.arguments):
+        if index < len(step.batch) and tensor.shape and rows > 1:
+            cuts[index][0] = (ROWS,)
+        dividing = [i for i, size in enumerate(tensor.shape) if model > 1 and size % model == 0]
+        if tensor.name in step.slots and index >= len(step.batch) and dividing:
+            cuts[index][dividing[-1]] = (MODEL,)
+    return Layout({ROWS: rows, MODEL: model}, tuple(map(tuple, cuts)))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the step's memory and operations as compiled, and measurements if it was run."""
+    step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
+    text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
+    program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
+               for o in read_program(text, devices)]  # fmt: skip
+    found = {"memory": step.memory_bytes(), "program": program, "run": None}
+    if request["rounds"]:
+        found["run"] = Running(step).profile(request["rounds"], request["seconds"])
+    return found
+
+
+class Running:
+    """A step for one device that can be run repeatedly; the constructor runs it once."""
+
+    def __init__(self, step: Compiled):
+        self._step, self._values = step, step.values()
+        self.advance()
+
+    def advance(self) -> None:
+        """Run one step to completion."""
+        values = self._values
+        values[0], values[1], metrics = self._step.compiled(*values)
+        jax.block_until_ready((values[0], metrics))
+
+    def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
+        """Measure the step, and return the fields of a `measurement.Run`."""
+        found = timed(self.advance, rounds, seconds)
+        memory_bytes = self._needed_bytes()
+        if jax.default_backend() == "cpu":
+            steps = (self.advance, Running(self._step).advance)
+            found["paired_seconds"] = paired_seconds(steps, seconds)
+        traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
+        return {
+            **found,
+            "device": jax.devices()[0].device_kind,
+            "memory_bytes": memory_bytes,
+            "operations": _traced(self.advance, traced_steps),
+        }
+
+    def _needed_bytes(self) -> float | None:
+        """Return the memory of the step in bytes; None if it cannot be measured.
+
+        It is the accelerator's peak or, without an accelerator, the use of this process.
+        """
+        counted = jax.devices()[0].memory_stats()
+        if counted and "peak_bytes_in_use" in counted:
+            return counted["peak_bytes_in_use"]
+        held = sum(leaf.nbytes for leaf in jax.tree.leaves(self._values))
+        return needed_bytes(self.advance, held)
+
+
+def _traced(advance: Callable[[], None], steps: int) -> dict[str, float]:
+    """Return the seconds per step that each operation takes, by name, from the profiler."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    seconds: dict[str, float] = collections.defaultdict(float)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            for _ in range(steps):
+                advance()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        planes = jax.profiler.ProfileData.from_file(str(path)).planes
+        for event in (e for plane in planes for line in plane.lines for e in line.events):
+            name = dict(event.stats).get("hlo_op")
+            if name is not None:
+                seconds[name] += 1e-9 * event.duration_ns / steps
+    return seconds
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(asked["answer"]).write_text(json.dumps(answer(asked)))

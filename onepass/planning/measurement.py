@@ -1,0 +1,309 @@
+"""Measure compiled and executed steps; results are stored under a digest of the program."""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onepass.foundation.atomic_files import write_text
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import make_folder
+from onepass.planning.process_use import this_machine
+from onepass.replicator.portable.layouts.program import Operation
+from onepass.replicator.portable.layouts.simulation import sharing_scale
+from onepass.replicator.portable.manifest import read_manifest
+
+LIMIT_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Timings and memory of a step that was executed.
+
+    Attributes:
+      seconds: median step time of each round.
+      busy_share: share of the cores that the step keeps busy, from 0 to 1.
+      memory_bytes: memory that the step uses on one device; None if it cannot be measured.
+      operations: seconds of each operation by name; the sum may exceed the step's time, because
+        operations can overlap.
+      device: kind of device that ran the step.
+      free_share: share of the processor time that other processes left free.
+      paired_seconds: step time while an identical step runs on the same cores; None: not measured.
+    """
+
+    seconds: list[float]
+    busy_share: float
+    memory_bytes: float | None
+    operations: dict[str, float]
+    device: str = "CPU"
+    free_share: float = 1.0
+    paired_seconds: float | None = None
+
+    @property
+    def step_seconds(self) -> float:
+        """Median step time over the rounds."""
+        return statistics.median(self.seconds)
+
+    def sharing_scale(self, replicas: int) -> float:
+        """Return the factor by which a step is slower if `replicas` replicas share these cores."""
+        paired = self.paired_seconds and self.paired_seconds / self.step_seconds
+        return sharing_scale(replicas, self.busy_share, paired)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One device's program: operations, memory in bytes by use, and timings if it was run."""
+
+    program: list[Operation]
+    memory: dict[str, int]
+    run: Run | None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of a device: arguments, new results and temporaries."""
+        return sum(self.memory.values())
+
+    @classmethod
+    def read(cls, stored: dict[str, Any]) -> "Measurement":
+        """Return the measurement in an answer from device_program.py."""
+        program = [
+            Operation(name, kind, size, tuple(inputs), devices, resource)
+            for name, kind, size, inputs, devices, resource in stored["program"]
+        ]
+        run = dict(stored["run"] or {})
+        if "beside_seconds" in run:  # the name in version 0.2
+            run["paired_seconds"] = run.pop("beside_seconds")
+        return cls(program, stored["memory"], Run(**run) if run else None)
+
+
+class Store:
+    """A folder of measurements, one file each.
+
+    Args:
+      folder: the folder, created if missing.
+      fresh: whether to repeat measurements that an earlier process stored.
+      rounds: number of rounds in which a step is timed.
+      seconds: minimum length of a round.
+      log: function that receives progress messages, since a measurement may take minutes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fresh: bool = False,
+        rounds: int = 3,
+        seconds: float = 0.5,
+        log: Callable[[str], object] = lambda _: None,
+    ):
+        with _naming_the_option():
+            self.folder = make_folder(folder)
+        self._fresh, self._log = fresh, log
+        self.rounds, self.seconds = rounds, seconds
+        self._made: set[str] = set()
+
+    def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
+        """Return a measurement of a folder's step, partitioned for a mesh, without running it."""
+        return self._of(folder, rows, model, 0)
+
+    def profiled(self, folder: Path) -> Measurement:
+        """Return a measurement of a folder's step, run on one device with traced operations."""
+        return self._of(folder, 1, 1, self.rounds)
+
+    def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the measurement stored under a key; if there is none, call `measure` and store it.
+
+        If the store is `fresh`, a measurement from an earlier process counts as missing. Raise
+        UserError if the stored one is from a different machine or cannot be read.
+        """
+        path, machine = self.folder / f"{key}.json", this_machine()
+        if path.exists() and (not self._fresh or key in self._made):
+            stored = _read(path)
+            if stored.get("machine") != machine:
+                raise UserError(_another_machine(path, stored.get("machine"), machine))
+            return stored["found"]
+        found = measure()
+        self._made.add(key)
+        with _naming_the_option():
+            write_text(path, json.dumps({"machine": machine, "found": found}) + "\n")
+        return found
+
+    def _of(self, folder: Path, rows: int, model: int, rounds: int) -> Measurement:
+        request = {"rows": rows, "model": model, "rounds": rounds}
+        key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
+        asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
+        action = "profiling" if rounds else "compiling"
+
+        def measure() -> dict[str, Any]:
+            self._log(f"planning: {action} the step, devices: {rows * model}")
+            return ask(asked)
+
+        return Measurement.read(self.kept(key, measure))
+
+
+@contextlib.contextmanager
+def _naming_the_option() -> Iterator[None]:
+    """Add a hint about `--profiles` to a UserError raised inside the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error} Choose another folder with `--profiles`.") from error
+
+
+def step_of(folder: Path) -> dict[str, Any]:
+    """Return the description of the training step in an exported folder's manifest.
+
+    Raise UserError if the folder has no manifest or no training step.
+    """
+    manifest = read_manifest(folder)
+    if "training" not in manifest:
+        raise UserError(f"{folder} has no training step.")
+    return manifest["functions"][manifest["training"]["step"]]
+
+
+def program_digest(folder: Path) -> str:
+    """Return 16 hexadecimal digits that identify the step of an exported folder."""
+    artifact = Path(folder) / step_of(folder)["artifact"]
+    return hashlib.sha256(artifact.read_bytes()).hexdigest()[:16]
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """Run device_program.py in a new process, and return its answer.
+
+    Raises:
+      UserError: the process fails (with the last line of its stderr) or exceeds LIMIT_SECONDS.
+    """
+    devices = request["rows"] * request["model"]
+    source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    with tempfile.TemporaryDirectory() as folder:
+        file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+        file.write_text(json.dumps(request | {"answer": str(answer)}))
+        command = [sys.executable, "-m", "onepass.planning.device_program", str(file)]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **device_environment(devices), **source},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UserError(
+                f"JAX did not compile and run the step on {devices} devices within "
+                f"{LIMIT_SECONDS:g} seconds."
+            ) from error
+        if done.returncode:
+            printed = done.stderr.strip().splitlines() or ["it printed nothing"]
+            raise UserError(
+                f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
+            )
+        return json.loads(answer.read_text())
+
+
+def device_environment(devices: int) -> dict[str, str]:
+    """Return environment variables for a JAX process with this number of devices.
+
+    Several devices are simulated on the CPU.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
+    if devices > 1:  # only CPUs can be simulated
+        found["JAX_PLATFORMS"] = "cpu"
+    return found
+
+
+def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
+    """Return the program with a duration for each computation, from the profile of one device.
+
+    The time of an operation is interpolated linearly between the sizes of profiled operations of
+    its kind; below the smallest, it is proportional to the bytes. Beyond the largest, the excess
+    takes at most the average time per byte of operations whose kinds differ only in their digests,
+    since the time of small operations is mostly overhead. A kind that was not profiled takes the
+    profile's average time per byte. All times are scaled so that the profiled program takes the
+    measured step time.
+    """
+    times = _Times(profile)
+    scale = times.scale
+    return [
+        operation
+        if operation.is_collective
+        else dataclasses.replace(operation, seconds=scale * times.seconds(operation))
+        for operation in program
+    ]
+
+
+class _Times:
+    """Durations of operations by kind and size."""
+
+    def __init__(self, profile: Measurement):
+        if profile.run is None:
+            raise ValueError("`profile` must have run.")
+        traced = profile.run.operations
+        found: dict[str, dict[float, list[float]]] = {}
+        taken: dict[str, float] = collections.defaultdict(float)
+        moved: dict[str, float] = collections.defaultdict(float)
+        for operation in profile.program:
+            seconds, size = traced.get(operation.name, 0.0), operation.size_bytes
+            found.setdefault(operation.kind, {}).setdefault(size, []).append(seconds)
+            taken[_name(operation.kind)] += seconds
+            moved[_name(operation.kind)] += size
+        self._kinds = {
+            kind: [(size, statistics.fmean(each)) for size, each in sorted(sizes.items())]
+            for kind, sizes in found.items()
+        }
+        self._rates = {name: seconds / max(moved[name], 1.0) for name, seconds in taken.items()}
+        self._total, step = sum(taken.values()), profile.run.step_seconds
+        # If nothing was traced, the step time is divided by bytes.
+        self._seconds_per_byte = (self._total or step) / max(sum(moved.values()), 1.0)
+        self.scale = step / self._total if self._total else 1.0
+
+    def seconds(self, operation: Operation) -> float:
+        size, points = operation.size_bytes, self._kinds.get(operation.kind, [])
+        if not points or not self._total:
+            return self._seconds_per_byte * size
+        largest, last = points[-1]
+        if size > largest:
+            rate = min(last / max(largest, 1.0), self._rates[_name(operation.kind)])
+            return last + rate * (size - largest)
+        origin = [(0.0, 0.0)] if points[0][0] else []
+        sizes, means = zip(*origin, *points, strict=True)
+        return float(np.interp(size, sizes, means))
+
+
+def _name(kind: str) -> str:
+    """Return the kind of an operation without its digest: `fusion` for `fusion-61f33963`."""
+    return kind.partition("-")[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text())
+        return stored if "found" in stored else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"The profile {path} cannot be read: {error}. `--fresh` replaces it."
+        ) from error
+
+
+def _another_machine(path: Path, stored: Any, here: dict[str, Any]) -> str:
+    stored = stored if isinstance(stored, dict) else {}
+    differ = [
+        f"{name} {stored.get(name)}, this one {here[name]}"
+        for name in here
+        if stored.get(name) != here[name]
+    ]
+    return (
+        f"The profile {path} is from another machine ({'; '.join(differ)}): choose another folder "
+        "with `--profiles`, or measure on this machine with `--fresh`."
+    )

@@ -1,0 +1,170 @@
+"""Execute a network's exported stages on JAX devices according to a schedule.
+
+JAX dispatches asynchronously: the passes are dispatched in the order of their slots, and each runs
+when its device is free and its inputs have arrived.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from onepass.foundation.errors import UserError
+from onepass.planning.pipeline.schedule import (
+    GRADIENT,
+    KEPT,
+    KINDS,
+    LOSS,
+    WEIGHTS,
+    Pass,
+    Schedule,
+    function_name,
+)
+from onepass.replicator.portable.run import exported, read_manifest, read_npz, read_weights
+
+Arrays = dict[str, jax.Array]
+
+
+class Pipeline:
+    """Stages that `export.export_stages` wrote, each on the device that a schedule assigns.
+
+    Attributes:
+      peaks: largest amount of activations that were live at the same time on each device in the
+        last step; 1 is a device's share of the stages for one microbatch.
+      peak_bytes: largest number of bytes that each device kept between passes, including tensors
+        that B keeps for W.
+
+    Args:
+      folder: the folder that `export.export_stages` wrote.
+      schedule: a schedule with as many stages as the export.
+      devices: JAX devices, one for each device of the schedule; None: the first ones.
+
+    Raises:
+      UserError: the schedule has a different number of stages, or there are too few devices.
+    """
+
+    def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):
+        manifest = read_manifest(folder)
+        stages, wanted = manifest.get("stages", 0), schedule.num_devices
+        if stages != len(schedule.devices):
+            raise UserError(f"`schedule` must have {stages} stages, got {len(schedule.devices)}.")
+        devices = jax.devices() if devices is None else devices
+        if len(devices) < wanted:
+            raise UserError(f"`devices` must be at least {wanted}, got {len(devices)}.")
+        self.schedule = schedule
+        self.peaks, self.peak_bytes = [0.0] * wanted, [0] * wanted
+        self._devices = [devices[number] for number in schedule.devices]
+        weights = read_npz(Path(folder) / WEIGHTS)
+        self._passes = {
+            (kind, stage): _Compiled(
+                folder, manifest["functions"][function_name(stage, kind)], weights, device
+            )
+            for stage, device in enumerate(self._devices)
+            for kind in KINDS
+        }
+
+    def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+        """Return a batch's loss and gradients by variable, as means over the microbatches.
+
+        Args:
+          batch: arrays [rows, ...] by name; the rows are divided evenly into the schedule's
+            microbatches.
+
+        Raises:
+          UserError: the rows do not divide evenly.
+        """
+        step = _Step(self, self._microbatches(batch))
+        for _, _, each in self.schedule.rows():
+            step.make(each)
+        self.peaks = [count / self.schedule.num_chunks for count in step.peaks]
+        self.peak_bytes = step.peak_bytes
+        found = {n: np.asarray(v) for part in step.found.values() for n, v in part.items()}
+        loss = float(np.mean([np.asarray(loss) for loss in step.losses]))
+        return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
+
+    def call(self, each: Pass, given: Mapping) -> Arrays:
+        """Run a pass and return its outputs by name; inputs on other devices are transferred."""
+        return self._passes[each.kind, each.stage](given)
+
+    def keeps(self, each: Pass, given: Mapping) -> Arrays:
+        """Return those of the `given` arrays that a pass takes as inputs."""
+        return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
+
+    def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        count = self.schedule.num_microbatches
+        uneven = {name: len(array) for name, array in batch.items() if len(array) % count}
+        if uneven:
+            raise UserError(f"`batch` must have a multiple of {count} rows, got {uneven}.")
+        cut = {name: np.split(array, count) for name, array in batch.items()}
+        return [{name: parts[number] for name, parts in cut.items()} for number in range(count)]
+
+
+class _Compiled:
+    """A compiled pass of a stage on its device, with the weights that it reads."""
+
+    def __init__(self, folder: Path, described: dict, weights: Mapping, device: jax.Device):
+        self.inputs, self._captured, self._outputs = (
+            [spec["name"] for spec in described[kind]] for kind in ("inputs", "captured", "outputs")
+        )
+        self._device = device
+        known = {**weights, **read_weights(folder, described)}
+        self._weights = jax.device_put([known[name] for name in self._captured], device)
+        self._call = jax.jit(exported(folder, described).call)
+
+    def __call__(self, given: Mapping) -> Arrays:
+        arguments = jax.device_put([given[name] for name in self.inputs], self._device)
+        return dict(zip(self._outputs, self._call(*arguments, *self._weights), strict=True))
+
+
+class _Step:
+    """The state of one training step: its live arrays, losses and gradients so far."""
+
+    def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
+        self._pipeline, self._microbatches = pipeline, microbatches
+        self._schedule = pipeline.schedule
+        self.peaks = [0] * self._schedule.num_devices
+        self.peak_bytes = [0] * self._schedule.num_devices
+        self.losses: list[jax.Array] = []
+        self.found: dict[int, Arrays] = {}  # gradients of each stage's variables so far
+        self._arrived: dict[Pass, dict] = {}  # from another stage, by the pass that reads them
+        self._kept: dict[tuple[int, int], Arrays] = {}  # by stage and microbatch, from F to W
+
+    def make(self, each: Pass) -> None:
+        {"F": self._forward, "B": self._backward, "W": self._weights}[each.kind](each)
+        device, devices = self._schedule.devices[each.stage], self._schedule.devices
+        alive = [arrays for (stage, _), arrays in self._kept.items() if devices[stage] == device]
+        held = sum(array.nbytes for arrays in alive for array in arrays.values())
+        self.peaks[device] = max(self.peaks[device], len(alive))
+        self.peak_bytes[device] = max(self.peak_bytes[device], held)
+
+    def _forward(self, each: Pass) -> None:
+        _, stage, number = each
+        given = {**self._microbatches[number], **self._arrived.pop(each, {})}
+        made = self._pipeline.call(each, given)
+        self._kept[stage, number] = {n: v for n, v in made.items() if n.startswith(KEPT)}
+        passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
+        if stage + 1 < len(self._schedule.devices):
+            self._arrived[Pass("F", stage + 1, number)] = passed
+        else:
+            self.losses.append(passed[LOSS])
+            mean = np.full((), 1 / len(self._microbatches), passed[LOSS].dtype)
+            self._arrived[Pass("B", stage, number)] = {f"{GRADIENT}{LOSS}": mean}
+
+    def _backward(self, each: Pass) -> None:
+        _, stage, number = each
+        given = self._kept[stage, number] | self._arrived.pop(each)
+        made = self._pipeline.call(each, given)
+        weights = Pass("W", stage, number)
+        self._kept[stage, number] = self._pipeline.keeps(weights, given | made)
+        if stage:
+            passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
+            self._arrived[Pass("B", stage - 1, number)] = passed
+
+    def _weights(self, each: Pass) -> None:
+        made = self._pipeline.call(each, self._kept.pop((each.stage, each.microbatch)))
+        before = self.found.get(each.stage)
+        self.found[each.stage] = made if before is None else jax.tree.map(_add, before, made)
+
+
+_add = jax.jit(lambda a, b: a + b)

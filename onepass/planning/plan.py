@@ -1,0 +1,277 @@
+"""Predict the costs of device configurations, and choose among them."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+from onepass.foundation.errors import UserError
+from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
+from onepass.planning.measurement import Measurement, Run, Store, costed
+from onepass.planning.pipeline.steps import pipeline_steps
+from onepass.planning.programs import ModelPrograms
+from onepass.replicator.portable.layouts.program import COMPUTE, LINK, combined
+from onepass.replicator.portable.layouts.simulation import (
+    Network,
+    Timeline,
+    asynchronous_rate,
+    simulate,
+    synchronous,
+)
+
+GIB, MIB = 2**30, 2**20
+ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The predicted step of a configuration.
+
+    Attributes:
+      rows, model: sizes of the mesh.
+      microbatches: number of microbatches into which a device's rows are divided.
+      step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
+      batch_rows: number of rows per step on all devices.
+      memory_bytes, sent_bytes: numbers of bytes that each device stores, and sends per step.
+      efficiency: rows per second and device, relative to a single device.
+      timeline: simulated step of one device; for a pipeline, of all devices.
+      schedule: name of the schedule if the devices form a pipeline of stages; otherwise "".
+      bubble: share of a pipeline's device time spent waiting.
+    """
+
+    rows: int
+    model: int
+    microbatches: int
+    step_seconds: float
+    batch_rows: int
+    memory_bytes: float
+    sent_bytes: float
+    efficiency: float
+    timeline: Timeline
+    schedule: str = ""
+    bubble: float = 0.0
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in the mesh."""
+        return self.rows * self.model
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of the batch per second, over all devices."""
+        return self.batch_rows / self.step_seconds
+
+    @property
+    def network_share(self) -> float:
+        """Share of the step in which a device only waits for the network."""
+        links = {event.resource for event in self.timeline.events if LINK in event.resource}
+        busy = sum(map(self.timeline.busy_seconds, links))
+        waits = self.timeline.seconds - self.timeline.busy_seconds(COMPUTE)
+        return max(min(waits, busy), 0.0) / self.timeline.seconds
+
+    @property
+    def device_seconds(self) -> float:
+        """Cost of a row in device-seconds."""
+        return self.devices / self.rows_per_second
+
+
+class Planner:
+    """Makes predictions for a model from measurements, which are taken on first use.
+
+    Attributes:
+      free_share: smallest share of the processor time that other processes left free during any
+        profile.
+    """
+
+    def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
+        self._given, self._programs, self._store = given, programs, store
+        self._network = Network(1e-6 * given.latency_us, given.link / 8e-9)
+        self.free_share = 1.0
+
+    def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
+        """Return predictions for all meshes and pipelines; call `advance` after every mesh.
+
+        If no configuration fits in memory, try more microbatches, then cuts of the state.
+
+        Raises:
+          UserError: a mesh does not divide the batch, or no configuration fits in memory.
+        """
+        for rows, _ in self._given.meshes:
+            self._check_rows(rows)
+        microbatches = self._programs.microbatches
+        found = []
+        for mesh in self._given.meshes:
+            found.append(self.predicted(*mesh, microbatches))
+            advance()
+        found += self._pipelines()
+        if any(map(self.fits, found)):
+            return found
+        for choice in self._smaller():
+            found.append(self.predicted(*choice))
+            if self.fits(found[-1]):
+                return found
+        least = min(found, key=lambda prediction: prediction.memory_bytes)
+        raise UserError(
+            f"No configuration of {self._given.devices} devices fits in {self._given.memory:g} GiB:"
+            f" the smallest needs {least.memory_bytes / GIB:.3g} GiB per device "
+            f"({described(least)})."
+        )
+
+    def fits(self, prediction: Prediction) -> bool:
+        """Return whether the configuration fits in a device's memory."""
+        given = self._given.memory
+        return given is None or prediction.memory_bytes <= given * GIB
+
+    def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
+        """Return the prediction for one configuration."""
+        if self._given.strategy == SERVERS:
+            return self._asynchronous(rows)
+        if self._given.strategy == PORTABLE:
+            return self._portable(rows, model, microbatches)
+        return self._replicas(rows)
+
+    def _portable(self, rows: int, model: int, microbatches: int) -> Prediction:
+        programs, store = self._programs, self._store
+        whole = programs.folder(programs.batch, microbatches)
+        # A program of fixed size can only be profiled with the whole batch.
+        share = (
+            whole if programs.is_fixed else programs.folder(programs.batch // rows, microbatches)
+        )
+        profile = store.profiled(share)
+        alone = _run(store.profiled(whole))
+        compiled = store.compiled(whole, rows, model) if rows * model > 1 else profile
+        program = combined(costed(compiled.program, profile), self._bucket_bytes(alone))
+        scale = self._scale(_run(profile), rows * model)
+        timeline = simulate(program, self._network, scale)
+        efficiency = alone.step_seconds / timeline.seconds / (rows * model)
+        return Prediction(
+            rows, model, microbatches, timeline.seconds, programs.batch, compiled.memory_bytes,
+            timeline.sent_bytes, efficiency, timeline,
+        )  # fmt: skip
+
+    def _pipelines(self) -> Iterator[Prediction]:
+        """Yield the best prediction for every pipeline schedule and number of devices."""
+        given, programs = self._given, self._programs
+        if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
+            return
+        alone = self._store.profiled(programs.folder(programs.batch, programs.microbatches))
+        run = _run(alone)
+        for devices in (rows for rows, _ in given.meshes if rows > 1):
+            seconds = self._scale(run, devices) * run.step_seconds
+            steps = pipeline_steps(
+                programs.stages, devices, programs.batch, seconds, alone.memory, self._network
+            )
+            for name, several in itertools.groupby(steps, lambda step: step.schedule):
+                found = [
+                    Prediction(
+                        devices, 1, step.microbatches, step.timeline.seconds, programs.batch,
+                        step.memory_bytes, step.timeline.sent_bytes,
+                        run.step_seconds / step.timeline.seconds / devices, step.timeline, name,
+                        step.bubble,
+                    )
+                    for step in several
+                ]  # fmt: skip
+                yield min(found, key=lambda each: (not self.fits(each), each.step_seconds))
+
+    def _replicas(self, rows: int) -> Prediction:
+        programs = self._programs
+        alone = programs.run(self._store, programs.batch)
+        share = programs.run(self._store, programs.batch // rows)
+        seconds = self._scale(share, rows) * share.step_seconds
+        reduced, held = programs.state_bytes()
+        timeline = simulate(synchronous(seconds, [reduced], rows), self._network)
+        exchanged = 2 * reduced if rows > 1 else 0  # the gradients and their sums
+        return Prediction(
+            rows, 1, programs.microbatches, timeline.seconds, programs.batch,
+            (share.memory_bytes or held) + exchanged, timeline.sent_bytes,
+            alone.step_seconds / timeline.seconds / rows, timeline,
+        )  # fmt: skip
+
+    def _asynchronous(self, workers: int) -> Prediction:
+        programs = self._programs
+        alone = programs.run(self._store, programs.batch, compiles=False)
+        scale, held = self._scale(alone, workers), programs.state_bytes()[1]
+        handling = 1e-6 * self._given.message_us * programs.num_variables()
+        rate, timeline = asynchronous_rate(
+            scale * alone.step_seconds, held, workers, self._given.servers, self._network,
+            scale * handling,
+        )  # fmt: skip
+        return Prediction(
+            workers, 1, programs.microbatches, 1 / rate, programs.batch,
+            alone.memory_bytes or held, 2.0 * held,
+            alone.step_seconds * rate / workers, timeline,
+        )  # fmt: skip
+
+    def _scale(self, run: Run, replicas: int) -> float:
+        self.free_share = min(self.free_share, run.free_share)
+        shared = self._given.shared_cores
+        if shared == "no" or (shared == "auto" and not _is_processor(run)):
+            return 1.0
+        return run.sharing_scale(replicas)
+
+    def _bucket_bytes(self, run: Run) -> float:
+        if self._given.bucket_mib is not None:
+            return self._given.bucket_mib * MIB
+        return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
+
+    def _smaller(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (rows, model, microbatches) that need less memory on all devices.
+
+        More microbatches come first, then cuts of the state.
+        """
+        given, programs = self._given, self._programs
+        if given.strategy != PORTABLE:
+            return
+        rows, model = given.meshes[-1]
+        most = 1 if programs.is_fixed else programs.batch // rows
+        counts = [m for m in range(2, most + 1) if most % m == 0]
+        yield from ((rows, model, m) for m in counts if m > programs.microbatches)
+        if given.mesh is None:
+            cuts = [n for n in range(2, given.devices + 1) if given.devices % n == 0]
+            yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
+
+    def _check_rows(self, rows: int) -> None:
+        """Raise UserError if a batch cannot be divided among `rows` devices."""
+        each = rows * self._programs.microbatches
+        if self._given.strategy != SERVERS and self._programs.batch % each:
+            raise UserError(
+                f"A batch of {self._programs.batch} rows cannot be divided by {rows} devices with "
+                f"{self._programs.microbatches} microbatches each: change `--devices`, `--mesh` or "
+                "`--batch`."
+            )
+
+
+def cheapest(predictions: list[Prediction]) -> Prediction:
+    """Return the prediction with the fewest device-seconds per row."""
+    return min(predictions, key=lambda prediction: (prediction.device_seconds, prediction.devices))
+
+
+def fastest(predictions: list[Prediction]) -> Prediction:
+    """Return the prediction with the most rows per second."""
+    return max(
+        predictions, key=lambda prediction: (prediction.rows_per_second, -prediction.devices)
+    )
+
+
+def described(prediction: Prediction) -> str:
+    """Return a configuration as text, such as `4 devices, mesh 4x1, 2 microbatches`."""
+    plural = "s" if prediction.devices > 1 else ""
+    text = f"{prediction.devices} device{plural}, {layout(prediction)}"
+    many = prediction.microbatches > 1
+    return f"{text}, {prediction.microbatches} microbatches" if many else text
+
+
+def layout(prediction: Prediction) -> str:
+    """Return the layout of a configuration as text: `mesh 4x1` or `pipeline v-half`."""
+    if prediction.schedule:
+        return f"pipeline {prediction.schedule}"
+    return f"mesh {prediction.rows}x{prediction.model}"
+
+
+def _run(measurement: Measurement) -> Run:
+    if measurement.run is None:
+        raise ValueError("`measurement` must have run.")
+    return measurement.run
+
+
+def _is_processor(run: Run) -> bool:
+    return run.device.lower() == "cpu"

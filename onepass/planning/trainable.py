@@ -1,0 +1,108 @@
+"""A training step to plan, which can be exported for JAX or timed in TensorFlow."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.planning.process_use import needed_bytes, paired_seconds, timed
+from onepass.replicator.portable.export import STEP, described, export_function, training_step
+from onepass.replicator.portable.manifest import manifest_of, write_manifest
+from onepass.replicator.training.accumulation import Batch
+from onepass.replicator.training.state import LossFn, TrainState
+from onepass.replicator.training.step import compile_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+    """A model with its optimiser and a fixed batch size.
+
+    Attributes:
+      state: variables that a step updates.
+      loss: the loss that a step minimises.
+      batch_spec: static shape and dtype of every entry of a batch.
+      jit_compile: whether XLA compiles the step in TensorFlow.
+      make: function that returns an identical `Trainable` with a separate state, for timing two
+        steps at the same time; None: that is not timed.
+    """
+
+    state: TrainState
+    loss: LossFn
+    batch_spec: Mapping[str, tf.TensorSpec]
+    jit_compile: bool = False
+    make: Callable[[], "Trainable"] | None = None
+
+    def resized(self, rows: int, microbatches: int) -> "Trainable":
+        """Return the same model with batches of `rows` rows in `microbatches` microbatches."""
+        state = copy.copy(self.state)
+        state.optimizer = dataclasses.replace(state.optimizer, accumulate=microbatches)
+        spec = {
+            name: tf.TensorSpec([rows, *each.shape[1:]], each.dtype)
+            for name, each in self.batch_spec.items()
+        }
+        return dataclasses.replace(self, state=state, batch_spec=spec)
+
+    @property
+    def state_bytes(self) -> int:
+        """Size in bytes of all variables that a step updates."""
+        return sum(_bytes(variable) for variable in self.state.slots().values())
+
+    @property
+    def num_variables(self) -> int:
+        """Number of variables that a step updates."""
+        return len(self.state.slots())
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Size in bytes of the gradients."""
+        return sum(_bytes(weight) for weight in self.state.weights)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Size in bytes of a batch."""
+        return sum(_bytes(spec) for spec in self.batch_spec.values())
+
+    def batch(self) -> Batch:
+        """Return a constant batch; the time of a step does not depend on the values."""
+        return {
+            name: tf.fill(spec.shape, tf.cast(0.01 if spec.dtype.is_floating else 0, spec.dtype))
+            for name, spec in self.batch_spec.items()
+        }
+
+    def export(self, folder: Path) -> None:
+        """Write the step, without a checkpoint or data, for device_program.py."""
+        slots = self.state.slots()
+        step = training_step(self.state, self.loss)
+        export_function(step, self.batch_spec, folder, STEP, variables={}, state=slots)
+        training = {"step": STEP, "slots": described(slots)}
+        write_manifest(folder, manifest_of(folder) | {"training": training})
+
+    def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
+        """Time a step in TensorFlow on one device, and return the fields of a `measurement.Run`."""
+        step, device = self._made(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        held = self.state_bytes + self.batch_bytes
+        found = timed(step, rounds, least_seconds)
+        found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
+        if self.make is not None and device == "CPU":
+            rows = next(iter(self.batch_spec.values())).shape[0]
+            other = self.make().resized(rows, self.state.optimizer.accumulate)
+            other = dataclasses.replace(other, jit_compile=self.jit_compile)
+            found["paired_seconds"] = paired_seconds([step, other._made()], least_seconds)
+        return found
+
+    def _made(self) -> Callable[[], float]:
+        """Return a function that runs the compiled step, which has run once."""
+        compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
+
+        def step() -> float:
+            return float(compiled(batch)["loss"])
+
+        step()
+        return step
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.shape.num_elements()) * tensor.dtype.size

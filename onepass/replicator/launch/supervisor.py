@@ -1,0 +1,239 @@
+"""Run a cluster's tasks on this machine, with one output and one exit status."""
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from onepass.foundation.interrupt import StopRequest
+from onepass.replicator.launch.arguments import LaunchArguments
+from onepass.replicator.launch.supervised_process import SupervisedProcess
+from onepass.replicator.launch.tf_config import Task, gpu_shares
+
+POLL_SECONDS = 0.05
+SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
+SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
+
+
+@dataclasses.dataclass
+class _ClusterRun:
+    """The state of one run of the cluster, with a process per task.
+
+    Attributes:
+      processes: the processes of all tasks.
+      failed: the first task that ended unexpectedly.
+      killed: the tasks that were killed because they did not end in time.
+      signal_name: name of the signal that was forwarded.
+      term_at, kill_at: times on the monotonic clock at which running tasks get SIGTERM and SIGKILL.
+      is_ending_servers: whether SIGTERM has been sent to the servers because no task needs them.
+    """
+
+    processes: list[SupervisedProcess]
+    failed: SupervisedProcess | None = None
+    killed: list[SupervisedProcess] = dataclasses.field(default_factory=list)
+    signal_name: str | None = None
+    term_at: float | None = None
+    kill_at: float | None = None
+    is_ending_servers: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """True if all tasks that end on their own have succeeded."""
+        return all(p.status == 0 for p in self.processes if not p.task.serves)
+
+    @property
+    def running(self) -> list[SupervisedProcess]:
+        """Running tasks that end on their own."""
+        return [p for p in self.processes if p.is_running and not p.task.serves]
+
+    @property
+    def serving(self) -> list[SupervisedProcess]:
+        """Running tasks that serve until they are ended."""
+        return [p for p in self.processes if p.is_running and p.task.serves]
+
+
+class Supervisor:
+    """Runs a cluster until it has finished, with restarts.
+
+    `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
+    """
+
+    def __init__(
+        self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
+    ):
+        self._make_tasks, self._command, self._given = make_tasks, command, given
+        self._restarts = 0
+        self._is_output_open = True
+
+    def run(self) -> int:
+        """Run the cluster; return 0, the status of the first failed task, or 128 + a signal.
+
+        SIGINT, SIGTERM and SIGHUP are forwarded once; a second signal kills all tasks.
+        """
+        with StopRequest() as stop:
+            while True:
+                run = _ClusterRun([])
+                try:
+                    self._start(run)
+                    while run.running or run.serving:
+                        self._poll(run, stop)
+                finally:
+                    for process in run.processes:
+                        process.close()
+                if not self._shall_restart(run):
+                    return _exit_status(run)
+
+    def _start(self, run: _ClusterRun) -> None:
+        given, tasks = self._given, self._make_tasks()
+        for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
+            run.processes.append(
+                SupervisedProcess(
+                    task, self._command, environment, given.grace_seconds, given.log_dir
+                )
+            )
+
+    def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
+        """Print new output, and react to tasks that have ended and signals that have arrived."""
+        ready, _, _ = select.select(
+            [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
+        )
+        for process in ready:
+            self._write(process.lines())
+        ended = [p for p in run.processes if p.has_ended()]
+        # Causes before consequences: tasks that a signal ended first, servers last.
+        for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
+            self._write(process.lines(is_last=True))
+            self._note(run, process)
+        requested = stop.signal_name or (None if self._is_output_open else "SIGTERM")
+        if requested and not run.signal_name:
+            self._forward(run, requested)
+        if not run.running and not run.is_ending_servers:
+            self._end_servers(run)
+        self._end_in_time(run)
+
+    def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
+        """Handle the end of a task: ignore it if expected, restart it, or fail the cluster."""
+        task, status = process.task, process.status or 0
+        expected = status == 0
+        if task.serves:
+            expected = run.is_ending_servers or run.is_done
+        was_signalled = run.signal_name is not None and signal_of(status) is not None
+        if expected or was_signalled or run.failed is not None or process in run.killed:
+            return
+        if task.serves and task.kind == "worker" and self._may_restart(run):
+            self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
+            process.close()
+            run.processes[run.processes.index(process)] = process.restarted()
+            return
+        run.failed = process
+        rest = f"; the others are ended within {self._given.grace_seconds:g} s"
+        self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
+        if run.signal_name is None:
+            grace_seconds = self._given.grace_seconds
+            run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
+            run.kill_at = time.monotonic() + grace_seconds
+
+    def _forward(self, run: _ClusterRun, signal_name: str) -> None:
+        """Forward a signal, but not to servers: the chief must save the variables they store."""
+        run.signal_name = signal_name
+        run.kill_at = time.monotonic() + self._given.grace_seconds
+        self._log(
+            f"{signal_name} forwarded; tasks that still run after "
+            f"{self._given.grace_seconds:g} s, or after a second Ctrl-C, are killed."
+        )
+        _send(run.running, signal.Signals[signal_name])
+
+    def _end_servers(self, run: _ClusterRun) -> None:
+        run.is_ending_servers = True
+        kill_at = time.monotonic() + self._given.grace_seconds
+        run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+        _send(run.serving, signal.SIGTERM)
+
+    def _end_in_time(self, run: _ClusterRun) -> None:
+        now = time.monotonic()
+        if run.term_at is not None and now >= run.term_at:
+            run.term_at = None
+            _send(run.running, signal.SIGTERM)
+        if run.kill_at is not None and now >= run.kill_at:
+            run.kill_at = None
+            for process in run.running:
+                run.killed.append(process)
+                self._log(
+                    f"{process.task.name} did not end within {self._given.grace_seconds:g} s "
+                    "and was killed."
+                )
+            for process in [*run.running, *run.serving]:
+                process.kill()
+
+    def _may_restart(self, run: _ClusterRun) -> bool:
+        return run.signal_name is None and self._restarts < self._given.restarts
+
+    def _shall_restart(self, run: _ClusterRun) -> bool:
+        """Return whether to restart all tasks, and count the restart.
+
+        This is the case if a signal ended a task or it was killed, and a restart is left.
+        """
+        by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
+        if not (by_signal or run.killed) or not self._may_restart(run):
+            return False
+        self._log(f"all tasks restart ({self._count()}).")
+        return True
+
+    def _count(self) -> str:
+        self._restarts += 1
+        return f"restart {self._restarts} of {self._given.restarts}"
+
+    def _write(self, lines: Iterable[bytes]) -> None:
+        """Write to standard output; if it is closed, `_poll` ends all tasks."""
+        data = b"".join(lines)
+        try:
+            while data and self._is_output_open:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+        except BrokenPipeError:
+            self._is_output_open = False
+
+    def _log(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"onepass launch: {text}", file=sys.stderr, flush=True)
+
+
+def signal_of(status: int) -> signal.Signals | None:
+    """Return the signal that ended a process with this exit status, or None.
+
+    A shell reports signal N as status 128 + N.
+    """
+    number = -status if status < 0 else status - SHELL_SIGNAL
+    return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
+
+
+def shell_status(status: int) -> int:
+    """Return the exit status that a shell reports for the process."""
+    return status if status >= 0 else SHELL_SIGNAL - status
+
+
+def describe_exit(process: SupervisedProcess) -> str:
+    """Return a phrase that says how a task ended."""
+    status = process.status or 0
+    number = signal_of(status)
+    cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
+    return f"{process.task.name} {cause or f'exited with status {status}'}"
+
+
+def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:
+    for process in processes:
+        process.send_signal(number)
+
+
+def _exit_status(run: _ClusterRun) -> int:
+    if run.failed is not None:
+        return shell_status(run.failed.status or 1)  # 0: a server ended unexpectedly
+    if run.killed:
+        return SHELL_SIGNAL + signal.SIGKILL
+    statuses = [p.status for p in run.processes if not p.task.serves]
+    if run.signal_name is None or not any(statuses):
+        return 0
+    return SHELL_SIGNAL + signal.Signals[run.signal_name]

@@ -1,0 +1,225 @@
+"""TF_CONFIG: the tasks of a cluster, their indices and addresses, and this process's task.
+
+This module does not import TensorFlow, so programs that only launch processes start quickly.
+"""
+
+import collections
+import dataclasses
+import itertools
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onepass.foundation.errors import UserError
+
+KINDS = ("chief", "worker", "ps")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One process of a cluster.
+
+    Attributes:
+      kind: chief, worker or ps.
+      index: index of the task among the tasks of its kind.
+      cluster: the addresses, HOST:PORT, of all tasks of each kind.
+    """
+
+    kind: str
+    index: int
+    cluster: dict[str, list[str]]
+
+    @property
+    def name(self) -> str:
+        """Name for messages, such as `worker 1`."""
+        return "chief" if self.kind == "chief" else f"{self.kind} {self.index}"
+
+    @property
+    def address(self) -> str:
+        """Address at which the task listens, HOST:PORT."""
+        return self.cluster[self.kind][self.index]
+
+    @property
+    def tf_config(self) -> str:
+        """Value of TF_CONFIG in the task's environment."""
+        task = {"type": self.kind, "index": self.index}
+        return json.dumps({"cluster": self.cluster, "task": task})
+
+    @property
+    def serves(self) -> bool:
+        """True if the task serves a chief until it is ended."""
+        return self.kind == "ps" or (self.kind == "worker" and "ps" in self.cluster)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of tasks that train: the chief and the workers."""
+        return len(self.cluster.get("chief", [])) + len(self.cluster.get("worker", []))
+
+    @property
+    def worker_index(self) -> int:
+        """Index of the task among the tasks that train; the chief comes first."""
+        return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
+
+
+def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
+    """Return the tasks of a cluster at these addresses, HOST:PORT, in the order of `counts`."""
+    remaining = iter(addresses)
+    cluster = {kind: [next(remaining) for _ in range(count)] for kind, count in counts.items()}
+    return [Task(kind, index, cluster) for kind, n in counts.items() for index in range(n)]
+
+
+def local_tasks(**counts: int) -> list[Task]:
+    """Return tasks on free ports of this machine, given their number by kind (`worker=2`)."""
+    ports = free_ports(sum(counts.values()))
+    return tasks_at(counts, [f"localhost:{port}" for port in ports])
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free ports of this machine, which other programs may take at any time."""
+    listeners = [socket.socket() for _ in range(count)]
+    try:
+        for listener in listeners:
+            listener.bind(("localhost", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def read_tf_config() -> Task | None:
+    """Return this process's task from TF_CONFIG; None if that is not set.
+
+    Raise UserError if it is invalid.
+    """
+    text = os.environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    try:
+        config = json.loads(text)
+        cluster = {kind: _addresses(tasks) for kind, tasks in config["cluster"].items()}
+        task = Task(config["task"]["type"], int(config["task"]["index"]), cluster)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            "TF_CONFIG must look like "
+            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, '
+            f"got {_shortened(text)}"
+        ) from None
+    _check(task)
+    return task
+
+
+def _addresses(tasks: Any) -> list[str]:
+    if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
+        raise TypeError("addresses must be a list of strings")
+    return tasks
+
+
+def _check(task: Task) -> None:
+    for kind, addresses in task.cluster.items():
+        if kind not in KINDS:
+            raise UserError(f"TF_CONFIG may have tasks {', '.join(KINDS)}, got {kind!r}.")
+        for address in addresses:
+            if not address.rpartition(":")[2].isdecimal():
+                raise UserError(f"Addresses in TF_CONFIG must be HOST:PORT, got {address!r}.")
+    counts = collections.Counter(itertools.chain(*task.cluster.values()))
+    repeated = [address for address, count in counts.items() if count > 1]
+    if repeated:
+        raise UserError(
+            f"Every address in TF_CONFIG must belong to one task, got {repeated[0]!r} twice."
+        )
+    count = len(task.cluster.get(task.kind, []))
+    if not 0 <= task.index < count:
+        raise UserError(
+            f"The task in TF_CONFIG must be in its cluster, got {task.kind} {task.index} "
+            f"of {count}."
+        )
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) < 200 else f"{text[:200]}..."
+
+
+OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The number of processes of each kind in a cluster.
+
+    Without servers, all workers run every step together, and worker 0 writes to disk. With servers,
+    a chief schedules steps on the workers, and the servers store the variables.
+    """
+
+    workers: int
+    servers: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a number is out of range."""
+        if self.workers < 1:
+            raise UserError(f"`--workers` must be at least 1, got {self.workers}.")
+        if self.servers < 0:
+            raise UserError(f"`--servers` must be 0 or more, got {self.servers}.")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of tasks of each kind, in the order in which they are numbered."""
+        if not self.servers:
+            return {"worker": self.workers}
+        return {"chief": 1, "worker": self.workers, "ps": self.servers}
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return sum(self.counts.values())
+
+    @property
+    def strategy(self) -> str:
+        """Value of `--strategy` for this cluster."""
+        return "parameter_server" if self.servers else "multi_worker"
+
+    def tasks(self, addresses: Sequence[str]) -> list[Task]:
+        """Return the tasks at these addresses, HOST:PORT; the first task writes to disk."""
+        return tasks_at(self.counts, addresses)
+
+    def local_tasks(self) -> list[Task]:
+        """Return the tasks on free ports of this machine."""
+        return local_tasks(**self.counts)
+
+
+def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
+    """Return the command, with `--strategy` added if it is an onepass training without it."""
+    words = list(command)
+    named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
+    pairs = itertools.pairwise(words[:4])  # also finds `python -m onepass train`
+    is_own_training = any(
+        Path(word).name in OWN_PROGRAMS and verb in TRAINING_VERBS for word, verb in pairs
+    )
+    return [*words, "--strategy", shape.strategy] if is_own_training and not named else words
+
+
+def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
+    """Return, for each task, the environment variables that assign it some of this machine's GPUs.
+
+    Workers get equal numbers of GPUs; if there are fewer GPUs than workers, no worker gets any. The
+    dicts are empty on a machine without GPUs.
+    """
+    gpus = visible_gpus()
+    if not gpus:
+        return [{} for _ in tasks]
+    count = len(gpus) // sum(task.kind == "worker" for task in tasks)
+    starts = [count * task.index if task.kind == "worker" else len(gpus) for task in tasks]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[start : start + count])} for start in starts]
+
+
+def visible_gpus() -> list[str]:
+    """Return the names, as in CUDA_VISIBLE_DEVICES, of the GPUs that a new program could use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    numbers = [re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*")]
+    return sorted((match.group(1) for match in numbers if match), key=int)

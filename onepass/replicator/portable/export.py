@@ -1,0 +1,245 @@
+"""Export training steps and samplers as StableHLO with a manifest.
+
+An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
+of weights. With a training step it also contains:
+
+    run.py       trains with only JAX and NumPy; adopt.py copies its checkpoints to a run directory
+    layouts/     the package with which run.py distributes arrays over devices
+    batches.py   a copy of the module that samples the batches
+"""
+
+import contextlib
+import importlib.resources
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.atomic_files import Arrays, write_npz, write_text
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import make_folder
+from onepass.foundation.model_folder import variable_names
+from onepass.replicator.portable.manifest import manifest_of, write_manifest
+from onepass.replicator.portable.stablehlo import lower
+from onepass.replicator.training.state import LossFn, TrainState
+
+STEP = "step"
+SLOT = "slot/"
+PureFn = Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]]
+
+
+def export_function(
+    fn: PureFn,
+    inputs: Mapping[str, tf.TensorSpec],
+    folder: Path,
+    name: str,
+    *,
+    variables: Mapping[str, tf.Variable],
+    state: Mapping[str, tf.Variable] = MappingProxyType({}),
+    tensor_float_32: bool = True,
+) -> None:
+    """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
+
+    Args:
+      fn: a function from tensors by name to tensors by name, which may read variables but must not
+        assign any.
+      inputs: static shape and dtype of each input, in call order.
+      folder: folder to write to, created if missing; other functions in its manifest are kept.
+      name: name of the function in the manifest and of its files.
+      variables: variables that `fn` may read, by name in the weights file.
+      state: variables that `fn` may read and that are not stored; callers pass their values.
+      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
+        full float32 precision.
+
+    Raises:
+      ValueError: an input has no static shape or is not used; or `fn` has 64-bit inputs or outputs,
+        contains operations without a portable form, or reads a variable that was not given.
+    """
+    _check_specs(inputs)
+    folder = make_folder(folder)
+    with _tensor_float_32(tensor_float_32):
+        lowered = lower(fn, dict(inputs))
+    captured = _named_captures(lowered.captures, {**variables, **state})
+    written = {k: storable(v.numpy()) for k, v in captured.items() if k not in state}
+    (folder / f"{name}.stablehlo").write_bytes(lowered.artifact)
+    write_npz(folder / f"{name}.npz", written)
+    entry = {
+        "artifact": f"{name}.stablehlo",
+        "weights": f"{name}.npz",
+        "inputs": described(inputs),
+        "captured": described(captured),
+        "outputs": described(lowered.outputs),
+    }
+    manifest = manifest_of(folder)
+    manifest["functions"][name] = entry
+    write_manifest(folder, manifest)
+
+
+def export_training(
+    folder: Path,
+    state: TrainState,
+    loss_fn: LossFn,
+    batch_spec: Mapping[str, tf.TensorSpec],
+    *,
+    batch_module: ModuleType,
+    batches: dict[str, Any],
+    config: dict[str, Any],
+    changeable: Iterable[str] = (),
+    frozen: Mapping[str, tf.Variable] = MappingProxyType({}),
+    tensor_float_32: bool = True,
+) -> Path:
+    """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
+
+    Args:
+      folder: folder to write to, created if missing; it must hold no checkpoints.
+      state: the variables that a step updates; run.py trains for its `num_steps`.
+      loss_fn: function from a batch to the loss [] and metrics.
+      batch_spec: static shape and dtype of every entry of a batch.
+      batch_module: the module that is copied to batches.py. It imports only NumPy, and its
+        `open_batches(folder, settings)` returns a function from a step to its batch; if that has
+        arguments `shard_index` and `num_shards`, each of several processes draws only its rows.
+      batches: the argument `settings` of `open_batches`, as JSON values.
+      config: configuration of the run; `adopt` compares it with the run directory's.
+      changeable: top-level keys of `config` that may differ between the two.
+      frozen: variables that the loss reads but training does not update, by name.
+      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32.
+
+    Raises:
+      UserError: the folder has checkpoints.
+      ValueError: the step cannot be exported by `export_function`.
+    """
+    folder = new_folder(folder)
+    slots = state.slots()
+    export_function(
+        training_step(state, loss_fn),
+        batch_spec,
+        folder,
+        STEP,
+        variables=frozen,
+        state=slots,
+        tensor_float_32=tensor_float_32,
+    )
+    manifest = manifest_of(folder) | {
+        "config": config,
+        "changeable": list(changeable),
+        "training": {
+            "step": STEP,
+            "num_steps": state.num_steps,
+            "slots": described(slots),
+            "batches": batches,
+        },
+    }
+    write_manifest(folder, manifest)
+    _copy_trainer(folder)
+    write_text(folder / "batches.py", inspect.getsource(batch_module))
+    Checkpoints(folder / "checkpoints").save(int(state.step.numpy()), state.arrays())
+    return folder
+
+
+def _copy_trainer(folder: Path) -> None:
+    """Copy run.py and the package `layouts` as text, because importing them would need JAX."""
+    source = importlib.resources.files("onepass.replicator.portable")
+    write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
+    package = make_folder(folder / "layouts")
+    for module in source.joinpath("layouts").iterdir():
+        if module.name.endswith(".py"):
+            write_text(package / module.name, module.read_text("utf-8"))
+
+
+def new_folder(folder: Path) -> Path:
+    """Return the folder, created if missing; raise UserError if it has an exported checkpoint."""
+    folder = make_folder(folder)
+    if Checkpoints(folder / "checkpoints").steps():
+        raise UserError(
+            f"{folder} already has checkpoints of an exported run; import them with --adopt "
+            "or choose another folder."
+        )
+    return folder
+
+
+def next_command(folder: Path, state: TrainState) -> str:
+    """Return a line that tells the user how to train with an exported folder."""
+    return (
+        f"{folder} is ready from step {int(state.step.numpy())}: copy it to a machine with JAX, "
+        f"then run `python {Path(folder).name}/run.py`."
+    )
+
+
+def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
+    """Return the trainable variables by their names in checkpoints, but without `weights/`."""
+    return dict(zip(variable_names(network), network.trainable_variables, strict=True))
+
+
+def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
+    """Return the shape and dtype of every array, by name."""
+    return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
+
+
+def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
+    """Return a pure function from a batch to metrics and new values of all slots.
+
+    The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
+    the new values are the current ones.
+    """
+
+    def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        values, metrics = state.update(loss_fn, batch)
+        kept = state.skip_nonfinite(values, metrics)
+        new_slots = {f"{SLOT}{name}": v for name, v in zip(state.slots(), kept, strict=True)}
+        return {**metrics, **new_slots}
+
+    return step
+
+
+def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
+    """Return the captured variables and constants by name, in order.
+
+    Raise ValueError if a captured variable is not one of `variables`.
+    """
+    names = {id(variable.handle): name for name, variable in variables.items()}
+    found: dict[str, Any] = {}
+    for capture in captures:
+        if capture.dtype == tf.resource:
+            if id(capture) not in names:
+                raise ValueError(
+                    "`variables` must hold every variable that the function reads, "
+                    f"{capture} is missing."
+                )
+            found[names[id(capture)]] = variables[names[id(capture)]]
+        else:
+            found[f"constant/{len(found)}"] = capture
+    return found
+
+
+def described(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return name, shape and dtype of each tensor, for a manifest."""
+    return [
+        {"name": name, "shape": list(t.shape), "dtype": tf.as_dtype(t.dtype).name}
+        for name, t in tensors.items()
+    ]
+
+
+def _check_specs(inputs: Mapping[str, tf.TensorSpec]) -> None:
+    for name, spec in inputs.items():
+        if not spec.shape.is_fully_defined():
+            raise ValueError(f"`{name}` must have a static shape, got {spec.shape}.")
+
+
+def storable(array: np.ndarray) -> np.ndarray:
+    """Return the array in a dtype that npz can store: bfloat16 as the uint16 of its bits."""
+    return array.view(np.uint16) if array.dtype == tf.bfloat16.as_numpy_dtype else array
+
+
+@contextlib.contextmanager
+def _tensor_float_32(allowed: bool) -> Iterator[None]:
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(allowed)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

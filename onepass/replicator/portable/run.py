@@ -1,0 +1,400 @@
+"""Train the exported step in this folder with only JAX and NumPy, without TensorFlow.
+
+    python run.py --minutes 55
+
+It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
+among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
+`--adopt` copies to a run directory. In Python, `load(folder, name)` returns an exported function.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import importlib
+import importlib.machinery
+import json
+import os
+import re
+import signal
+import sys
+import time
+import types
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.export
+import numpy as np
+
+LAYOUTS = "onepass.replicator.portable.layouts" if __package__ else "layouts"
+layouts = importlib.import_module(f"{LAYOUTS}.devices")
+processes = importlib.import_module(f"{LAYOUTS}.processes")
+UserError = layouts.LayoutError  # a user's mistake, with a one-line message
+FORMAT = 1
+SLOT, AVERAGE = "slot/", "average/"
+STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the first one's metrics are read
+LINE_SECONDS = 10.0
+CONTINUE, SAVE, TIME = "", "save", "time"
+REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
+Options = argparse.Namespace
+
+
+def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
+    """Return the exported function NAME, which takes inputs by keyword and returns a dict.
+
+    Arrays in `weights`, for example the result of `averages`, replace exported variables.
+    """
+    described = read_manifest(folder)["functions"][name]
+    weights = read_weights(folder, described) | (weights or {})
+    captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
+    call = exported(folder, described).call
+    compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
+
+    def function(**inputs: np.ndarray | jax.Array) -> dict[str, jax.Array]:
+        ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]])
+        results = compiled(captured_values, ordered)
+        return {spec["name"]: v for spec, v in zip(described["outputs"], results, strict=True)}
+
+    return function
+
+
+def exported(folder: Path | str, described: dict) -> jax.export.Exported:
+    """Return the exported function; its `call`, for `jax.jit`, takes inputs and captures."""
+
+    def stub(*_: jax.Array) -> list[jax.Array]:
+        return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
+
+    arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
+    signature = jax.export.export(jax.jit(stub, keep_unused=True))(*arguments)
+    artifact = (Path(folder) / described["artifact"]).read_bytes()
+    # With the stub's gradient, `jax.grad` would return zeros; without one, it raises an error.
+    return dataclasses.replace(
+        signature, fun_name="exported", mlir_module_serialized=artifact, _get_vjp=None
+    )
+
+
+def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
+    """Return the variables that were exported with a function, by name."""
+    arrays = read_npz(Path(folder) / described["weights"])
+    dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
+    return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
+
+
+def on_device(arrays: Any) -> Any:
+    """Commit arrays to the first device, like results, so that jit compiles only once."""
+    return jax.device_put(arrays, jax.devices()[0])
+
+
+def _shape(spec: dict) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
+
+
+def read_manifest(folder: Path | str) -> dict:
+    """Return the contents of manifest.json; raise UserError if it has a different format."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path} must have format {FORMAT}.")
+    return manifest
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file by name; raise UserError if it cannot be read."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def averages(folder: Path | str) -> dict[str, np.ndarray]:
+    """Return the averaged weights of the newest checkpoint, by name, for `load`."""
+    arrays = Checkpoints(Path(folder) / "checkpoints").newest()
+    return {n.removeprefix(AVERAGE): v for n, v in arrays.items() if n.startswith(AVERAGE)}
+
+
+def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
+    """Return a function from a step to its batch, from batches.py; raise UserError if it fails."""
+    module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
+    try:
+        importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
+        return module.open_batches(Path(folder), settings)
+    except (OSError, zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"The batches of {folder} cannot be sampled: {error}.") from error
+
+
+class Checkpoints:
+    """A folder of checkpoints (step_00001000.npz, ...): the newest, and the one in best.json."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def _steps(self) -> list[int]:
+        stems = [path.stem.removeprefix("step_") for path in self.folder.glob("step_*.npz")]
+        return sorted(int(stem) for stem in stems if re.fullmatch(r"[0-9]{8,}", stem))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08d}.npz"
+
+    def newest(self) -> dict[str, np.ndarray]:
+        """Return the newest readable arrays, or raise UserError; rename damaged newer files."""
+        for step in reversed(self._steps()):
+            try:
+                return read_npz(self._path(step))
+            except UserError as error:
+                log(f"{error} It is renamed (.damaged).")
+                self._path(step).rename(self._path(step).with_suffix(".damaged"))
+        raise UserError(f"There is no readable checkpoint in {self.folder}.")
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], keep: int) -> None:
+        """Write a checkpoint atomically, then delete all but the newest `keep` and the best."""
+        temporary = self.folder / f".{self._path(step).name}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path(step))
+        finally:
+            temporary.unlink(missing_ok=True)
+        best = None
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            best = json.loads((self.folder / "best.json").read_text())["step"]
+        for old in set(self._steps()[:-keep]) - {best}:
+            self._path(old).unlink(missing_ok=True)
+
+
+class Training:
+    """The training state on the devices, and the step that updates it."""
+
+    def __init__(self, folder: Path, options: Options | None = None):
+        manifest = read_manifest(folder)
+        self.settings = manifest["training"]
+        described = manifest["functions"][self.settings["step"]]
+        program, options = exported(folder, described), options or parsed([])
+        advance = advance_function(program.call, described)
+        choice = layouts.chosen(folder, options, program.mlir_module, advance, log)
+        self.devices, self._advance = choice
+        processes.check_equal(manifest, self.devices.layout, options.steps)
+        self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
+        self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
+        start = processes.of_first(self._restored, self.settings["slots"])
+        frozen = read_weights(folder, described)
+        self.state, self.alive, self._frozen = self.devices.put(start, frozen)
+
+    def advance(self, batch: dict[str, np.ndarray]) -> dict:
+        """Dispatch a step, and return its metrics, which stay on the device.
+
+        After a loss or gradient that is not finite, no step changes the state.
+        """
+        arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
+        self.state, self.alive, metrics = self._advance(*arguments)
+        return metrics
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return a copy of the state, after waiting for the device and for other processes."""
+        names = (slot["name"] for slot in self.settings["slots"])
+        return {name: processes.whole(self.state[name]) for name in names}
+
+    def save(self, keep: int) -> int:
+        """Write a checkpoint if this process is the first, and return its step."""
+        arrays = self.arrays()
+        if processes.is_first():
+            self.checkpoints.save(int(arrays["step"]), arrays, keep)
+        return int(arrays["step"])
+
+    def _restored(self) -> dict[str, np.ndarray]:
+        arrays, slots = self.checkpoints.newest(), self.settings["slots"]
+        for slot in slots:
+            if arrays.get(slot["name"], np.zeros(0)).shape != tuple(slot["shape"]):
+                raise UserError(f"The checkpoint has no `{slot['name']}` of shape {slot['shape']}.")
+        return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
+
+
+def advance_function(call: Callable[..., Any], described: dict) -> Callable[..., tuple]:
+    """Return the step: a function from (state, alive, frozen, batch) to (state, alive, metrics)."""
+    kinds = ("inputs", "captured", "outputs")
+    read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
+
+    def advance(state: dict, alive: jax.Array, frozen: dict, batch: dict) -> tuple:
+        values = frozen | state
+        given = [*(batch[name] for name in read), *(values[name] for name in captured)]
+        results = dict(zip(names, call(*given), strict=True))
+        new_slots = {name: results.pop(SLOT + name) for name in state}
+        # A step with a non-finite loss ends the run; steps dispatched after it change nothing.
+        alive = alive & (new_slots["step"] != state["step"])
+        state = {name: jax.numpy.where(alive, new_slots[name], state[name]) for name in state}
+        return state, alive, {**results, "alive": alive}
+
+    return advance
+
+
+class Report:
+    """Writes metrics to metrics.jsonl and progress to stderr."""
+
+    def __init__(self, path: Path, first_step: int, num_steps: int, every_steps: int):
+        self.path, self.num_steps, self.every_steps = path, num_steps, every_steps
+        self._reported = self._printed = (first_step, time.monotonic())
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= first_step))
+
+    def step(self, step: int, metrics: dict) -> None:
+        """Report the metrics of a step that the device has completed."""
+        now, last = time.monotonic(), step == self.num_steps
+        if step % self.every_steps == 0 or last:
+            figures = {name: float(value) for name, value in metrics.items() if name != "alive"}
+            figures["steps_per_second"] = _rate(self._reported, (step, now))
+            self._reported = (step, now)
+            plain = {name: v if np.isfinite(v) else None for name, v in figures.items()}
+            line = json.dumps({"step": step, "time": round(time.time(), 3), **plain})
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        if now - self._printed[1] >= LINE_SECONDS or last:
+            rate = _rate(self._printed, (step, now))
+            self._printed = (step, now)
+            left, loss = (self.num_steps - step) / rate / 60, float(metrics["loss"])
+            done = f"training: {step}/{self.num_steps} steps, {rate:.3g} step/s"
+            log(f"{done}, {left:.1f} min left, loss {loss:.4g}")
+
+
+def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
+    return (now[0] - before[0]) / max(now[1] - before[1], 1e-9)
+
+
+def _step_of(line: str) -> float:
+    """Return the step of a record, or infinity for the incomplete line of a killed process."""
+    with contextlib.suppress(ValueError, KeyError):
+        return json.loads(line)["step"]
+    return np.inf
+
+
+def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> str:
+    """Train and save, and return why training ended: done, time or a stop signal.
+
+    Raises:
+      UserError: a loss or gradient was not finite; the state before it is saved.
+    """
+    training = Training(folder, options)
+    first = int(training.state["step"])
+    total = training.settings["num_steps"] if options.steps is None else options.steps
+    log(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
+    path = Path(folder) / "metrics.jsonl" if processes.is_first() else Path(os.devnull)
+    report = Report(path, first, total, options.report_steps)
+    reason = _steps(training, first, report, options, stop_signals)
+    step = training.save(options.keep)
+    log(f"{reason}: step {step} is saved.")
+    if reason == "diverged":
+        raise UserError(f"Step {step + 1} gave a loss or gradient that is not finite.")
+    return reason
+
+
+def _steps(
+    training: Training, first: int, report: Report, options: Options, stop_signals: Sequence[str]
+) -> str:
+    pending: deque = deque()
+    start = saved = time.monotonic()
+    request, agreed = CONTINUE, processes.Agreement(REQUESTS)
+    for step, batch in ahead(training.batch, first, report.num_steps):
+        pending.append((step + 1, training.advance(batch)))
+        if len(pending) >= STEPS_AHEAD and not _report_oldest(pending, report):
+            return "diverged"
+        now = time.monotonic()
+        own = SAVE if now - saved > 60 * options.save_minutes else CONTINUE
+        own = TIME if 0 < 60 * options.minutes < now - start else own
+        request = agreed(stop_signals[0] if stop_signals else own)
+        if request == SAVE:
+            training.save(options.keep)
+            saved = time.monotonic()
+        elif request != CONTINUE:
+            break
+    if not all(_report_oldest(pending, report) for _ in range(len(pending))):
+        return "diverged"
+    done = int(training.state["step"]) >= report.num_steps
+    return "done" if done else request
+
+
+def _report_oldest(pending: deque, report: Report) -> bool:
+    """Wait for the oldest step, report it, and return whether it updated the state."""
+    step, metrics = pending.popleft()
+    if metrics["alive"]:
+        report.step(step, metrics)
+    return bool(metrics["alive"])
+
+
+def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[int, dict]]:
+    """Yield (step, make(step)) for first <= step < last, preparing later batches in a thread."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pending: deque = deque()
+        for step in range(first, last):
+            for later in range(step + len(pending), min(step + BATCHES_AHEAD, last)):
+                pending.append(pool.submit(make, later))
+            yield step, pending.popleft().result()
+
+
+def catch_stop_signals() -> list[str]:
+    """Return a list to which the first SIGINT or SIGTERM adds its name; a second one kills."""
+    caught: list[str] = []
+
+    def catch(number: int, _: types.FrameType | None) -> None:
+        caught.append(signal.Signals(number).name)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, catch)
+    return caught
+
+
+def log(text: str) -> None:
+    """Print a line to stderr in the first process."""
+    if processes.is_first():
+        print(text, file=sys.stderr, flush=True)
+
+
+OPTIONS = (
+    ("--steps", int, None, "total updates, including earlier ones; default: as exported"),
+    ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
+    ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
+    ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
+    ("--mesh", str, None, "ROWSxMODEL devices for which to search for a layout, as in 4x2"),
+    ("--layout", str, None, "auto: search for a layout and write layout.json; or a layout file"),
+    ("--memory", float, None, "GiB per device; default: as the device reports"),
+    ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
+    ("--coordinator", str, None, "HOST:PORT of process 0; auto: from Slurm or Open MPI"),
+    ("--processes", int, None, "processes that train; default: one, or from the environment"),
+    ("--process", int, None, "index of this process, from 0"),
+    ("--wait-seconds", int, 300, "seconds within which all processes must connect"),
+    ("--keep", int, 2, "number of newest checkpoints to keep"),
+    ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
+    ("--folder", Path, Path(__file__).resolve().parent, "folder of manifest.json"),
+)
+
+
+def parsed(arguments: list[str] | None) -> Options:
+    """Parse command-line arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, kind, default, meaning in OPTIONS:
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(name, type=kind, default=default, help=meaning + shown)
+    options = parser.parse_args(arguments)
+    if min(options.keep, options.report_steps, options.wait_seconds) < 1:
+        parser.error("--keep, --report-steps and --wait-seconds must be at least 1")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
+    options = parsed(arguments)
+    try:
+        with processes.together(options):
+            train(options.folder, options, catch_stop_signals())
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

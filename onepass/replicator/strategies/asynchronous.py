@@ -1,0 +1,343 @@
+"""Asynchronous updates: workers compute them, and parameter servers store the variables.
+
+One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
+variables, computes their new values, and adds the difference to the current values, so no update
+is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+
+If a worker is killed, its update is computed by a different worker, or by the same one after a
+restart, and may then be applied twice. Killed workers take part again once all of them have
+restarted. If a parameter server is killed, its variables are lost, and every call raises a
+UserError.
+"""
+
+import atexit
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.foundation.errors import UserError
+from onepass.replicator.collectives.collective_order import CollectiveRecord
+from onepass.replicator.launch.tf_config import Task, read_tf_config
+from onepass.replicator.strategies.base import (
+    InputFn,
+    Replicator,
+    StepFn,
+    check_num_steps,
+    check_steps_per_call,
+)
+from onepass.replicator.strategies.server_processes import (
+    accepts_connections,
+    available_workers,
+    responds,
+    serve_until_chief_ends,
+)
+from onepass.replicator.strategies.snapshots import Snapshots
+
+# A run fails if a worker does not answer for this time, and no update finishes, ...
+WORKER_SILENCE_SECONDS = 120.0
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer for this time.
+EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
+STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
+_POLL_SECONDS = 1.0
+
+
+class ParameterServerReplicator(Replicator):
+    """The replicator of `parameter_server`; a step has one replica, the worker that runs it.
+
+    Attributes:
+      num_updates_at_once: number of updates that may be pending; one per worker.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("parameter_server", is_async=True)
+        task = _checked(read_tf_config())
+        if task.kind != "chief":
+            serve_until_chief_ends(task)
+        # Without this a call to a process that has ended waits instead of failing.
+        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+        self.task = _without_absent_workers(task)
+        self.num_updates_at_once = len(self.task.cluster["worker"])
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(self.task.cluster), "", "chief", 0, rpc_layer="grpc"
+        )
+        self._strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+        self._snapshots = Snapshots()
+        threading.Thread(target=_end_if_stuck, args=(self.task,), daemon=True).start()
+        atexit.register(_exit_in_time, self.task)
+
+    @contextlib.contextmanager
+    def explaining_server_errors(self) -> Iterator[None]:
+        """Convert TensorFlow's errors about a lost parameter server to UserError.
+
+        Compiled steps do this themselves; other code that reads or sets variables needs it.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            for index, address in enumerate(self.task.cluster["ps"]):
+                named = f"/job:ps/replica:0/task:{index}" in str(error)
+                if named or not accepts_connections(address):
+                    raise UserError(_server_gone(index, address)) from error
+            raise
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create the block's variables on the parameter servers."""
+        with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
+            yield
+
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
+        """Return an `AsynchronousStep`, which runs the step function on workers."""
+        check_steps_per_call(steps_per_call)
+        return AsynchronousStep(self, step_fn, steps_per_call)
+
+    def run(
+        self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
+    ) -> Any:
+        """Run `num_steps` steps and return the last outputs; no update is pending at the end."""
+        check_num_steps(num_steps, steps_per_call)
+        call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
+        for made in range(0, num_steps, steps_per_call):
+            outputs = call(iterator, max_pending=num_steps - made)
+        return outputs
+
+    def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
+        """Add to each variable, atomically, the difference between its new value and the one read.
+
+        Variables that are neither floating-point nor integer are set instead.
+        """
+        for variable, value in zip(variables, values, strict=True):
+            value = tf.convert_to_tensor(value, variable.dtype)
+            if variable.dtype.is_floating or variable.dtype.is_integer:
+                variable.assign_add(value - variable)
+            else:
+                variable.assign(value)
+
+    def _replica_id(self) -> int:
+        return 0
+
+
+class AsynchronousStep:
+    """A compiled step: a call returns the outputs of one update, while others are pending.
+
+    Attributes:
+      num_pending: number of scheduled updates whose outputs have not been returned yet.
+    """
+
+    def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
+        self._replicator, self._step_fn = replicator, step_fn
+        self._steps_per_call = steps_per_call
+        self._function = tf.function(self._step, autograph=False)
+        self._finished: queue.Queue = queue.Queue()
+        self._answers = _Answers(replicator.task)
+        self._failure: UserError | None = None
+        self._structure: Any = None
+        self._last_outputs: list | None = None
+        self.num_pending = 0
+
+    def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
+        """Return the outputs of a finished update; with `steps_per_call`, the last of that many.
+
+        If its worker was killed after the update but before returning outputs, the previous
+        update's outputs are returned. At most `max_pending` updates are scheduled, including the
+        returned one, so that a run can end at its last step; None: one per worker.
+
+        Raises:
+          tf.errors.OutOfRangeError: no batch is left and no update is pending.
+          UserError: a parameter server has ended, or processes have not answered for too long.
+        """
+        for made in range(self._steps_per_call):
+            left = None if max_pending is None else max_pending - made
+            outputs = self._one_update(iterator, left)
+        return outputs
+
+    def join(self) -> list:
+        """Wait for all pending updates and return their outputs."""
+        return [self._next_outputs() for _ in range(self.num_pending)]
+
+    def _one_update(self, iterator: Iterator[Any], max_pending: int | None) -> Any:
+        limit = self._replicator.num_updates_at_once
+        limit = limit if max_pending is None else max(1, min(limit, max_pending))
+        while self.num_pending < limit:
+            try:
+                batch = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if not self.num_pending:
+                    raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+                break
+            self._schedule(batch)
+        return self._next_outputs()
+
+    def _schedule(self, batch: Any) -> None:
+        with self._replicator.explaining_server_errors():
+            remote = self._replicator._coordinator.schedule(self._function, args=(batch,))
+        self.num_pending += 1
+        # TensorFlow cannot wait for the first of several remote values.
+        threading.Thread(target=self._fetch, args=(remote,), daemon=True).start()
+
+    def _fetch(self, remote: Any) -> None:
+        try:
+            self._finished.put((remote.fetch(), None))
+        except Exception as error:  # raised again by `_next_outputs`
+            self._finished.put((None, error))
+
+    def _next_outputs(self) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            outputs = self._wait_for_update()
+        except UserError as failure:
+            self._failure = failure
+            raise
+        leaves = iter(outputs)
+        return tf.nest.map_structure(
+            lambda is_tensor: tf.convert_to_tensor(next(leaves)) if is_tensor else None,
+            self._structure,
+        )
+
+    def _wait_for_update(self) -> list[Any]:
+        self._answers.begin()
+        while True:
+            try:
+                outputs, error = self._finished.get(timeout=_POLL_SECONDS)
+                break
+            except queue.Empty:
+                self._answers.check()
+        self.num_pending -= 1
+        try:
+            with self._replicator.explaining_server_errors():
+                if error is not None:
+                    raise error
+            self._last_outputs = outputs
+        except tf.errors.UnavailableError:
+            # The coordinator reschedules unfinished updates, so this one has finished, but its
+            # outputs are lost.
+            if self._last_outputs is None:
+                raise
+        return self._last_outputs
+
+    def _step(self, batch: Any) -> list[tf.Tensor]:
+        strategy = self._replicator._strategy
+        outputs = strategy.run(self._replica_step, args=(batch,))
+        return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], outputs)
+
+    def _replica_step(self, batch: Any) -> list[tf.Tensor]:
+        replicator = self._replicator
+        with replicator._step(0, CollectiveRecord()), replicator._snapshots.of_step():
+            outputs = self._step_fn(batch)
+        # A remote value may not hold None.
+        self._structure = tf.nest.map_structure(lambda leaf: leaf is not None, outputs)
+        leaves = tf.nest.flatten(outputs)
+        return [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
+
+
+class _Answers:
+    """A record of when the servers and workers of a cluster last answered."""
+
+    def __init__(self, task: Task):
+        self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a wait: measure the silence of every process from this moment."""
+        self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
+
+    def check(self) -> None:
+        """Raise UserError if a server has ended or a process has been silent for too long."""
+        for index, address in enumerate(self._servers):
+            if not accepts_connections(address):
+                raise UserError(_server_gone(index, address))
+            if self.silent_seconds(address) > SERVER_SILENCE_SECONDS:
+                raise UserError(_server_silent(index, address, SERVER_SILENCE_SECONDS))
+        for index, address in enumerate(self._workers):
+            if self.silent_seconds(address) > WORKER_SILENCE_SECONDS:
+                raise UserError(
+                    f"Worker {index} ({address}) has not answered for {WORKER_SILENCE_SECONDS:.0f} "
+                    "seconds, and no update has finished."
+                )
+
+    def silent_seconds(self, address: str) -> float:
+        if responds(address):
+            self._last[address] = time.monotonic()
+        return time.monotonic() - self._last[address]
+
+
+def _end_if_stuck(task: Task) -> None:
+    """End this process, from a thread, if TensorFlow would wait forever.
+
+    This happens in a read from a suspended server, and at exit, when Python joins threads of
+    TensorFlow that wait for a process that has ended.
+    """
+    answers, exiting_since = _Answers(task), None
+    while True:
+        time.sleep(STUCK_SECONDS / 10)
+        if not threading.main_thread().is_alive():
+            exiting_since = time.monotonic() if exiting_since is None else exiting_since
+            is_late = time.monotonic() - exiting_since > EXIT_SECONDS
+            if is_late and not _all_answer(task):
+                os._exit(2)
+        for index, address in enumerate(task.cluster["ps"]):
+            # Reading from a server that has ended fails at once.
+            is_silent = answers.silent_seconds(address) > STUCK_SECONDS
+            if is_silent and accepts_connections(address):
+                print(_server_silent(index, address, STUCK_SECONDS), file=sys.stderr, flush=True)
+                os._exit(2)
+
+
+def _exit_in_time(task: Task) -> None:
+    """Set an alarm that ends this process if TensorFlow would wait for one that has ended.
+
+    At this stage of the exit, Python's threads have ended, so only a signal still works.
+    """
+    if not _all_answer(task):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(EXIT_SECONDS)
+
+
+def _all_answer(task: Task) -> bool:
+    return all(accepts_connections(a) for kind in ("ps", "worker") for a in task.cluster[kind])
+
+
+def _server_gone(index: int, address: str) -> str:
+    return f"Parameter server {index} ({address}) is gone, and its variables are lost."
+
+
+def _server_silent(index: int, address: str, seconds: float) -> str:
+    return f"Parameter server {index} ({address}) has not answered for {seconds:.0f} seconds."
+
+
+def _checked(task: Task | None) -> Task:
+    if task is None:
+        raise UserError(
+            "The strategy parameter_server requires TF_CONFIG; `onepass launch` sets it."
+        )
+    for kind in ("chief", "ps", "worker"):
+        if not task.cluster.get(kind):
+            raise UserError(
+                f"The strategy parameter_server requires a {kind} in TF_CONFIG, got none."
+            )
+    if len(task.cluster["chief"]) > 1:
+        raise UserError("The strategy parameter_server requires one chief in TF_CONFIG.")
+    return task
+
+
+def _without_absent_workers(task: Task) -> Task:
+    """Wait for all workers to start, and return the task without the workers that have not.
+
+    Raise UserError if a parameter server, or every worker, has not started.
+    """
+    workers, available = task.cluster["worker"], available_workers(task)
+    absent = [address for index, address in enumerate(workers) if index not in available]
+    if absent:
+        print(f"Continuing without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
+    remaining = [workers[index] for index in available]
+    return Task(task.kind, task.index, {**task.cluster, "worker": remaining})

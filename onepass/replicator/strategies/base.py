@@ -1,0 +1,321 @@
+"""The Replicator, which runs one step function on one device, many devices or many machines.
+
+Users write `step_fn(batch)` and `input_fn(context)` once, for one replica, and express exchanges
+between replicas with collective primitives. Buchlovsky et al. 2019, "TF-Replicator: Distributed
+Machine Learning for Researchers", arXiv 1902.00465.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from onepass.replicator.collectives import primitives
+from onepass.replicator.collectives.collective_order import (
+    CollectiveOrderError,
+    CollectiveRecord,
+    call_text,
+)
+
+if TYPE_CHECKING:
+    from onepass.replicator.strategies.wrapped_optimizer import WrappedOptimizer
+
+StepFn = Callable[[Any], Any]
+InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+ShardFn = Callable[[int, int], tf.data.Dataset]
+Call = Callable[[Any], Any]
+_PREFETCHED_BATCHES = 2
+
+
+@dataclasses.dataclass
+class _Replica:
+    """A replica whose step is being traced: its index, its graph and the record of its calls."""
+
+    index: int
+    graph: Any
+    record: CollectiveRecord
+
+
+class Replicator(abc.ABC):
+    """Base class of all strategies, which run a step function on replicas.
+
+    The functions of factory.py create them. A subclass defines `scope`, `compile` and `_replica_id`
+    and, if it has more than one replica, `dataset`, `batches` and `_sum`. Its `compile` runs the
+    step function within `_step(index, record)`, where the primitives may be called.
+
+    Attributes:
+      name: name of the strategy, a value of `--strategy`.
+      num_replicas: total number of replicas of all workers.
+      num_workers: number of processes that run the same loop.
+      worker_index: index of this process among the workers.
+      is_chief: whether this process writes to disk.
+      is_async: whether replicas update without waiting for each other.
+      num_logical_devices: number of devices per replica.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_replicas: int = 1,
+        num_workers: int = 1,
+        worker_index: int = 0,
+        is_async: bool = False,
+        num_logical_devices: int = 1,
+    ):
+        self.name, self.num_replicas, self.is_async = name, num_replicas, is_async
+        self.num_workers, self.worker_index = num_workers, worker_index
+        self.is_chief = worker_index == 0
+        self.num_logical_devices = num_logical_devices
+        self._thread = threading.local()
+
+    @abc.abstractmethod
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return a context for creating variables and optimisers before the first step."""
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices among which a trainer's batch is divided."""
+        return self.num_replicas
+
+    def gathered_variables(self) -> contextlib.AbstractContextManager:
+        """Return a context, outside of steps, in which variables are read and set as a whole."""
+        return contextlib.nullcontext()
+
+    def dataset(self, input_fn: InputFn) -> Iterable[Any]:
+        """Return an iterable of the replicas' input; a compiled step takes an iterator over it.
+
+        Args:
+          input_fn: function from a tf.distribute.InputContext (index and number of input pipelines)
+            to a tf.data.Dataset of per-replica batches.
+        """
+        return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
+
+    def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
+        """Return an iterable that gives every replica its rows of global batches.
+
+        Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
+
+        Args:
+          dataset: nests of tensors [rows, ...], the same in every process; or a function from i and
+            k to a dataset with part i of k equal parts of the rows, so that each of several
+            processes computes only its part.
+
+        Raises:
+          UserError: `num_replicas` does not divide the number of rows; if that is not static, the
+            step raises the error.
+        """
+        return whole(dataset).prefetch(_PREFETCHED_BATCHES)
+
+    @abc.abstractmethod
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
+        """Return a function that runs steps on an iterator over `dataset` or `batches`.
+
+        It runs `steps_per_call` steps and returns the outputs of the last. The step function, which
+        returns a nest of tensors (or None) for the batch of a replica, is traced as a graph,
+        without autograph. Floating-point outputs are averaged over the replicas; other outputs are
+        taken from replica 0. At the end of the data, the function raises tf.errors.OutOfRangeError.
+        """
+
+    def compile_training(
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
+    ) -> Call:
+        """Return a compiled update of variables from gradients averaged over the replicas.
+
+        Args:
+          gradients_fn: function from a replica's batch to (metrics, gradients), means over rows.
+          update_fn: function from the averages of metrics and gradients over the replicas to (new
+            values of the variables, outputs of the step).
+          variables: variables that a step sets.
+          reads: other variables that `gradients_fn` reads.
+        """
+        return self.compile(self._training_step(gradients_fn, update_fn, variables))
+
+    def _training_step(
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence
+    ) -> StepFn:
+        def step(batch: Any) -> Any:
+            values, outputs = update_fn(*self.all_reduce(gradients_fn(batch), "mean"))
+            self.update(variables, values)
+            return outputs
+
+        return step
+
+    @abc.abstractmethod
+    def _replica_id(self) -> int | tf.Tensor:
+        """Return the index of the replica that runs the step, an int or int32 []."""
+
+    def run(
+        self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
+    ) -> Any:
+        """Compile a step, run it `num_steps` times, and return the outputs of the last run.
+
+        Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`.
+        """
+        check_num_steps(num_steps, steps_per_call)
+        call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
+        for _ in range(num_steps // steps_per_call):
+            outputs = call(iterator)
+        return outputs
+
+    @property
+    def replica_id(self) -> tf.Tensor:
+        """Index of the replica that runs the step, int32 []."""
+        self._current_replica("replica_id")
+        return tf.cast(self._replica_id(), tf.int32)
+
+    @contextlib.contextmanager
+    def logical_device(self, index: int) -> Iterator[None]:
+        """Place the block's operations and variables on a logical device of each replica.
+
+        It may only be used in a step or in `scope()`. Raise ValueError if `index` is not below
+        `num_logical_devices`.
+        """
+        if not 0 <= index < self.num_logical_devices:
+            raise ValueError(
+                f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "
+                f"{self.num_logical_devices} logical device(s)."
+            )
+        with self._device_scope(index):
+            yield
+
+    def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext()
+
+    def all_sum(self, value: Any) -> Any:
+        """Return the sum over replicas of each tensor of a nest, as `all_reduce(value, "sum")`."""
+        return self._collective("all_sum", primitives.reducer("sum"), value)
+
+    def all_reduce(self, value: Any, reducer: str) -> Any:
+        """Reduce each tensor of a nest over replicas; the result is the same on all replicas.
+
+        Gradients are derivatives of the sum of all replicas' losses.
+
+        Args:
+          value: a nest of tensors; None stays None.
+          reducer: sum, mean (only floating-point), min or max (whose gradients are divided among
+            equal values).
+
+        Raises:
+          ValueError: the reducer is unknown, or cannot reduce a tensor's dtype.
+        """
+        function = primitives.reducer(reducer)
+        return self._collective(f"all_reduce[{reducer}]", function, value)
+
+    def all_gather(self, value: Any) -> Any:
+        """Return each tensor of a nest from all replicas: [...] becomes [num_replicas, ...]."""
+        return self._collective("all_gather", primitives.gather, value)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return each tensor of a nest as it is on replica `source`, bit for bit, for any dtype.
+
+        That replica receives the gradient; other replicas get zeros. Raise ValueError if there is
+        no such replica.
+        """
+        if not 0 <= source < self.num_replicas:
+            raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")
+        function = primitives.broadcast_from(source)
+        return self._collective(f"broadcast[{source}]", function, value)
+
+    def map_gather(self, fn: Callable, value: Any) -> Any:
+        """Return `all_gather(fn(value))`: each replica maps its own value."""
+        self._current_replica("map_gather")
+        return self.all_gather(fn(value))
+
+    def map_reduce(self, fn: Callable, value: Any, reducer: str) -> Any:
+        """Return `all_reduce(fn(value), reducer)`: each replica maps its own value."""
+        self._current_replica("map_reduce")
+        return self.all_reduce(fn(value), reducer)
+
+    def wrap_optimizer(self, optimizer: Any) -> "WrappedOptimizer":
+        """Return an optimiser that applies the mean of the gradients over replicas.
+
+        Args:
+          optimizer: an optimiser of Keras 3 or tf_keras, or any object with
+            `apply_gradients(pairs)` that assigns plain variables.
+        """
+        from onepass.replicator.strategies.wrapped_optimizer import WrappedOptimizer
+
+        return WrappedOptimizer(self, optimizer)
+
+    def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
+        """Set variables, in a step; asynchronous strategies add the difference instead."""
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    def _sum(self, tensors: list) -> list:
+        """Return the sums over replicas of tensors with the dtypes of collectives/encoding.py."""
+        return tensors
+
+    @contextlib.contextmanager
+    def _step(self, index: int, record: CollectiveRecord) -> Iterator[None]:
+        """Make this thread trace a step as replica `index` inside the block."""
+        record.begin(index)
+        self._thread.replica = _Replica(index, _graph(), record)
+        try:
+            yield
+            record.end(index)
+        finally:
+            self._thread.replica = None
+
+    def _current_replica(self, primitive: str) -> _Replica:
+        replica = getattr(self._thread, "replica", None)
+        if replica is None:
+            raise RuntimeError(f"`{primitive}` may only be called in a step.")
+        return replica
+
+    def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
+        """Apply `function` to the tensors of a nest except None, and record the call."""
+        self._current_replica(primitive)
+        leaves = tf.nest.flatten(value)
+        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
+        self._record_call(primitive, tensors)
+        results = iter(function(self, tensors) if tensors else [])
+        return tf.nest.pack_sequence_as(
+            value, [None if leaf is None else next(results) for leaf in leaves]
+        )
+
+    def _record_call(self, primitive: str, tensors: Sequence[tf.Tensor]) -> None:
+        replica = self._current_replica(primitive)
+        if _graph() is not replica.graph:
+            raise CollectiveOrderError(
+                f"`{primitive}` is called within {_graph_kind(_graph())}, where some replicas "
+                "might not call it; call it directly in the step."
+            )
+        replica.record.note(replica.index, call_text(primitive, tensors))
+
+
+def whole(batches: Any) -> Any:
+    """Return the batches; if `batches` is a function of parts, return the batches with all rows."""
+    return batches(0, 1) if callable(batches) else batches
+
+
+def check_steps_per_call(steps_per_call: int) -> None:
+    """Raise ValueError unless `steps_per_call` is positive."""
+    if steps_per_call < 1:
+        raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
+
+
+def check_num_steps(num_steps: int, steps_per_call: int) -> None:
+    """Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`."""
+    if num_steps < 1 or num_steps % steps_per_call:
+        raise ValueError(
+            f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
+            f"got {num_steps}."
+        )
+
+
+def _graph() -> tf.Graph | None:
+    """Return the graph that is being traced, or None outside of one."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _graph_kind(graph: tf.Graph) -> str:
+    kind = type(graph).__name__
+    if "Cond" in kind and "While" not in kind:
+        return "tf.cond"
+    return "tf.while_loop" if "While" in kind else "another tf.function"

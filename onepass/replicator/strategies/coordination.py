@@ -1,0 +1,244 @@
+"""Coordinate the processes of a run: detect lost peers, share the initial state, stop together.
+
+One process, the chief, reads and writes checkpoints and reports; the others follow it.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as tf_context  # barriers have no public name
+
+from onepass.foundation.errors import FAILURE, UserError
+from onepass.foundation.heartbeat import during
+from onepass.replicator.strategies.base import Replicator
+
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+)
+# These errors may also come from a local device, unless their message is about communication.
+_AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
+_COMMUNICATION = re.compile(
+    r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
+    re.IGNORECASE,
+)
+
+
+class PeerLostError(UserError):
+    """Another process of the run has ended, or did not answer in time."""
+
+    exit_status = FAILURE
+
+
+def runs_in_lockstep(replicator: Replicator) -> bool:
+    """Return whether several processes run every step together."""
+    return replicator.num_workers > 1 and not replicator.is_async
+
+
+@contextlib.contextmanager
+def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
+    """Convert TensorFlow's errors about a lost peer to PeerLostError."""
+    try:
+        yield
+    except PEER_ERRORS as error:
+        if not runs_in_lockstep(replicator) or not is_about_peers(error):
+            raise
+        slow = isinstance(error, tf.errors.DeadlineExceededError)
+        longer = "; --strategy multi_worker:SECONDS sets the time limit" if slow else ""
+        raise PeerLostError(
+            f"Another process of this run is gone or does not answer ({_reason(error)}){longer}."
+        ) from error
+
+
+def is_about_peers(error: tf.errors.OpError) -> bool:
+    """Return whether an error of PEER_ERRORS is about another process, not a local device."""
+    return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Return the start of TensorFlow's message without the location in the graph."""
+    kind = type(error).__name__.removesuffix("Error")
+    text = str(error.message)
+    cause = re.search(r"aborted by: (.*)", text)
+    if cause is None and text.startswith("Graph execution error"):
+        return kind
+    line = " ".join((cause.group(1) if cause else text).split("\n")[0].split())
+    return f"{kind}: {line.split('. ')[0][:160].rstrip(' :')}"
+
+
+BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
+PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
+_STOP = "stop_request"  # key among the metrics of a step
+_barrier_numbers = itertools.count()
+
+
+def barrier(replicator: Replicator) -> None:
+    """Wait, for any length of time, until every process of the run has called this function.
+
+    Unlike a collective, which fails after a time limit, a barrier fails only if a peer has ended or
+    hangs (with PeerLostError, within about 20 seconds), so the chief may evaluate or save for as
+    long as it takes.
+    """
+    if not runs_in_lockstep(replicator):
+        return
+    errors: list[BaseException] = []
+    name = f"barrier_{next(_barrier_numbers)}"
+    waiting = threading.Thread(target=_wait, args=(name, errors), daemon=True)
+    with explaining_peer_errors(replicator), during("waiting for the other processes of this run"):
+        waiting.start()
+        while waiting.is_alive():
+            waiting.join(PEER_CHECK_SECONDS)
+            if waiting.is_alive():
+                _check_peers()
+        if errors:
+            raise errors[0]
+
+
+@contextlib.contextmanager
+def chief_first(replicator: Replicator) -> Iterator[None]:
+    """Run the block in the chief first, then in the other processes; all leave it together.
+
+    If the processes share a disk, the others find the files that the chief wrote.
+    """
+    if not replicator.is_chief:
+        barrier(replicator)
+    yield
+    if replicator.is_chief:
+        barrier(replicator)
+    barrier(replicator)
+
+
+@contextlib.contextmanager
+def variable_scope(replicator: Replicator) -> Iterator[None]:
+    """Enter the replicator's scope; raise PeerLostError if a peer is lost."""
+    with explaining_peer_errors(replicator), replicator.scope():
+        yield
+
+
+def chief_only(replicator: Replicator, log: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `log` in the chief, and in other processes a function that prints nothing."""
+    return log if replicator.is_chief else lambda line: None
+
+
+def broadcast_initial_state(
+    replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict
+) -> None:
+    """Set the variables of every process to their values in the chief.
+
+    `identity` contains JSON values, such as the configuration, that must be equal in all processes;
+    raise UserError if they differ, and PeerLostError if a process has ended.
+    """
+    barrier(replicator)
+    if not runs_in_lockstep(replicator):
+        return
+    text = json.dumps(identity, sort_keys=True).encode()
+    digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")  # fits an int64
+
+    def step(_: Any) -> tf.Tensor:
+        values = replicator.broadcast([tf.identity(v) for v in variables.values()])
+        replicator.update(list(variables.values()), values)
+        return replicator.all_gather(tf.constant(digest, tf.int64))
+
+    rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
+    digests = replicator.compile(step)(iter(replicator.batches(rows))).numpy()
+    local = replicator.num_replicas // replicator.num_workers
+    others = [i // local for i, other in enumerate(digests) if other != digests[0]]
+    if others:
+        raise UserError(
+            f"Worker {others[0]} was started with another configuration or other data than worker "
+            "0; all processes of a run must have the same options."
+        )
+
+
+def of_chief(replicator: Replicator, number: int) -> int:
+    """Return the chief's value of `number` in every process of a run."""
+    if not runs_in_lockstep(replicator):
+        return number
+
+    def step(_: Any) -> tf.Tensor:
+        return replicator.broadcast([tf.constant(number, tf.int32)])[0]
+
+    with explaining_peer_errors(replicator):
+        rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
+        return int(replicator.compile(step)(iter(replicator.batches(rows))))
+
+
+class SharedStopRequest:
+    """A request of any process to stop, which all processes follow after the same step.
+
+    The request is a float variable in each process, in `metric_variables` (empty if there is only
+    one process). Its mean over replicas is computed together with the metrics of the next step, in
+    the same collective, so it needs no separate message.
+
+    A reason may also request an action of all processes before they continue, such as waiting while
+    the chief saves. The `reasons` are ordered from least to most urgent; the most urgent request is
+    followed.
+    """
+
+    def __init__(self, reasons: Sequence[str], replicator: Replicator):
+        self._reasons = reasons
+        self._decision: str | None = None
+        self._requested: str | None = None
+        self.metric_variables: dict[str, tf.Variable] = {}
+        if runs_in_lockstep(replicator):
+            with variable_scope(replicator):
+                zeros = tf.zeros([len(reasons)])
+                self.metric_variables[_STOP] = tf.Variable(zeros, trainable=False, name=_STOP)
+
+    def request(self, reason: str | None) -> None:
+        """Send a reason with the next step; None: no request."""
+        if self.metric_variables and reason != self._requested:
+            self._requested = reason
+            self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
+
+    def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Store the stop requests among a step's metrics, and return the other metrics."""
+        if self.metric_variables:
+            mean = metrics[_STOP].numpy()
+            requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
+            self._decision = requested[-1] if requested else None
+        return {name: value for name, value in metrics.items() if name not in self.metric_variables}
+
+    def decided(self, own: str | None) -> str | None:
+        """Return the request that all processes received, if any; with only one process, `own`."""
+        return self._decision if self.metric_variables else own
+
+
+def _wait(name: str, errors: list[BaseException]) -> None:
+    try:
+        tf_context.context().wait_at_barrier(name, int(BARRIER_SECONDS * 1000))
+    except Exception as error:  # raised again by the waiting thread
+        errors.append(error)
+
+
+def _check_peers() -> None:
+    """Raise one of PEER_ERRORS if a peer does not answer."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
+    for job in cluster.jobs:
+        for task in cluster.task_indices(job):
+            if (job, task) != own:
+                _check_peer(f"/job:{job}/replica:0/task:{task}")
+
+
+def _check_peer(name: str) -> None:
+    for attempt in range(PEER_ATTEMPTS):
+        try:
+            tf_context.context().check_collective_ops_peer_health(
+                name, timeout_in_ms=int(PEER_ANSWER_SECONDS * 1000)
+            )
+            return
+        except PEER_ERRORS:
+            if attempt + 1 == PEER_ATTEMPTS:
+                raise

@@ -1,0 +1,310 @@
+"""Synchronous replicas with tf.distribute: one device, many devices, workers or a TPU."""
+
+import contextlib
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.foundation.errors import UserError
+from onepass.replicator.collectives import primitives
+from onepass.replicator.collectives.collective_order import CollectiveRecord, shape_mismatch_error
+from onepass.replicator.strategies.base import (
+    Call,
+    InputFn,
+    Replicator,
+    ShardFn,
+    StepFn,
+    check_steps_per_call,
+    whole,
+)
+from onepass.replicator.strategies.coordination import explaining_peer_errors
+from onepass.replicator.strategies.replica_rows import (
+    check_divisible,
+    replica_batches,
+    uneven_rows_error,
+)
+from onepass.replicator.strategies.wrapped_optimizer import variables_in_step_error
+
+Devices = list[list[str]]
+
+
+class SynchronousReplicator(Replicator):
+    """A tf.distribute strategy whose replicas run every step and every collective together."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: tf.distribute.Strategy,
+        devices: Devices | None = None,
+        **attributes: Any,
+    ):
+        """Store the strategy and each local replica's logical devices; None: one device each."""
+        super().__init__(
+            name,
+            num_replicas=strategy.num_replicas_in_sync,
+            num_logical_devices=len(devices[0]) if devices else 1,
+            **attributes,
+        )
+        self._strategy, self._devices = strategy, devices
+        # Otherwise some replicas would get an empty batch, with mean NaN, at the end of the data.
+        strategy.extended.experimental_enable_get_next_as_optional = False
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return the strategy's scope."""
+        return self._strategy.scope()
+
+    def dataset(self, input_fn: InputFn) -> Iterable[Any]:
+        """Return the strategy's dataset; each worker has one input pipeline."""
+        return self._strategy.distribute_datasets_from_function(input_fn)
+
+    def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
+        """Return the replicas' rows of global batches.
+
+        If `dataset` is not a function, every worker computes all rows.
+        """
+        made = whole(dataset)
+        check_divisible(made.element_spec, self.num_replicas)
+        if self.num_replicas == 1:
+            return self.dataset(lambda context: made)
+        local = among = self.num_replicas // self.num_workers
+        first = 0
+        if callable(dataset):
+            made = dataset(self.worker_index, self.num_workers)
+        else:
+            first, among = self.worker_index * local, self.num_replicas
+
+        def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return replica_batches(made, first, local, among).prefetch(2 * local)
+
+        return self.dataset(rows)
+
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
+        """Return a function that runs `steps_per_call` steps on all replicas in one tf.function."""
+        return _CompiledStep(self, step_fn, steps_per_call)
+
+    def compile_training(
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
+    ) -> Call:
+        """Return a compiled update in which no collective runs after the variables are set."""
+        return _CompiledStep(
+            self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
+        )
+
+    def _replica_id(self) -> int | tf.Tensor:
+        return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    def _sum(self, tensors: list) -> list:
+        context = tf.distribute.get_replica_context()
+        # Copies, because multi-worker collectives reject the output of a variable read.
+        copies = [tf.identity(tensor) for tensor in tensors]
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
+
+    def _compare_calls(self, calls: list[str]) -> None:
+        """Raise CollectiveOrderError unless all workers traced the same calls."""
+
+    def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
+        if not self._devices:
+            return contextlib.nullcontext()
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.strategy is self._strategy:
+            local = int(tf.get_static_value(context.replica_id_in_sync_group))
+            return tf.device(self._devices[local][index])
+        return self._variables_on([replica[index] for replica in self._devices])
+
+    @contextlib.contextmanager
+    def _variables_on(self, devices: list[str]) -> Iterator[None]:
+        if tf.distribute.get_strategy() is not self._strategy:
+            raise RuntimeError("`logical_device` may only be used in a step or in `scope()`.")
+        # A mirrored variable uses only `_devices` of the object that it is colocated with.
+        devices_like = types.SimpleNamespace(_devices=tuple(devices))
+
+        def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+            return next_creator(**options | {"colocate_with": devices_like})
+
+        with tf.variable_creator_scope(creator), tf.device(devices[0]):
+            yield
+
+
+class _CompiledStep:
+    """One or more steps of a step function as one tf.function.
+
+    If `outputs_are_equal` on all replicas, no collective is needed to combine them.
+    """
+
+    def __init__(
+        self,
+        replicator: SynchronousReplicator,
+        step_fn: StepFn,
+        steps_per_call: int,
+        outputs_are_equal: bool = False,
+    ):
+        check_steps_per_call(steps_per_call)
+        self._replicator, self._step_fn = replicator, step_fn
+        self._steps_per_call, self._outputs_are_equal = steps_per_call, outputs_are_equal
+        self._records: list[CollectiveRecord] = []
+        self._function = tf.function(self._steps, autograph=False)
+        self._is_compared = False
+
+    def __call__(self, iterator: Iterator[Any]) -> Any:
+        """Return the last step's outputs; raise PeerLostError if another process has ended."""
+        if not self._is_compared:
+            self._records.clear()
+            self._trace(iterator)
+            self._replicator._compare_calls([call for r in self._records for call in r.calls()])
+            self._is_compared = True
+        try:
+            with explaining_peer_errors(self._replicator):
+                return self._function(iterator)
+        # An input error in one replica ends the input of the others, so either error may be raised.
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+            uneven = uneven_rows_error(error, self._replicator.num_replicas)
+            raise (uneven or shape_mismatch_error(error) or error) from None
+
+    def _trace(self, iterator: Iterator[Any]) -> None:
+        try:
+            self._function.get_concrete_function(iterator)
+        except Exception as error:
+            if explained := variables_in_step_error(error):
+                raise explained from None
+            raise
+
+    def _steps(self, iterator: Iterator[Any]) -> Any:
+        if self._steps_per_call > 1:
+            tf.while_loop(
+                lambda step: step < self._steps_per_call - 1,
+                lambda step: self._step_before_last(step, iterator),
+                [0],
+                parallel_iterations=1,
+            )
+        return self._one_step(iterator, is_last=True)
+
+    def _step_before_last(self, step: tf.Tensor, iterator: Iterator[Any]) -> list[tf.Tensor]:
+        self._one_step(iterator, is_last=False)
+        return [step + 1]
+
+    def _one_step(self, iterator: Iterator[Any], is_last: bool) -> Any:
+        batch, record = next(iterator), CollectiveRecord()
+        self._records.append(record)
+
+        # Other arguments are closed over, because a TPU converts all arguments to tensors.
+        def replica_step(batch: Any) -> Any:
+            return self._replica_step(batch, record, is_last)
+
+        outputs = self._replicator._strategy.run(replica_step, args=(batch,))
+        return tf.nest.map_structure(self._first_replica, outputs)
+
+    def _first_replica(self, value: Any) -> Any:
+        local = self._replicator._strategy.experimental_local_results
+        return None if value is None else local(value)[0]
+
+    def _replica_step(self, batch: Any, record: CollectiveRecord, is_last: bool) -> Any:
+        context = tf.distribute.get_replica_context()
+        index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
+        with self._replicator._step(index, record):
+            outputs = self._step_fn(batch)
+            if not is_last:
+                return None
+            return outputs if self._outputs_are_equal else self._combined_outputs(outputs)
+
+    def _combined_outputs(self, outputs: Any) -> Any:
+        leaves = tf.nest.flatten(outputs)
+        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
+        floating = [t for t in tensors if t.dtype.is_floating]
+        others = [t for t in tensors if not t.dtype.is_floating]
+        means = iter(primitives.mean(self._replicator, floating) if floating else [])
+        firsts = iter(primitives.broadcast_from(0)(self._replicator, others) if others else [])
+        combined = iter([next(means if t.dtype.is_floating else firsts) for t in tensors])
+        return tf.nest.pack_sequence_as(
+            outputs, [None if leaf is None else next(combined) for leaf in leaves]
+        )
+
+
+def single(
+    device: str | None = None, logical_devices: list[str] | None = None
+) -> SynchronousReplicator:
+    """Return a replicator with one replica.
+
+    Args:
+      device: name of the replica's device; None: the first GPU, else the CPU.
+      logical_devices: several devices for the replica (`logical_device`) instead of one.
+
+    Raises:
+      ValueError: both arguments are given.
+    """
+    if device and logical_devices:
+        raise ValueError("`device` must be None if `logical_devices` are given.")
+    if logical_devices:
+        return SynchronousReplicator(
+            "single", _mirrored(logical_devices[:1]), [list(logical_devices)]
+        )
+    if device is None:
+        return SynchronousReplicator("single", tf.distribute.get_strategy())
+    return SynchronousReplicator("single", tf.distribute.OneDeviceStrategy(device))
+
+
+def local(
+    devices: list[str] | int | None = None, devices_per_replica: int = 1
+) -> SynchronousReplicator:
+    """Return a replicator of synchronous replicas on this machine's devices.
+
+    Args:
+      devices: names of the devices, or their number (without GPUs, that many logical CPUs are
+        created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
+      devices_per_replica: number of consecutive devices in a replica (`logical_device`).
+
+    Raises:
+      UserError: this machine does not have these devices, or `devices_per_replica` does not divide
+        their number.
+    """
+    names = devices if isinstance(devices, list) else local_devices(devices)
+    if devices_per_replica < 1 or not names or len(names) % devices_per_replica:
+        raise UserError(
+            f"`devices_per_replica` must divide the number of devices ({len(names)}), got "
+            f"{devices_per_replica}."
+        )
+    groups = [
+        names[start : start + devices_per_replica]
+        for start in range(0, len(names), devices_per_replica)
+    ]
+    strategy = _mirrored([group[0] for group in groups])
+    return SynchronousReplicator("local", strategy, groups if devices_per_replica > 1 else None)
+
+
+def local_devices(count: int | None) -> list[str]:
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
+
+    Raise UserError if there are fewer.
+    """
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    if kind == "CPU" and count and count > 1:
+        _make_logical_cpus(count)
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    if count is None:
+        return names
+    if not 1 <= count <= len(names):
+        hint = (
+            "" if kind == "GPU" else "; logical CPUs can only be created before TensorFlow starts"
+        )
+        raise UserError(f"`devices` must be 1 to {len(names)} ({kind}), got {count}{hint}.")
+    return names[:count]
+
+
+def _make_logical_cpus(count: int) -> None:
+    """Create `count` logical CPUs unless there are enough or TensorFlow has started."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
+        return
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+
+
+def _mirrored(devices: list[str]) -> tf.distribute.Strategy:
+    on_gpu = all("GPU" in device.upper() for device in devices)
+    # With its default reduction on CPUs, TensorFlow fails in a process that has mirrored
+    # strategies of several sizes.
+    operations = None if on_gpu else tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=operations)

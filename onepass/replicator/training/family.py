@@ -1,0 +1,168 @@
+"""Descriptions of model families, and the command-line verbs that work with any family.
+
+Families are registered in `distill.families`. Their functions import TensorFlow only when called,
+so help texts appear without a delay.
+"""
+
+import dataclasses
+import functools
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from onepass.foundation.errors import UserError
+from onepass.replicator.training.config import Preset
+
+if TYPE_CHECKING:
+    from onepass.foundation.card import ExportArguments, Measured
+    from onepass.replicator.training.recipe import Recipe
+
+
+def _unplanned(_: Any) -> Any:
+    raise UserError("The step cannot be planned without its teacher or data.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The functions of a family of models, whose modules need TensorFlow.
+
+    Attributes:
+      recipe: function from the preset's name and the options to the `Recipe` to train.
+      load: function from a run directory, model folder or shipped name to the model.
+      evaluate: function from the options, a model and data to the model's metrics.
+      report: function from these metrics to lines of text.
+      measure: function from the export options and config.json to a run's measures on the dev set.
+      card: function from the contents of model.json to the text of the model card.
+      export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
+        third argument is the shortest length in frames, 0 for any.
+      config_from: function from the contents of config.json to the configuration.
+      trainable: function from a configuration to its training step, a `Trainable`, for planning.
+    """
+
+    recipe: "Callable[[str, Any], Recipe]"
+    load: Callable[[Path], Any]
+    evaluate: Callable[[Any, Any, Any], dict]
+    report: Callable[[dict], str]
+    measure: "Callable[[ExportArguments, dict], Measured]"
+    card: Callable[[dict], str]
+    export_sampler: Callable[[Any, Path, int], None]
+    config_from: Callable[[dict], Any] = _unplanned
+    trainable: Callable[[Any], Any] = _unplanned
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFamily:
+    """A description of a family of models for the commands.
+
+    Attributes:
+      verb: the verb that trains the family, "train" or "distill".
+      makes: what the models make, "sound" or "images".
+      kinds: names of the models' kinds in config.json and model.json.
+      shipped: folders of the family's shipped models, by name.
+      presets: the configurations, by name.
+      options: function from a preset's name to the class of its training options, a
+        `TrainingOptions` whose first two fields are the data (or teacher) and the config.
+      score: function from a configuration to a format for its best score, such as "best dev {:.3f}
+        bits/dim".
+      evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
+        a method `check()` that raises UserError.
+      training_data: function from a model to the location of its training data, or of shipped data.
+      load_parts: function that imports TensorFlow and returns the functions that need it.
+      detected: function from a configuration and the command-line arguments to further arguments
+        that the data require.
+    """
+
+    verb: str
+    makes: str
+    kinds: tuple[str, ...]
+    presets: Mapping[str, Preset]
+    options: Callable[[str], Any]
+    score: Callable[[Any], str]
+    evaluation: type
+    training_data: Callable[[Path], Path | str]
+    load_parts: Callable[[], Parts]
+    shipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
+
+    @functools.cached_property
+    def parts(self) -> Parts:
+        """The functions that need TensorFlow."""
+        return self.load_parts()
+
+
+def run_training(
+    family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
+) -> int:
+    """Run `onepass train|distill PRESET ...`: train, or only export the step with `--portable`.
+
+    Args:
+      family: the family that the preset belongs to.
+      preset: name of the preset.
+      arguments: command-line arguments after the preset.
+      parse: function that parses arguments into a dataclass.
+
+    Returns:
+      The exit status: 0, or 128 + the number of the signal that stopped training.
+
+    Raises:
+      UserError: an argument is invalid, or training cannot start or continue.
+    """
+    chosen, kind = family.presets[preset], family.options(preset)
+    arguments = [*arguments, *family.detected(chosen.config, arguments)]
+    default = kind(tyro.MISSING, chosen.config, workdir=tyro.MISSING)
+    given = parse(kind, arguments, f"onepass {family.verb} {preset}", default, chosen.about)
+    teacher = getattr(given, "teacher", None)
+    if teacher is not None and teacher.exists() and given.workdir.resolve() == teacher.resolve():
+        raise UserError(
+            f"The student needs a --workdir of its own, {given.workdir} is its teacher's."
+        )
+    from onepass.replicator import strategies
+    from onepass.replicator.portable.adopt import adopt
+    from onepass.replicator.portable.recipe import export_portable
+    from onepass.replicator.training.recipe import train
+
+    replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action
+    recipe = family.parts.recipe(preset, given)
+    if given.portable:
+        export_portable(recipe, given.portable, given.workdir)
+        return 0
+    if given.adopt and replicator.is_chief:
+        step = adopt(given.adopt, given.workdir, recipe.keeps)
+        print(f"{given.workdir} is now at step {step}.")
+    outcome = train(recipe, given.workdir, replicator=replicator)
+    if replicator.is_chief:
+        out = {"sound": "sounds"}.get(family.makes, family.makes)
+        following = f"Next: onepass sample {shlex.quote(str(given.workdir))} --out {out}"
+        print(outcome.summary(given.workdir, family.score(given.config), following))
+    return outcome.exit_status
+
+
+def run_evaluate(
+    family_of: Callable[[Path], ModelFamily | None],
+    likely: ModelFamily,
+    arguments: list[str],
+    parse: Callable[..., Any],
+) -> int:
+    """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
+
+    Args:
+      family_of: function from a model's path to its family.
+      likely: the family whose options are parsed; the model may belong to a different family with
+        the same options.
+      arguments: command-line arguments after the verb.
+      parse: function that parses arguments into a dataclass.
+    """
+    given = parse(likely.evaluation, arguments, "onepass evaluate")
+    given.check()
+    found = family_of(given.model)
+    family = found if found is not None and found.evaluation is likely.evaluation else likely
+    model = family.parts.load(given.model)
+    data = given.data or family.training_data(given.model)
+    named = {"model": str(given.model), "step": model.spec.get("step"), "data": str(data)}
+    figures = named | family.parts.evaluate(given, model, data)
+    print(json.dumps(figures, indent=2) if given.as_json else family.parts.report(figures))
+    return 0

@@ -1,0 +1,400 @@
+"""The training loop: steps, checkpoints, evaluation and stopping.
+
+Several processes of one replicator may run it together: all run the same steps and stop after the
+same step; the chief evaluates and writes while the others wait.
+"""
+
+import contextlib
+import dataclasses
+import io
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.foundation.errors import UserError
+from onepass.foundation.in_memory import InMemoryRun, NoMetricsLog
+from onepass.foundation.interrupt import SIGNALS, StopRequest
+from onepass.foundation.metrics import MetricsLog
+from onepass.foundation.progress import Progress
+from onepass.foundation.run_directory import RunDirectory
+from onepass.replicator import strategies
+from onepass.replicator.strategies import Replicator
+from onepass.replicator.strategies.base import ShardFn, whole
+from onepass.replicator.strategies.coordination import (
+    PeerLostError,
+    SharedStopRequest,
+    barrier,
+    broadcast_initial_state,
+    of_chief,
+)
+from onepass.replicator.training.accumulation import Batch
+from onepass.replicator.training.config import LoopConfig
+from onepass.replicator.training.listener import Listener
+from onepass.replicator.training.outcome import (
+    CALLBACK,
+    DONE,
+    FINISHED_BEFORE,
+    NO_IMPROVEMENT,
+    OUT_OF_TIME,
+    Outcome,
+)
+from onepass.replicator.training.resumption import assign_arrays
+from onepass.replicator.training.state import LossFn, TrainState
+from onepass.replicator.training.step import compile_replicated_step, compile_step, is_single_device
+from onepass.replicator.training.step_rate import StepRate
+
+SAVE = "save"  # request to wait while the chief writes a timed checkpoint
+# Settings that must be equal in all processes of a run.
+SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
+SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
+Evaluate = Callable[[Any, int], float]  # function from a MetricsLog and the step to a score
+Hooks = tuple[Evaluate | None, Listener]
+Batches = Iterable[Batch] | ShardFn
+Metrics = Mapping[str, tf.Tensor]
+
+
+class DivergedError(UserError):
+    """A loss or gradient was not finite; the state before it is on disk."""
+
+
+class Trainer:
+    """Trains a TrainState on batches, with a run directory.
+
+    Args:
+      run: the run directory, which this process writes if it is the chief.
+      state: the variables to train, created in the scope of `replicator`.
+      loss_fn: the loss; all variables that it reads are created in that scope.
+      config: length of training and frequency of evaluations and checkpoints.
+      replicator: the devices; None: one device.
+      reads: variables that the loss reads in addition to the state.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory | InMemoryRun,
+        state: TrainState,
+        loss_fn: LossFn,
+        config: LoopConfig,
+        replicator: Replicator | None = None,
+        reads: Sequence[tf.Variable] = (),
+    ):
+        self.run, self.state, self.config = run, state, config
+        self.replicator = strategies.single() if replicator is None else replicator
+        self.checkpoints = run.checkpoints(config.keep_checkpoints, best=config.patience > 0)
+        reasons = (SAVE, CALLBACK, OUT_OF_TIME, *SIGNAL_NAMES)
+        self._stop_request = SharedStopRequest(reasons, self.replicator)
+        self._step = self._compiled(loss_fn, reads)
+        self._num_updates = 0  # finished updates; asynchronous ones may be pending
+        self._saved_step: int | None = None
+        self._start: float | None = None  # start of this run on the monotonic clock
+        self._evaluation_seconds = 0.0  # duration of the last evaluation
+        self._is_asked_to_stop = False  # by the listener
+
+    def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
+        """Restore the newest readable checkpoint, and return messages for the user.
+
+        The messages are the run directory's notes, and one message per damaged newer checkpoint. If
+        there is no checkpoint, `initialise` prepares the state in the chief.
+
+        Raises:
+          UserError: the checkpoint does not fit, or another process has ended or was configured
+            differently.
+        """
+        self._start = time.monotonic()
+        lines = self._restored() if self.replicator.is_chief else []
+        if initialise is not None and self.replicator.is_chief and not self.step:
+            initialise()
+        loop = {name: getattr(self.config, name) for name in SHARED_SETTINGS}
+        broadcast_initial_state(
+            self.replicator, self.state.slots(), {**self.run.identity, "loop": loop}
+        )
+        return [*self.run.notes, *lines]
+
+    def _restored(self) -> list[str]:
+        self.checkpoints.remove_leftovers()
+        arrays, damaged = self.checkpoints.newest()
+        if arrays is not None:
+            self.state.restore(arrays)
+            self._saved_step = self.step
+        for path in damaged:
+            path.rename(path.with_suffix(".damaged"))
+        return [
+            f"{path} is damaged and was renamed (.damaged); resuming from step {self.step}."
+            for path in damaged
+        ]
+
+    def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
+        """Return a function that makes an update with an iterator's next batch and returns metrics.
+
+        For an asynchronous replicator, it has the argument `max_pending` and the method `join`.
+        """
+        if is_single_device(self.replicator):
+            one = compile_step(self.state, loss_fn, self.config.jit_compile)
+            return lambda batches: one(next(batches))
+        jit_compile, metrics = self.config.jit_compile, self._stop_request.metric_variables
+        return compile_replicated_step(
+            self.state, loss_fn, jit_compile, self.replicator, metrics, reads
+        )
+
+    @property
+    def step(self) -> int:
+        """Number of updates so far."""
+        return int(self.state.step.numpy())
+
+    def train(
+        self,
+        batches: Iterable[Batch] | ShardFn,
+        evaluate: Evaluate | None,
+        listener: Listener | None = None,
+    ) -> Outcome:
+        """Train until the last step or a stop request, and save.
+
+        `LoopConfig.max_minutes` are counted from `resume`, or from this call without it. With
+        `LoopConfig.patience`, the state's average finally becomes the one with the best score.
+
+        Args:
+          batches: endless batches, starting at the run's current step; with more than one device, a
+            valid argument of `Replicator.batches`.
+          evaluate: function from the log and the step to the score on the dev set (lower is
+            better), needed only in the chief.
+          listener: receiver of updates and scores, which may end training, or None. If it ends
+            training at an update without a score, several processes all end after the next update.
+
+        Raises:
+          DivergedError: a loss or gradient was not finite; that update is not applied.
+          UserError: a file could not be written, a step does not fit into memory, or a process has
+            ended. The state is saved if possible, and the message names the step on disk.
+        """
+        start = time.monotonic() if self._start is None else self._start
+        limit, total = 60 * self.config.max_minutes, self.config.num_steps
+        until = start + limit if limit else None
+        stream = None if self.replicator.is_chief else io.StringIO()
+        shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
+        with StopRequest() as stop, shown as progress:
+            heard = listener if listener is not None and self.replicator.is_chief else Listener()
+            hooks = evaluate, heard
+            reason = self._train_and_save(batches, hooks, progress, stop, start)
+        if self.config.patience:
+            self._take_best_average()
+        best = self.checkpoints.best_score(), self.checkpoints.best_step()
+        seconds, scores = time.monotonic() - start, tuple(self.checkpoints.scores())
+        return Outcome(self.step, reason, seconds, *best, scores)
+
+    def _take_best_average(self) -> None:
+        slots = self.state.average_slots()
+        best = self.checkpoints.best() if self.replicator.is_chief else None
+        if best is not None:
+            assign_arrays(slots, best)
+        broadcast_initial_state(self.replicator, slots, {})
+
+    def save(self) -> None:
+        """Finish pending updates; in the chief, write a checkpoint unless this step has one."""
+        self._join_updates()
+        if self.replicator.is_chief and self._saved_step != self._num_updates:
+            self.checkpoints.save(self._num_updates, self.state.arrays())
+            self._saved_step = self._num_updates
+
+    def _join_updates(self) -> None:
+        if self.replicator.is_async:
+            for metrics in self._step.join():
+                self._check(metrics)
+        self._num_updates = self.step
+
+    def _train_and_save(
+        self, batches: Batches, hooks: Hooks, progress: Progress, stop: StopRequest, start: float
+    ) -> str:
+        """Run `_steps` and return its reason; save the state, even after most errors."""
+        try:
+            with self._log() as log:
+                outputs = _Outputs(*hooks, log, progress)
+                outputs.listener.begin(self.step)
+                reason = self._steps(batches, outputs, stop, start)
+                self.save()
+                outputs.listener.end()
+            barrier(self.replicator)
+        except DivergedError:
+            raise
+        except tf.errors.ResourceExhaustedError as error:
+            raise UserError(
+                f"A step does not fit into memory; fewer or shorter clips per batch may fit. "
+                f"{self._saved_after_error()}"
+            ) from error
+        except (UserError, OSError) as error:
+            lost = isinstance(error, PeerLostError)
+            again = " Rerun the same commands to resume." if lost else ""
+            raise UserError(f"{_sentence(error)} {self._saved_after_error()}{again}") from error
+        return reason
+
+    def _log(self) -> contextlib.AbstractContextManager:
+        if not self.replicator.is_chief:
+            return contextlib.nullcontext()
+        return contextlib.closing(self.run.metrics_log(self.step))
+
+    def _steps(self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float) -> str:
+        self._num_updates = self.step
+        if self._is_evaluation_missing():
+            self._evaluate(outputs, {})
+        if ended := self._ended_by_scores():
+            return ended
+        if self.step >= self.config.num_steps:
+            return FINISHED_BEFORE
+        config, rate, saved = self.config, StepRate(), time.monotonic()
+        is_single = is_single_device(self.replicator)
+        batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
+        while True:
+            self._stop_request.request(self._request(stop, start, saved))
+            outputs.listener.updating(self._num_updates + 1)
+            metrics = self._one_update(batches, rate)
+            # This comes first, because saving waits for pending updates, which change the step.
+            if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
+                self.save()
+                barrier(self.replicator)  # or others would exceed a collective's time limit
+                saved = time.monotonic()
+            step = self._report(metrics, outputs, rate)
+            if self._evaluation_due(step):
+                self._evaluate(outputs, metrics)
+                if ended := self._ended_by_scores():
+                    return ended
+                saved = time.monotonic()
+            if step >= config.num_steps:
+                return DONE
+            reason = self._stop_request.decided(self._request(stop, start, saved))
+            if reason and reason != SAVE:
+                self._leave(reason, step, outputs, metrics)
+                return reason
+
+    def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
+        """Show and log the metrics of an update, notify the listener, and return the step."""
+        before, step = outputs.progress.done, self._num_updates
+        outputs.progress.advance(step - before, loss=metrics["loss"])
+        every = self.config.report_every_steps
+        is_due = step // every > before // every or self._evaluation_due(step)
+        if outputs.log is not None and is_due:
+            outputs.log.scalars(step, metrics | rate.since_last())
+        self._is_asked_to_stop |= outputs.listener.updated(step, metrics)
+        return step
+
+    def _ended_by_scores(self) -> str | None:
+        """Wait for the chief's evaluation; return the reason if it ends the run, else None."""
+        barrier(self.replicator)
+        patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
+        no_more = bool(patience) and waited(self.step) >= patience
+        reasons = (None, CALLBACK, NO_IMPROVEMENT)
+        own = NO_IMPROVEMENT if no_more else CALLBACK if self._is_asked_to_stop else None
+        return reasons[of_chief(self.replicator, reasons.index(own))]
+
+    def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
+        """End a run early; evaluate the latest state unless a signal ended the run."""
+        if reason in SIGNAL_NAMES:
+            outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
+        elif not self._evaluation_due(step):
+            self._evaluate(outputs, metrics)
+            barrier(self.replicator)
+
+    def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
+        """Return this process's request to all: a reason to stop, SAVE, or None."""
+        now = time.monotonic()
+        if stop.signal_name:
+            return stop.signal_name
+        limit = 60 * self.config.max_minutes
+        if limit and now - start > limit - min(self._evaluation_seconds, limit / 2):
+            return OUT_OF_TIME
+        if self._is_asked_to_stop:
+            return CALLBACK
+        is_due = self.replicator.is_chief and now - saved > 60 * self.config.save_every_minutes
+        return SAVE if is_due else None
+
+    def _one_update(self, batches: Iterator[Batch], rate: StepRate) -> dict[str, float]:
+        with rate.running():
+            if self.replicator.is_async:
+                # No update beyond the next evaluation is scheduled.
+                every = self.config.evaluate_every_steps
+                left = self.config.num_steps - self._num_updates
+                left = min(left, every - self._num_updates % every)
+                metrics = self._step(batches, max_pending=left)
+                self._num_updates += 1
+            else:
+                metrics = self._stop_request.take_from(self._step(batches))
+                self._num_updates = self.step
+            metrics = {name: float(value) for name, value in metrics.items()}
+        self._check(metrics)
+        return metrics
+
+    def _check(self, metrics: Mapping[str, float]) -> None:
+        """Raise DivergedError if the metrics belong to an update that was not applied."""
+        loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self._diverged(loss, norm)
+
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
+
+    def _is_evaluation_missing(self) -> bool:
+        """Return whether an earlier process saved this step but ended before evaluating it."""
+        step = self.step
+        return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
+
+    def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
+        """In the chief, score this step if there is an evaluation, and notify the listener."""
+        if outputs.log is None or (outputs.evaluate is None and not metrics):
+            return
+        score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
+        self._is_asked_to_stop |= outputs.listener.scored(self.step, metrics, score)
+
+    def _scored(self, outputs: "_Outputs", evaluate: Evaluate) -> float:
+        self.save()
+        start = time.monotonic()
+        try:
+            what = outputs.progress.busy(f"step {self.step}: scoring on dev")
+            with self.replicator.gathered_variables(), what:
+                score = evaluate(outputs.log, self.step)
+        except tf.errors.ResourceExhaustedError as error:
+            raise UserError(
+                f"The evaluation on dev at step {self.step} does not fit into memory."
+            ) from error
+        self._evaluation_seconds = time.monotonic() - start
+        best = self.checkpoints.mark_scored(self.step, score)
+        outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
+        return score
+
+    def _diverged(self, loss: float, norm: float) -> DivergedError:
+        # Nothing is deleted, because an earlier state is needed if the state itself is the cause.
+        if self.replicator.is_chief and self._saved_step != self.step:
+            self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
+            self._saved_step = self.step
+        return DivergedError(
+            f"Step {self.step + 1} had loss {loss:.4g} and gradient norm {norm:.4g} and was not "
+            f"applied; {self.checkpoints.after_divergence()}"
+        )
+
+    def _saved_after_error(self) -> str:
+        """Try to save, and return a sentence that names the step on disk."""
+        if not self._num_updates:
+            return "No step was completed."
+        if not self.replicator.is_chief:
+            return f"Training stopped at step {self._num_updates}, which the first process saves."
+        try:
+            self.save()
+        except (UserError, tf.errors.OpError):
+            newest = self.checkpoints.newest_kept()
+            return f"Training stopped at step {self._num_updates}; {newest}."
+        return f"Training stopped; {self.checkpoints.kept(self.step)}."
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outputs:
+    """Destinations of metrics, scores and progress, and the function that computes scores."""
+
+    evaluate: Evaluate | None
+    listener: Listener
+    log: MetricsLog | NoMetricsLog | None
+    progress: Progress
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
+    return str(error)

@@ -1,0 +1,62 @@
+"""The outcome of training, and a summary for the user."""
+
+import dataclasses
+import signal
+from pathlib import Path
+
+from onepass.foundation.progress import duration
+
+DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement", "callback"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The state of a training run at its end.
+
+    Attributes:
+      step: number of updates.
+      reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
+        are frozen), NO_IMPROVEMENT (for `patience` scores), CALLBACK (a callback asked to stop), or
+        the name of the signal that stopped training.
+      seconds: duration of the training in seconds.
+      best_score, best_step: score and step of the best checkpoint on the dev set; None before the
+        first evaluation.
+      scores: step and score of every evaluation, including those before the run was resumed.
+    """
+
+    step: int
+    reason: str
+    seconds: float
+    best_score: float | None
+    best_step: int | None = None
+    scores: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command: 0, or 128 plus the number of the signal that stopped it."""
+        named = self.reason in signal.Signals.__members__
+        return 128 + signal.Signals[self.reason] if named else 0
+
+    def summary(self, workdir: Path, score: str, following: str) -> str:
+        """Return a line that says why training ended, with the best score and advice.
+
+        Args:
+          workdir: the run directory.
+          score: format of the best score, such as "best dev {:.3f} bits/dim".
+          following: the advice if training is finished; otherwise the advice is to resume.
+        """
+        best = "" if self.best_score is None else f", {score.format(self.best_score)}"
+        if self.best_step not in (None, self.step):
+            best += f" at step {self.best_step}, used by evaluate, sample and export"
+        if self.reason == FINISHED_BEFORE:
+            return (
+                f"{workdir} has completed all its steps ({self.step}{best}); a larger "
+                f"--loop.num-steps continues. {following}"
+            )
+        if self.reason not in (DONE, NO_IMPROVEMENT):
+            following = "Rerun the same command to resume."
+        return (
+            f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"
+            f"{best}. {following}"
+        )

@@ -1,0 +1,194 @@
+"""The training state: weights, Adam's moments, the Polyak average and the step."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.model_folder import variable_names
+from onepass.replicator.training.accumulation import Batch, accumulate_gradients, split_microbatches
+from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
+from onepass.replicator.training.rematerialisation import rematerialising
+from onepass.replicator.training.resumption import assign_arrays
+
+LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
+
+
+class TrainState(tf.Module):
+    """The variables of a training run, and their update as a pure function.
+
+    Attributes:
+      weights: the trainable variables of the network, then those of the opponent.
+      first, second, average: Adam's moments and the Polyak average of each weight.
+      step: int32 [], number of updates.
+      size: number of elements of the network's weights, without the opponent's.
+
+    Args:
+      network: the network whose `trainable_variables` are trained.
+      optimizer: settings of Adam and its learning rate.
+      num_steps: total number of updates, where a cosine decay ends.
+      schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
+        schedule in `optimizer`.
+      opponent: another network trained with the same loss, such as discriminators; the loss uses
+        `tf.stop_gradient` to give each network only its own gradient. Both share updates,
+        checkpoints and strategy.
+    """
+
+    def __init__(
+        self,
+        network: tf.Module,
+        optimizer: OptimizerConfig,
+        num_steps: int,
+        schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        opponent: tf.Module | None = None,
+    ):
+        super().__init__(name="train_state")
+        self.optimizer, self.num_steps, self._schedule = optimizer, num_steps, schedule
+        self.names = variable_names(network)
+        self.weights = list(network.trainable_variables)
+        self.size = sum(math.prod(weight.shape) for weight in self.weights)
+        if opponent is not None:
+            self.names += [f"opponent/{name}" for name in variable_names(opponent)]
+            self.weights += opponent.trainable_variables
+        self.first = self._slots("first", tf.zeros_like)
+        self.second = self._slots("second", tf.zeros_like)
+        self.average = self._slots("average", tf.convert_to_tensor)
+        self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
+
+    def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
+        """Return a variable for each weight, named after it, so that name patterns match both."""
+        pairs = zip(self.names, self.weights, strict=True)
+        return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
+
+    def slots(self) -> dict[str, tf.Variable]:
+        """Return all variables, by their names in checkpoints."""
+        slots: dict[str, tf.Variable] = {"step": self.step}
+        for kind in ("weights", "first", "second", "average"):
+            slots |= {
+                f"{kind}/{n}": v for n, v in zip(self.names, getattr(self, kind), strict=True)
+            }
+        return slots
+
+    def update(self, loss_fn: LossFn, batch: Batch) -> tuple[list[tf.Tensor], Batch]:
+        """Return the values of all slots after one update, in the order of `slots()`, and metrics.
+
+        This is a pure function that reads variables but does not assign them.
+        """
+        batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
+        loss, metrics, gradients = self.gradients(loss_fn, batch)
+        values, figures = self.updated(gradients)
+        return values, {"loss": loss, **figures, **metrics}
+
+    def gradients(
+        self, loss_fn: LossFn, batch: Batch
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Return the loss [], metrics and gradients of a batch that `split_microbatches` returned.
+
+        Raise ValueError if the loss does not depend on a weight.
+        """
+        num_microbatches = self.optimizer.accumulate
+        if num_microbatches == 1:
+            return self._gradients(loss_fn, batch)
+        return accumulate_gradients(
+            lambda microbatch: self._gradients(loss_fn, microbatch), batch, num_microbatches
+        )
+
+    def _gradients(
+        self, loss_fn: LossFn, batch: Batch
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
+        with tf.GradientTape() as tape, rematerialising(self.optimizer.rematerialise):
+            for weight in self.weights:
+                if not weight.trainable:  # according to TensorFlow; a Keras layer was unfrozen
+                    tape.watch(weight)
+            loss, metrics = loss_fn(batch)
+        gradients = tape.gradient(loss, self.weights)
+        for name, gradient in zip(self.names, gradients, strict=True):
+            if gradient is None:
+                raise ValueError(f"`loss_fn` must depend on every weight, but not on `{name}`.")
+        return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
+
+    def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Return the values of all slots after an update, in the order of `slots()`, and metrics.
+
+        This is a pure function of element-wise operations and sums, which DTensor can run on
+        shards.
+        """
+        gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
+        rate = self.rate(self.step, self.num_steps)
+        before = [
+            [tf.convert_to_tensor(v) for v in slot]
+            for slot in (self.weights, self.first, self.second, self.average)
+        ]
+        weights, first, second = adam(
+            self.optimizer, rate, self.step, before[0], gradients, before[1], before[2]
+        )
+        average = polyak(self.optimizer, self.step, before[3], weights)
+        values = [self.step + 1, *weights, *first, *second, *average]
+        return values, {"gradient_norm": norm, "learning_rate": rate}
+
+    def rate(self, step: tf.Tensor, num_steps: int) -> tf.Tensor:
+        """Return the learning rate, float32 [], of the update after a step in a run of a length.
+
+        Args:
+          step: int32 [], number of updates so far.
+          num_steps: total number of updates.
+        """
+        if self._schedule is None:
+            return learning_rate(self.optimizer, step, num_steps)
+        return tf.cast(self._schedule(step), tf.float32)
+
+    def skip_nonfinite(
+        self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
+    ) -> list[tf.Tensor]:
+        """Return `values`, or all slots' current values if the loss or gradient is not finite.
+
+        If `elementwise`, the condition has the shape of each value, which DTensor requires.
+        """
+        is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
+        pairs = zip(values, self.slots().values(), strict=True)
+        if elementwise:
+            return [tf.where(tf.broadcast_to(is_finite, v.shape), v, old) for v, old in pairs]
+        return [tf.where(is_finite, value, old) for value, old in pairs]
+
+    def assign(self, values: Iterable[tf.Tensor | np.ndarray]) -> None:
+        """Assign all slots from values in the order of `slots()`."""
+        for variable, value in zip(self.slots().values(), values, strict=True):
+            variable.assign(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return a copy of every slot, by its name in checkpoints."""
+        return {name: variable.numpy().copy() for name, variable in self.slots().items()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Set all slots from a state's `arrays()`; raise UserError if an array does not fit."""
+        assign_arrays(self.slots(), arrays)
+
+    def average_slots(self) -> dict[str, tf.Variable]:
+        """Return the variables that `use_average` reads, by their names in checkpoints."""
+        return {f"average/{n}": v for n, v in zip(self.names, self.average, strict=True)}
+
+    def start(self, weights: Sequence[tf.Variable]) -> None:
+        """Set the weights and their average from another network's weights in the same order."""
+        for weight, average, given in zip(self.weights, self.average, weights, strict=True):
+            value = tf.convert_to_tensor(given)
+            weight.assign(value)
+            average.assign(value)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Replace all weights, the opponent's included, with their Polyak averages in the block."""
+        live = [weight.numpy().copy() for weight in self.weights]
+        self.use_average()
+        try:
+            yield
+        finally:
+            for weight, value in zip(self.weights, live, strict=True):
+                weight.assign(value)
+
+    def use_average(self) -> None:
+        """Set all weights, the opponent's included, to their Polyak averages."""
+        for weight, average in zip(self.weights, self.average, strict=True):
+            weight.assign(average)

@@ -1,0 +1,185 @@
+"""The driver of every training run, used by `onepass.fit` and the commands.
+
+with TrainingRun(workdir, replicator, log, batch_size) as run:
+    with run.preparing():
+        data = ...
+        run.claim(config, changeable, defaults)
+    with run.variables():
+        network = ...
+        state = TrainState(network, ...)
+    return run.train(state, loss, loop, batches, evaluation)
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from onepass.foundation.in_memory import InMemoryRun
+from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from onepass.replicator import strategies
+from onepass.replicator.strategies import Replicator
+from onepass.replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from onepass.replicator.training.accumulation import Batch
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.listener import Listener
+from onepass.replicator.training.loop import Evaluate, Outcome, Trainer
+from onepass.replicator.training.state import LossFn, TrainState
+from onepass.replicator.training.step import check_rows
+
+BatchesFrom = Callable[[int, int, int], Iterable[Batch]]
+
+
+class TrainingRun:
+    """A training run, from data to outcome; a context manager that unlocks its directory.
+
+    Args:
+      workdir: the run directory; None: the run exists only in memory.
+      replicator: the devices; None: one device.
+      log: function that receives progress messages, only in the chief.
+      rows: number of rows of a global batch.
+      optimizer: settings with the number of microbatches of each replica; None: one.
+
+    Raises:
+      UserError: the replicas and microbatches cannot divide the rows evenly.
+    """
+
+    def __init__(
+        self,
+        workdir: str | Path | None,
+        replicator: Replicator | None = None,
+        log: Callable[[str], None] = print,
+        rows: int = 1,
+        optimizer: OptimizerConfig | None = None,
+    ):
+        self.replicator = strategies.single() if replicator is None else replicator
+        check_rows(rows, self.replicator, 1 if optimizer is None else optimizer.accumulate)
+        self._workdir = Path(workdir) if workdir else None
+        self._log = chief_only(self.replicator, log)
+        self._stack = contextlib.ExitStack()
+        self._steps_before: int | None = None  # length of the run when it was last claimed
+
+    def __enter__(self) -> "TrainingRun":
+        """Return the run itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Unlock the run directory."""
+        self._stack.close()
+
+    @functools.cached_property
+    def directory(self) -> RunDirectory:
+        """Run directory, created and locked on first use; raises ValueError for a run in memory."""
+        if self._workdir is None:
+            raise ValueError("A run in memory has no directory.")
+        directory = RunDirectory.locked(self._workdir, self.replicator.is_chief)
+        self._stack.callback(directory.unlock)
+        return directory
+
+    @functools.cached_property
+    def _record(self) -> RunDirectory | InMemoryRun:
+        return InMemoryRun() if self._workdir is None else self.directory
+
+    @property
+    def stored(self) -> dict:
+        """Contents of config.json of a resumed run; {} for a new run."""
+        run = self._workdir
+        return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
+
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Call `RunDirectory.check`; raises ValueError for a run in memory."""
+        self.directory.check(config, changeable, defaults)
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Store the configuration as `RunDirectory.claim` does; a run in memory writes no file."""
+        loop = self.stored.get("loop")
+        before = loop.get("num_steps") if isinstance(loop, Mapping) else None
+        self._steps_before = before if isinstance(before, int) else None
+        self._record.claim(config, changeable, defaults)
+
+    def log(self, *lines: str) -> None:
+        """Log messages for the user."""
+        for line in lines:
+            self._log(line)
+
+    def preparing(self) -> contextlib.AbstractContextManager:
+        """Return a context for reading data and claiming the directory; the chief runs it first."""
+        return chief_first(self.replicator)
+
+    def variables(self) -> contextlib.AbstractContextManager:
+        """Return a context for creating all variables that a step reads."""
+        return variable_scope(self.replicator)
+
+    def samples(self) -> Path:
+        """Return the folder for samples of evaluations, created if missing."""
+        return self.directory.folder("samples")
+
+    def kept(self, name: str) -> Path:
+        """Return the path of a file in the run directory, which need not exist."""
+        return self.directory.path / name
+
+    def sharing(self, name: str) -> Path | None:
+        """Return the run directory if this process uses the folder `name` in it, else None.
+
+        It is None for a run in memory, and in a process that does not share the chief's disk.
+        """
+        if self._workdir is None:
+            return None
+        is_shared = self.replicator.is_chief or (self._workdir / name).is_dir()
+        return self._workdir if is_shared else None
+
+    def train(
+        self,
+        state: TrainState,
+        loss: LossFn,
+        loop: LoopConfig,
+        batches: BatchesFrom,
+        evaluation: Callable[[], Evaluate | None],
+        *,
+        start: Callable[[], None] | None = None,
+        listener: Listener | None = None,
+        reads: Sequence[tf.Variable] = (),
+        description: str = "",
+    ) -> Outcome:
+        """Train to the end, starting at the newest checkpoint if there is one; return the outcome.
+
+        Args:
+          state: the variables to train, created inside `variables`, like `loss` and `reads`.
+          loss: returns the loss [] of a batch, and metrics.
+          loop: length of training and frequency of evaluations and checkpoints.
+          batches: function from a step, i and k to the batches starting at the step, with part i of
+            k equal parts of their rows.
+          evaluation: function that returns the evaluation callback; called only in the chief.
+          start: function that initialises the weights of a new run; called only in the chief.
+          listener: is notified of updates and scores, and may end training; None: no listener.
+          reads: variables that the loss reads in addition to the state.
+          description: text that describes the model to the user; "": the number of its weights.
+
+        Raises:
+          DivergedError: a loss or gradient was not finite; that update is not applied.
+          UserError: a file could not be written, a step does not fit into memory, or another
+            process has ended; the message names the step on disk.
+        """
+        trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
+        self.log(*trainer.resume(start))
+        resumed = f", resuming from step {trainer.step}" if trainer.step else ""
+        self.log((description or f"{state.size:,} weights") + resumed)
+        self.log(*self._rate_notes(state, loop.num_steps))
+        evaluate = evaluation() if self.replicator.is_chief else None
+        return trainer.train(functools.partial(batches, trainer.step), evaluate, listener)
+
+    def _rate_notes(self, state: TrainState, num_steps: int) -> list[str]:
+        """Return a warning if another length of the run changes the rate of the next update."""
+        before, step = self._steps_before, int(state.step.numpy())
+        if not step or before is None or before == num_steps:
+            return []
+        was, now = (float(state.rate(state.step, steps)) for steps in (before, num_steps))
+        if math.isclose(was, now, rel_tol=1e-6):
+            return []
+        return [
+            f"num_steps was {before} and is {num_steps} now: the learning rate jumps from {was:.3g}"
+            f" to {now:.3g} at step {step + 1}, as if the run had started with the new length"
+        ]

@@ -1,0 +1,19 @@
+"""Samplers: functions of (network, distribution, noise, condition, temperature, prompt)."""
+
+import onepass.samplers.cached
+import onepass.samplers.fixed_point
+import onepass.samplers.naive  # noqa: F401  (they are registered, in this order)
+from onepass.samplers.cached import cached_chunk
+from onepass.samplers.registry import SAMPLERS, methods_of, register, specialised
+from onepass.samplers.speculative import Draft, SteppedDraft, speculative
+
+__all__ = [
+    "SAMPLERS",
+    "Draft",
+    "SteppedDraft",
+    "cached_chunk",
+    "methods_of",
+    "register",
+    "specialised",
+    "speculative",
+]

@@ -1,0 +1,96 @@
+"""The cached sampler: one step of the network per symbol, with the past kept in a state."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.likelihoods.distribution import Distribution
+from onepass.networks.named_conditions import first_state, over_time
+from onepass.networks.prompts import Prompt
+from onepass.networks.symbols import SteppedSymbols
+from onepass.samplers.registry import method
+
+
+@method("cached")
+def cached(
+    network: SteppedSymbols,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: Any = None,
+    temperature: float | tf.Tensor = 1.0,
+    prompt: Prompt | None = None,
+) -> tf.Tensor:
+    """Draw the same symbols [batch, time, ...] as `naive`, with one network step for each."""
+    state = first_state(network, noise.shape[0], noise.shape[1], condition)
+    return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
+
+
+def cached_chunk(
+    network: SteppedSymbols,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: Any,
+    temperature: float | tf.Tensor,
+    state: Any,
+    prompt: Prompt | None = None,
+    count: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, Any]:
+    """Draw the next symbols [batch, time, ...]; return them and the new state.
+
+    It ends early, leaving later symbols undefined, once every row has ended or after `count`.
+
+    Args:
+      network: a network of symbols with a step.
+      distribution: the distribution of a symbol.
+      noise: the noise of this chunk, [batch, time, noise channels].
+      condition: the condition of this chunk: [batch, time, channels], `NamedConditions` or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
+        one number for each row.
+      state: the state from `network.initial_state`, or from the previous chunk, whose length must
+        have been a multiple of `network.block`.
+      prompt: the known symbols of this chunk and the one that ends a row; None: there are none.
+      count: int32 scalar, number of symbols to draw; None: one for each noise vector.
+    """
+    batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
+    noise = _in_blocks(noise, block)
+    condition = over_time(lambda x: _in_blocks(x, block), condition)
+    blocks = tf.shape(noise)[1] // block if count is None else (count + block - 1) // block
+    dtype = tf.float32 if distribution.levels is None else tf.int32
+    event = noise.shape[2:-1]  # shape of the symbols of one time step
+    symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])
+    step = network.stepper(condition)
+
+    def body(
+        number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor
+    ) -> tuple[Any, ...]:
+        for remainder in range(block):
+            time = number * block + remainder
+            parameters, after = step(time, remainder, state)
+            drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
+            drawn = tf.cast(tf.reshape(drawn, [batch, 1, *event]), dtype)
+            if prompt is not None:
+                drawn = prompt.over(drawn, time)
+                ended |= prompt.ends(drawn, time)
+            state = {"input": network.read(drawn), "network": after}
+            symbols = symbols.write(time, drawn[:, 0])
+        return number + 1, state, symbols, ended
+
+    def goes_on(number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor) -> tf.Tensor:
+        return (number < blocks) if prompt is None else (number < blocks) & ~tf.reduce_all(ended)
+
+    first = (0, state, symbols, tf.zeros([batch], tf.bool))
+    _, state, symbols, _ = tf.while_loop(goes_on, body, first)
+    return _rows_first(symbols.stack())[:, :length], state
+
+
+def _rows_first(values: tf.Tensor) -> tf.Tensor:
+    """Return values [time, batch, ...] as [batch, time, ...]."""
+    return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
+
+
+def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
+    """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
+    if block == 1:
+        return values
+    short = -tf.shape(values)[1] % block if values.shape[1] is None else -values.shape[1] % block
+    return tf.pad(values, [[0, 0], [0, short], *[[0, 0]] * (values.shape.rank - 2)])

@@ -1,0 +1,288 @@
+"""A sampler whose step runs on the step machine, without compilation for new networks or lengths.
+
+The step and the draw are traced for one row and lowered to instructions (`onepass.machine`),
+which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.likelihoods.distribution import Distribution
+from onepass.machine.machine import StepMachine
+from onepass.machine.values import Unlowerable
+from onepass.networks.condition_specs import zeros_for
+from onepass.networks.condition_values import condition_of
+from onepass.networks.layout import layout_of
+from onepass.networks.named_conditions import (
+    between,
+    first_state,
+    fixed_of,
+    of_time,
+    rows,
+    timed_of,
+)
+from onepass.networks.symbols import SteppedSymbols
+from onepass.step import UnsupportedNetworkError
+from onepass.step.derive import Incremental
+
+# XLA computes all rows of a batch in one operation; the machine runs every instruction per row.
+MOST_ROWS = 8  # largest batch for networks with small instructions
+LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at any batch size
+
+
+def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
+    """Return the sampler on the step machine; None with a GPU or for steps of several symbols.
+
+    Args:
+      network: a network of symbols with a step.
+      distribution: the distribution of a symbol.
+    """
+    if network.block != 1 or tf.config.list_logical_devices("GPU"):
+        return None
+    return Native(network, distribution)
+
+
+def outputs_of(network: SteppedSymbols, distribution: Distribution) -> "NativeOutputs | None":
+    """Return the network's outputs on the step machine; None as for `native`.
+
+    Args:
+      network: a network of symbols.
+      distribution: the distribution of a symbol.
+    """
+    if not network.has_step or native(network, distribution) is None:
+        return None
+    return NativeOutputs(network, distribution)
+
+
+class First(NamedTuple):
+    """The state before the first symbol.
+
+    Attributes:
+      batch: number of rows.
+      of_one: the state of one row, tensors by name.
+      of_rows: tensors of the state in order, each the same for all rows or [batch, ...].
+    """
+
+    batch: int
+    of_one: Any
+    of_rows: list
+
+
+class NativeState(NamedTuple):
+    """The state at the end of a chunk: the machine, and the workspace of every row."""
+
+    machine: StepMachine
+    workspaces: np.ndarray
+
+
+class Native:
+    """A sampler for a network and a distribution that runs on the step machine.
+
+    Args:
+      network: a network in time order, with a step of one symbol.
+      distribution: the distribution of a symbol.
+    """
+
+    _settings: ClassVar[list[tf.TensorSpec]] = [tf.TensorSpec([])]  # the temperature
+
+    def __init__(self, network: SteppedSymbols, distribution: Distribution) -> None:
+        self._network, self._distribution = network, distribution
+        self._machines: dict[Any, StepMachine] = {}
+        self._firsts: dict[int, Any] = {}
+        self._faults: dict[Any, str] = {}
+
+    def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
+        """Draw the same symbols [batch, time] as `cached` on the step machine."""
+        return self.advance(
+            noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
+        )[0]
+
+    def _horizon(self, length: int) -> int:
+        """Return the horizon of a state for `length` symbols; 0: there is no limit."""
+        if not getattr(self._network, "has_horizon", False):
+            return 0
+        # A short table of positions can make the horizon less than the next power of two.
+        stepped: Any = getattr(self._network, "stepped", None)
+        return stepped.horizon(length)
+
+    def begin(self, batch: int, length: int, condition: Any = None) -> "First":
+        """Return the state before the first of `length` symbols of `batch` rows."""
+        changed = [machine.refresh() for machine in self._machines.values()]
+        # The first state of a derived step depends only on weights that its step also reads.
+        is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
+        if any(changed) or not is_derived:
+            self._firsts = {}
+        if fixed_of(condition):
+            given = (rows(condition, slice(row, row + 1)) for row in range(batch))
+            states = [first_state(self._network, 1, length, each) for each in given]
+            together = zip(*map(tf.nest.flatten, states), strict=True)
+            return First(batch, states[0], [np.stack([np.asarray(x) for x in y]) for y in together])
+        horizon = self._horizon(length)
+        if horizon not in self._firsts:
+            once = {"at_once": True} if is_derived else {}
+            self._firsts[horizon] = self._network.initial_state(1, length, **once)
+        first = self._firsts[horizon]
+        return First(batch, first, tf.nest.flatten(first))
+
+    def advance(
+        self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
+    ) -> tuple[tf.Tensor, NativeState]:
+        """Draw the next symbols [batch, time]; return them and the new state.
+
+        Args:
+          noise: the noise of this chunk, [batch, time, ..., noise channels].
+          condition: condition of this chunk: [batch, time, channels], `NamedConditions` or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode.
+          state: the state from `begin`, or from the previous chunk; it must not be used again.
+
+        Raises:
+          UnsupportedNetworkError: the machine does not support an operation.
+        """
+        given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
+        settings = [np.asarray(temperature)]
+        if isinstance(state, NativeState):
+            state = _with_present_weights(state)
+            state.machine.put(state.workspaces, settings)
+        else:
+            machine = self.machine(noise, condition, state.of_one)
+            workspaces = machine.begin(state.batch, settings, state.of_rows)
+            state = NativeState(machine, workspaces)
+        (symbols,) = state.machine.run(state.workspaces, *given)
+        event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
+        return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
+
+    def machine(self, given: tf.Tensor, condition: Any, state: Any) -> StepMachine:
+        """Return the machine for arguments of these shapes, lowered once.
+
+        Args:
+          given: the noise of a chunk; for `NativeOutputs`, the network's inputs.
+          condition: the condition of the chunk.
+          state: the state of one row.
+
+        Raises:
+          UnsupportedNetworkError: the machine does not support an operation.
+        """
+        flat = tf.nest.flatten(state)
+        arguments = [given, *timed_of(condition)]
+        specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in arguments]
+        key = tuple((tuple(x.shape), x.dtype) for x in [*specs, *flat])
+        if key not in self._machines:
+            step = self._step(state, condition)
+            try:
+                self._machines[key] = StepMachine(step, specs, self._settings, flat)
+            except Unlowerable as error:
+                raise UnsupportedNetworkError(str(error)) from None
+        return self._machines[key]
+
+    def pays(self, batch: int, length: int, condition: Any = None) -> bool:
+        """Return whether the machine is faster than XLA, according to measurements.
+
+        Args:
+          batch: number of rows.
+          length: number of symbols of each row.
+          condition: the conditions of the rows.
+        """
+        if self.fault(length, condition):
+            return False
+        machine = next(iter(self._machines.values()))
+        return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
+
+    def fault(self, length: int, condition: Any = None) -> str:
+        """Return an error message that names an operation that the machine lacks, or "".
+
+        Args:
+          length: number of symbols of a row.
+          condition: the conditions of the rows.
+        """
+        shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(fixed_of(condition).items())]
+        key = self._horizon(length), *shapes
+        if key not in self._faults:
+            self._faults[key] = self._unknown(length, condition)
+        return self._faults[key]
+
+    def _unknown(self, length: int, condition: Any) -> str:
+        if condition is not None:
+            condition = rows(between(condition, 0, 1), slice(1))
+        else:
+            zeros = zeros_for(self._network, 1, [1])
+            condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
+        try:
+            state = self.begin(1, length, condition).of_one
+            self.machine(self._given(state), condition, state)
+        except UnsupportedNetworkError as error:
+            return str(error)
+        return ""
+
+    def _given(self, state: Any) -> tf.Tensor:
+        """Return an example of what one time step of one row is given, after a state."""
+        del state
+        layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
+        return layout.noise(self._distribution, 0, 1, layout.shape([1]))
+
+    def _step(self, first: Any, like: Any) -> Callable:
+        count = len(timed_of(like))
+        network, distribution = self._network, self._distribution
+        dtype = tf.float32 if distribution.levels is None else tf.int32
+
+        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            condition = of_time(like, list(given[:count]))
+            temperature, *flat = given[count:]
+            state = tf.nest.pack_sequence_as(first, flat)
+            parameters, after = network.stepper(condition)(0, 0, state)
+            drawn = distribution.sample(parameters, noise, temperature)
+            drawn = tf.cast(tf.reshape(drawn, [1, 1, *noise.shape[2:-1]]), dtype)
+            return [drawn], tf.nest.flatten({"input": network.read(drawn), "network": after})
+
+        return step
+
+
+class NativeOutputs(Native):
+    """The parameters of a network's steps for given inputs, computed on the step machine."""
+
+    _settings: ClassVar[list[tf.TensorSpec]] = []
+
+    def outputs(self, inputs: tf.Tensor, condition: Any, state: Any) -> tuple[np.ndarray, Any]:
+        """Return the parameters [batch, 1, num_parameters] of one time step, and the next state.
+
+        Args:
+          inputs: the network's inputs before this time step, [batch, 1, ...].
+          condition: the condition of this time step, as in `advance`.
+          state: the state from `begin`, or from the previous call; it must not be used again.
+
+        Raises:
+          UnsupportedNetworkError: the machine does not support an operation.
+        """
+        if not isinstance(state, NativeState):
+            machine = self.machine(inputs, condition, state.of_one)
+            state = NativeState(machine, machine.begin(state.batch, [], state.of_rows))
+        given = [np.asarray(each) for each in (inputs, *timed_of(condition))]
+        (parameters,) = state.machine.run(state.workspaces, *given)
+        return parameters[:, 0, 0], state
+
+    def _given(self, state: Any) -> tf.Tensor:
+        return state["input"]
+
+    def _step(self, first: Any, like: Any) -> Callable:
+        count, network = len(timed_of(like)), self._network
+
+        def step(inputs: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            condition = of_time(like, list(given[:count]))
+            state = tf.nest.pack_sequence_as(first, list(given[count:]))
+            parameters, after = network.stepper(condition)(0, 0, {**state, "input": inputs})
+            return [parameters], tf.nest.flatten({"input": inputs, "network": after})
+
+        return step
+
+
+def _with_present_weights(state: NativeState) -> NativeState:
+    """Return a state that continues with the network's current weights."""
+    machine, workspaces = state
+    contents = machine.contents(workspaces)
+    return (
+        NativeState(machine, machine.begin(len(workspaces), [], contents))
+        if machine.refresh()
+        else state
+    )

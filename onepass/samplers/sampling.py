@@ -1,0 +1,356 @@
+"""Choose and run the samplers of a model, each compiled once."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import Choice, Truncated
+from onepass.networks.named_conditions import between, first_state, rows
+from onepass.networks.prompts import NEVER, Prompt
+from onepass.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from onepass.samplers.buckets import Call, row_bucket, time_bucket
+from onepass.samplers.chunks import chunk_length, in_chunks, padded
+from onepass.samplers.compiled import Compiled
+from onepass.samplers.drafts import check_speculative
+
+# The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
+# few compiled passes serve prompts of any length.
+LONGEST_PASS = 256
+SHORTEST_PASS = 8
+
+
+class Samplers:
+    """The samplers of a network and a distribution.
+
+    Args:
+      model: an `Autoregressive`, or an object with the same attributes.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._network = model.symbol_network
+        self._compiled = Compiled()
+
+    def draw(
+        self,
+        method: str,
+        noise: tf.Tensor,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None = None,
+        shared: int = 0,
+        draft: Any = None,
+    ) -> tf.Tensor:
+        """Draw the symbols of all positions, [num, time, ...] or [num, height, width, channels].
+
+        Args:
+          method: name of a sampler, "auto" or "speculative".
+          noise: the noise of all positions, [num, *positions, noise channels].
+          condition: the conditions of all positions, or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
+            `Choice` of tokens.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
+          draft: the object that proposes symbols for "speculative".
+
+        Raises:
+          ValueError: the method or the draft does not support the request.
+          UnsupportedNetworkError: the method needs a step, which the network does not have.
+        """
+        given = noise, condition, temperature
+        if method == "speculative":
+            return self._speculative(draft, condition, isinstance(temperature, Choice))(
+                *given, prompt
+            )
+        own = self._own(method, temperature, prompt)
+        if own is not None and not hasattr(own, "present"):
+            return own(self._network, self._model.distribution, *given)
+        if own is not None:
+            (num, count), rest = noise.shape[:2], (condition, temperature, prompt)
+
+            def noise_of(start: int, length: int) -> tf.Tensor:
+                return padded(noise[:, start : start + length], length)
+
+            parts = self._in_chunks(own, noise_of, num, count, count, *rest)
+            return tf.constant(np.concatenate(list(parts), 1))
+        if method == "auto":
+            method = "cached" if self._network.has_step else "fixed-point"
+            machine = self._machine(temperature, prompt, condition, noise.shape[0], noise.shape[1])
+            if method == "cached" and machine is not None:
+                return machine(*given)
+        if method == "cached":
+            return self._cached(*given, prompt, shared)
+        return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
+
+    def registered(self, method: str = "auto") -> Any:
+        """Return the sampler registered for the network and the method, or None."""
+        model = self._model
+        find = functools.partial(specialised, model.network, model.distribution, method)
+        return self._compiled.once(("own", method), find)
+
+    def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+        """Return the sampler registered for the network if it supports the request, else None.
+
+        Raises:
+          ValueError: the method names a sampler that does not exist, or does not support the
+            request.
+        """
+        name = "cached" if prompt is not None and method == "auto" else method
+        own = self.registered(name)
+        fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
+        fits |= _is_plain(temperature, None)
+        if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
+            lengths = set(prompt.known.numpy())
+            whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
+            fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER
+            fits &= hasattr(own, "present")
+        if not (own and fits) and method not in ("auto", *SAMPLERS):
+            reason = "such a prompt or temperature" if own else "this network"
+            raise ValueError(f"`method` must not be {method!r} for {reason}.")
+        return own if fits else None
+
+    def chunked(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+        """Return the registered chunk sampler that supports the request, or None."""
+        found = (self._own(method, temperature, prompt) for method in ("cached", "auto"))
+        return next((own for own in found if hasattr(own, "present")), None)
+
+    def _in_chunks(
+        self,
+        sampler: Any,
+        noise: Callable[[int, int], tf.Tensor],
+        num: int,
+        count: int,
+        chunk: int,
+        condition: Any,
+        temperature: tf.Tensor,
+        prompt: Prompt | None,
+    ) -> Iterator[np.ndarray]:
+        """Yield `count` symbols of each row, known ones first, in chunks from a `ChunkSampler`."""
+        network = self._network
+        length = chunk_length(chunk, count, network.block, network.longest)
+        known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
+        if known is not None:
+            yield from (
+                known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
+            )
+            count -= known.shape[1]
+        heat = temperature if temperature.shape.rank else float(temperature)
+        given = network.given(condition), count, length, heat, known
+        yield from in_chunks(sampler, num, noise, *given)
+
+    def _machine(
+        self,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        condition: Any,
+        batch: int,
+        length: int,
+    ) -> Any:
+        """Return the step machine's sampler if it is faster and supports the request, else None."""
+        is_stepped = self._model.order == "time" and self._network.has_step
+        if not _is_plain(temperature, prompt) or not is_stepped:
+            return None
+
+        def make() -> Any:
+            from onepass.samplers.native import native  # a heavy import
+
+            return native(self._network, self._model.distribution)
+
+        found = self._compiled.once("native", make)
+        return found if found is not None and found.pays(batch, length, condition) else None
+
+    def _distribution(self, is_truncated: bool) -> Any:
+        distribution: Distribution = self._model.distribution
+        return Truncated(distribution) if is_truncated else distribution
+
+    def _whole(self, method: str, is_truncated: bool) -> Any:
+        """Return a sampler that calls the network on whole sequences or images."""
+        sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
+
+        def run(
+            noise: tf.Tensor, condition: Any, temperature: tf.Tensor | Choice, prompt: Prompt | None
+        ) -> tf.Tensor:
+            return sampler(self._network, distribution, noise, condition, temperature, prompt)
+
+        return self._compiled.function((method, is_truncated), run, jit_compile=True)
+
+    def _speculative(self, draft: Any, condition: Any, is_truncated: bool) -> Any:
+        """Return the compiled speculative sampler for a draft.
+
+        Raises:
+          ValueError: the model does not draw levels in time order, or the draft is incompatible.
+        """
+        check_speculative(self._model)
+        network, distribution = self._network, self._distribution(is_truncated)
+
+        def make() -> Any:
+            proposing = draft.as_draft(self._model)
+            # raises an error for a network without steps
+            first_state(network, 1, 1, rows(condition, slice(1)))
+
+            def run(
+                noise: tf.Tensor,
+                condition: Any,
+                temperature: tf.Tensor | Choice,
+                prompt: Prompt | None,
+            ) -> tf.Tensor:
+                given = noise, condition, temperature, proposing
+                return speculative(network, distribution, *given, prompt=prompt)[0]
+
+            return tf.function(run, autograph=False, jit_compile=True)
+
+        getattr(draft, "follow", lambda: None)()
+        proposes = draft, getattr(draft, "compiled", None)  # another one for a changed network
+        return self._compiled.once(("speculative", *proposes, is_truncated), make)
+
+    def _cached(
+        self,
+        noise: tf.Tensor,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        shared: int,
+    ) -> tf.Tensor:
+        if self._model.order != "time":
+            raise ValueError('`method` must not be "cached" for a model in raster order.')
+        num, length = noise.shape[:2]
+        given = Call(noise, condition, temperature, prompt).of_rows(row_bucket(num))
+        noise, condition, temperature, prompt = given
+        state = first_state(self._network, noise.shape[0], length, condition)
+        first, state = self._filled(prompt, shared, condition, state)
+        begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
+        if first == length:
+            return begun[0]
+        rest = between(condition, first)
+        given = Call(noise[:, first:], rest, temperature, _after(prompt, first))
+        drawn, _ = self._chunk(given, state, time_bucket(length - first))
+        return tf.concat([*begun, drawn[:num]], 1)
+
+    def _filled(
+        self, prompt: Prompt | None, shared: int, condition: Any, state: Any
+    ) -> tuple[int, Any]:
+        """Read symbols known in all rows, many per pass; return their number and the next state."""
+        network, start = self._network, 0
+        if prompt is None or network.block != 1:
+            return 0, state
+        read = self._compiled.function("read", self.read)
+        size = LONGEST_PASS
+        while size >= SHORTEST_PASS:
+            if start + size > shared:
+                size //= 2
+                continue
+            part = between(condition, start, start + size)
+            state = read(prompt.symbols[:, start : start + size], part, state)
+            start += size
+        return start, state
+
+    def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
+        """Read known symbols in one pass, and return the state after them.
+
+        Args:
+          symbols: [batch, n].
+          condition: the condition of these symbols, or None.
+          state: the state before the first symbol, a dict with the keys "input" and "network".
+        """
+        inputs = self._network.read(symbols)
+        before = tf.concat([state["input"], inputs[:, :-1]], 1)
+        _, after = self._network.chunk(before, state["network"], condition)
+        return {"input": inputs[:, -1:], "network": after}
+
+    def stream(
+        self,
+        seed: Any,
+        num: int,
+        length: int,
+        chunk: int,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        shared: int,
+    ) -> Iterator[np.ndarray]:
+        """Draw symbols and yield them, up to `chunk` of each row at a time.
+
+        Args:
+          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of rows.
+          length: number of symbols of each row.
+          chunk: number of time steps per chunk, a multiple of the network's `block`.
+          condition: the conditions of all positions, or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
+            `Choice` of tokens.
+          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
+          shared: number of first symbols that are known in every row.
+        """
+        distribution, layout = self._model.distribution, self._model.layout
+
+        def noise_of(start: int, count: int) -> tf.Tensor:
+            return layout.noise(distribution, seed, num, layout.shape([count]), start)
+
+        own = self.chunked(temperature, prompt)
+        if own is not None:
+            rest = num, length, chunk, condition, temperature, prompt
+            yield from self._in_chunks(own, noise_of, *rest)
+            return
+        machine = self._machine(temperature, prompt, condition, num, length)
+        row_count = row_bucket(num)
+        if machine is None:
+            whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
+            state = first_state(self._network, row_count, length, whole.condition)
+            first, state = self._filled(whole.prompt, shared, whole.condition, state)
+        else:
+            first, state = 0, machine.begin(num, length, condition)
+        begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
+        for start in range(0, first, chunk):
+            yield begun[:, start : start + chunk]
+        times = time_bucket(min(chunk, length - first)) if first < length else 0
+        for start in range(first, length, chunk):
+            count = min(chunk, length - start)
+            noise = noise_of(start, count)
+            part = between(condition, start, start + count)
+            if machine is None:
+                given = Call(noise, part, temperature, _after(prompt, start, count))
+                symbols, state = self._chunk(given.of_rows(row_count), state, times)
+            else:
+                symbols, state = machine.advance(noise, part, temperature, state)
+            yield symbols[:num].numpy()
+
+    def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
+        """Draw the next symbols with the compiled `cached_chunk`; return them and the new state.
+
+        Args:
+          given: noise, condition, temperature and prompt of the chunk.
+          state: the state before the chunk.
+          times: number of time steps to compile the sampler for, at least the chunk's length.
+        """
+        is_truncated = isinstance(given.temperature, Choice)
+        distribution, count = self._distribution(is_truncated), given.noise.shape[1]
+        # On an accelerator the loop has a fixed length; symbols drawn beyond `count` are discarded.
+        stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
+
+        def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
+            noise, condition, temperature, prompt = given
+            rest = noise, condition, temperature, state, prompt, count
+            return cached_chunk(self._network, distribution, *rest)
+
+        function = self._compiled.function(("chunk", is_truncated), run, jit_compile=True)
+        drawn, state = function(given.of_times(times), state, stop)
+        return drawn[:, :count], state
+
+
+def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
+    """Return whether there is one temperature for all rows, no prompt, and no top-k or top-p."""
+    return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
+
+
+def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
+    """Return the prompt for the symbols starting at `start`: all of them, or the first `count`."""
+    if prompt is None:
+        return None
+    symbols = (
+        prompt.symbols[:, start:] if count is None else prompt.symbols[:, start : start + count]
+    )
+    return prompt._replace(symbols=symbols, known=tf.maximum(prompt.known - start, 0))

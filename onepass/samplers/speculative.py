@@ -1,0 +1,275 @@
+"""Speculative sampling: a cheap draft proposes blocks, which passes of the model check.
+
+A pass over a proposed block computes the distribution of every symbol given the proposals before
+it. A rule (`acceptance`) decides which proposals are kept and replaces the first that is not. From
+there the draft proposes again. The quality of the draft affects the number of passes, not the
+distribution of the samples. Sources: Wiggers and Hoogeboom 2020, "Predictive Sampling with
+Forecasting Autoregressive Models", arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import Choice, Truncated
+from onepass.networks.named_conditions import first_state, over_time
+from onepass.networks.prompts import Prompt
+from onepass.networks.symbols import State, TimeOrder
+from onepass.samplers.acceptance import Block, Rule, SymbolDistributions, coupling
+from onepass.samplers.time_windows import WindowPasses
+
+BLOCK = 16
+
+
+class Draft(Protocol):
+    """A source of proposals; its methods are pure functions of tensors, which XLA can compile."""
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first symbol."""
+
+    def memory(self, block: Block) -> Any:
+        """Return the initial value of the state that the proposals of one block share."""
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: Any
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Return symbols int32 [batch, n], the new memory, and the state after the whole block.
+
+        Args:
+          block: the inputs of the block whose symbols are proposed.
+          symbols: int32 [batch, n]; the first `known` of each row are final.
+          known: int32 [batch]. Only the last known symbol may differ from the previous proposal.
+          memory: the memory that the previous proposal returned; at first, `memory(block)`.
+          state: the draft's state before the block.
+        """
+
+
+class SteppedPasses:
+    """`WindowPasses` for a network whose step takes several symbols at once."""
+
+    bunch = 1
+
+    def __init__(self, network: TimeOrder) -> None:
+        self.network = network
+
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> State:
+        """Return the state before the first symbol."""
+        return first_state(self.network, batch, length, condition)
+
+    def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of the symbols, and the network's state after them."""
+        inputs = tf.concat([state["input"], self.network.read(symbols)[:, :-1]], 1)
+        return self.network.chunk(inputs, state["network"], condition)
+
+    def after(self, read: Any, symbols: tf.Tensor, count: None = None) -> State:
+        """Return the state after a block, whose last symbol may differ from that in the pass."""
+        del count  # the whole block
+        return {"input": self.network.read(symbols[:, -1:]), "network": read}
+
+
+def passes_of(network: Any) -> WindowPasses:
+    """Return a network's `block_passes`, or `SteppedPasses` if it has none."""
+    own: WindowPasses | None = getattr(network, "block_passes", None)
+    return SteppedPasses(network) if own is None else own
+
+
+class Settled(NamedTuple):
+    """The progress of a block, during its passes and once all its symbols are final.
+
+    Attributes:
+      symbols: int32 [batch, n].
+      known: int32 [batch], number of first symbols that are final.
+      open: bool [], True while any row has symbols that are not final.
+      corrected: int32 [batch], number of symbols at which a proposal was rejected.
+      passes: int32 [], number of the model's passes so far.
+      memory: the state that the draft's proposals share.
+      states: the states of the model and of the draft after the block; during the passes, the first
+        entry is the record that the model's last pass returned for `after`.
+    """
+
+    symbols: tf.Tensor
+    known: tf.Tensor
+    open: tf.Tensor
+    corrected: tf.Tensor
+    passes: tf.Tensor
+    memory: Any
+    states: Any
+
+
+def speculative(
+    network: TimeOrder,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: Any,
+    temperature: tf.Tensor,
+    draft: Draft,
+    block: int = BLOCK,
+    prompt: Prompt | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draw symbols int32 [batch, time]; return them and the number of passes, int32 [].
+
+    Args:
+      network: a network of symbols with `block_passes`, or with a `chunk` of several symbols.
+      distribution: the distribution of a symbol.
+      noise: the noise of all symbols, [batch, time, noise channels].
+      condition: the network's condition: [batch, time, channels], `NamedConditions` or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
+        number for each row, or a `Choice`.
+      draft: source of the proposed symbols.
+      block: number of symbols per proposal, rounded up to a multiple of `network.block`.
+      prompt: the known first symbols of each row; None: there are none.
+    """
+    passes = passes_of(network)
+    batch, wanted = noise.shape[0], noise.shape[1]
+    block = -(-block // network.block) * network.block
+    short = [[0, 0], [0, -wanted % block], [0, 0]]
+    length = wanted - wanted % -block
+    noise = tf.pad(noise, short)
+    condition = over_time(
+        lambda x: tf.pad(x, [*short[:2], *[[0, 0]] * (x.shape.rank - 2)]), condition
+    )
+    if prompt is not None:
+        prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
+    drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
+
+    def body(
+        number: tf.Tensor, states: Any, drawn: tf.TensorArray, count: tf.Tensor
+    ) -> tuple[Any, ...]:
+        rows = tf.range(block) + number * block
+        part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
+        now = Block(tf.gather(noise, rows, axis=1), part, temperature)
+        given = _given(prompt, batch, number * block, block)
+        done = settled(passes, distribution, coupling, draft, now, states, given)
+        return number + 1, done.states, drawn.write(number, done.symbols), count + done.passes
+
+    if isinstance(draft, SteppedDraft):
+        draft = draft.of_length(length, condition)
+    states = passes.initial_state(batch, length, condition), draft.initial_state(batch)
+    first = (0, states, drawn, 0)
+    blocks = noise.shape[1] // block
+    _, _, drawn, count = tf.while_loop(
+        lambda number, *_: number < blocks, body, first, maximum_iterations=blocks
+    )
+    symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
+    return symbols[:, :wanted], count
+
+
+def _given(
+    prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return a block's symbols in the prompt, int32 [batch, size], and the number of known ones."""
+    if prompt is None:
+        return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
+    symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)
+    return symbols, tf.clip_by_value(prompt.known - start, 0, size)
+
+
+def settled(
+    passes: WindowPasses,
+    distribution: Distribution,
+    rule: Rule,
+    draft: Draft,
+    block: Block,
+    states: Any,
+    given: tuple[tf.Tensor, tf.Tensor],
+) -> Settled:
+    """Run passes over a block until all its symbols are final; a pure function.
+
+    Args:
+      passes: the model's passes over blocks.
+      distribution: the distribution of the model's symbols.
+      rule: the rule that decides which proposals are kept.
+      draft: source of the proposed symbols.
+      block: the inputs of the draft and the rule.
+      states: the states of the model and of the draft before the block.
+      given: symbols int32 [batch, n], and the number of known ones in each row, int32 [batch].
+    """
+    before, drafted = states
+    (batch, size), index = given[0].shape, tf.range(given[0].shape[1])
+
+    def one_pass(progress: Settled) -> Settled:
+        known = progress.known
+        guess, memory, after = draft.propose(
+            block, progress.symbols, known, progress.memory, drafted
+        )
+        guess = tf.ensure_shape(guess, [batch, size])
+        parameters, read = passes(before, guess, block.condition)
+        density = getattr(draft, "conditionals", None)
+        q = None if density is None else density(memory)
+        kept, fresh = rule(guess, SymbolDistributions(distribution, parameters), q, block)
+        kept |= index < known[:, tf.newaxis]
+        first = tf.reduce_min(tf.where(kept, size, index), 1)
+        return Settled(
+            tf.where(index == first[:, tf.newaxis], fresh(first), guess),
+            tf.minimum(first + 1, size),
+            tf.reduce_any(first < size - 1),  # no symbol of the block depends on its last one
+            progress.corrected + tf.cast(first < size, tf.int32),
+            progress.passes + 1,
+            memory,
+            (read, after),
+        )
+
+    none, start = tf.zeros([batch], tf.int32), tf.constant(0)
+    first = Settled(*given, tf.constant(True), none, start, draft.memory(block), states)
+    done = tf.while_loop(
+        lambda progress: progress.open,
+        lambda progress: [one_pass(progress)],
+        [one_pass(first)],
+        maximum_iterations=size,
+    )[0]
+    after = draft.propose(block, done.symbols, done.known, done.memory, drafted)[2]
+    return done._replace(states=(passes.after(done.states[0], done.symbols), after))
+
+
+class SteppedDraft:
+    """A smaller model in time order, with one step per symbol, as a `Draft`.
+
+    Args:
+      network: the smaller model's network of symbols.
+      distribution: the smaller model's distribution, which takes the same noise as the model's.
+      length: number of symbols of the sequences; 0: unknown.
+      condition: the condition of the sequences, or None.
+    """
+
+    def __init__(
+        self, network: Any, distribution: Distribution, length: int = 0, condition: Any = None
+    ) -> None:
+        self._network, self._distribution = network, distribution
+        self._length, self._condition = length, condition
+
+    def initial_state(self, batch: int) -> State:
+        """Return the state before the first symbol."""
+        return first_state(self._network, batch, self._length, self._condition)
+
+    def of_length(self, length: int, condition: Any = None) -> "SteppedDraft":
+        """Return the draft for sequences of `length` symbols with a condition."""
+        return SteppedDraft(self._network, self._distribution, length, condition)
+
+    def memory(self, block: Block) -> tuple[()]:
+        """Return an empty tuple, because proposals share no state."""
+        return ()
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
+    ) -> tuple[tf.Tensor, Any, State]:
+        """Return a block that begins with the known symbols, the memory, and the state after it."""
+        size, network = symbols.shape[1], self._network
+        is_truncated = isinstance(block.temperature, Choice)
+        distribution = Truncated(self._distribution) if is_truncated else self._distribution
+        step = network.stepper(block.condition)
+
+        def body(time: tf.Tensor, state: Any, drawn: tf.TensorArray) -> tuple[Any, ...]:
+            parameters, after = step(time, 0, state)
+            noise = block.noise[:, time][:, tf.newaxis]
+            new = distribution.sample(parameters, noise, block.temperature)
+            new = tf.cast(tf.reshape(new, [-1]), tf.int32)
+            new = tf.ensure_shape(tf.where(time < known, symbols[:, time], new), known.shape)
+            after = {"input": network.read(new[:, tf.newaxis]), "network": after}
+            return time + 1, after, drawn.write(time, new)
+
+        drawn = tf.TensorArray(tf.int32, size, element_shape=known.shape)
+        _, state, drawn = tf.while_loop(
+            lambda time, *_: time < size, body, (0, state, drawn), maximum_iterations=size
+        )
+        return tf.transpose(drawn.stack()), memory, state

@@ -1,0 +1,200 @@
+"""Training of the density of a voice's mel frames."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.metrics import MetricsLog
+from onepass.foundation.model_folder import averages, best_or_newest
+from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.stored_config import to_json
+from onepass.replicator import TrainState
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.loop import Outcome
+from onepass.replicator.training.training_run import TrainingRun
+from onepass.speech.acoustic import TensorFlowBackend
+from onepass.speech.evaluation import BEFORE, BEHIND
+from onepass.speech.examples import Example
+from onepass.speech.frame_density import (
+    STATISTICS,
+    conditional,
+    context,
+    initial_density,
+    statistics,
+)
+from onepass.speech.inputs import positions
+from onepass.speech.network import VoiceConfig
+from onepass.speech.training import Scale, with_silence
+from onepass.speech.voice import Voice
+
+KIND = "speech-density"
+PREFIX = "weights/"
+LOG_ROOT = 0.5 * np.log(2.0 * np.pi)
+Rows = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class DensityConfig:
+    """Settings of the density of mel frames around the acoustic model's expected frames."""
+
+    channels: int = 256
+    """Number of hidden channels; 0: no density."""
+    layers: int = 3
+    """Number of gated layers."""
+    past: int = 4
+    """Number of preceding frames that each frame depends on."""
+    temperature: float = 0.7
+    """Factor applied to the noise when frames are drawn; 1 samples the density itself."""
+    clips: int = 16
+    """Number of clips per batch."""
+    clip_frames: int = 160
+    """Number of frames per clip."""
+    optimizer: OptimizerConfig = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(
+            learning_rate=2e-3, decay="cosine", clip_norm=1.0, average_decay=0.998
+        )
+    )
+    loop: LoopConfig = dataclasses.field(
+        default_factory=lambda: LoopConfig(5000, evaluate_every_steps=500, save_every_minutes=3.0)
+    )
+    seed: int = 0
+    """Seed of the initial weights and of the batches."""
+
+
+class FrameDensity(tf.Module):
+    """The density of `frame_density.py` with its weights as variables."""
+
+    def __init__(self, config: VoiceConfig, seed: int = 0):
+        super().__init__(name="density")
+        self.config = config
+        values = initial_density(config, seed)
+        self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
+
+    def nats(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Return the negative log density of each whitened frame, in nats, [batch, frames]."""
+        backend, past = TensorFlowBackend(), self.config.density_past
+        padded = tf.pad(batch["whitened"], [[0, 0], [past, 0], [0, 0]])
+        length = tf.shape(batch["whitened"])[1]
+        before = tf.concat(
+            [padded[:, past - k : past - k + length] for k in range(1, past + 1)], -1
+        )
+        where = (batch["expected"], batch["pitch"], batch["positions"])
+        known = context(backend, self.weights, *where)
+        means, log_scales = conditional(backend, self.config, self.weights, before, known)
+        standard = (batch["whitened"] - means) * tf.exp(-log_scales)
+        return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)
+
+    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the mean of `nats` per band over unpadded frames, and a dict with it."""
+        mask = batch["mask"]
+        nats = tf.reduce_sum(self.nats(batch) * mask) / tf.reduce_sum(mask) / self.config.bands
+        return nats, {"nats": nats}
+
+
+def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Rows]:
+    """Return the density's inputs for each recording; its differences are not yet whitened."""
+    rows = []
+    for example in examples:
+        padded = with_silence(example, BEFORE, BEHIND, scale)
+        _, hidden = voice.durations(padded.phonemes)
+        expected = voice.expected(hidden, padded.durations, padded.pitch)
+        frames = (padded.mel - voice.weights["mel_mean"]) / voice.weights["mel_std"]
+        rows.append(
+            {
+                "difference": (frames - expected).astype(np.float32),
+                "expected": expected,
+                "pitch": padded.pitch.astype(np.float32),
+                "positions": positions(padded.durations),
+            }
+        )
+    return rows
+
+
+def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
+    """Return the inputs of `FrameDensity` for a recording, with its differences whitened."""
+    difference = (row["difference"] - weights["density_shift"]) @ weights["density_whiten"]
+    inputs = {name: value for name, value in row.items() if name != "difference"}
+    return {**inputs, "whitened": difference, "mask": np.ones(len(difference), np.float32)}
+
+
+def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
+    """Yield endless batches, starting at `start_step`, each determined by the seed and the step."""
+    step = start_step
+    while True:
+        random = np.random.default_rng([config.seed, step])
+        chosen = [rows[n] for n in random.integers(0, len(rows), config.clips)]
+        yield _stacked([_clip(row, config.clip_frames, random) for row in chosen])
+        step += 1
+
+
+def _clip(row: Rows, frames: int, random: np.random.Generator) -> Rows:
+    start = random.integers(0, max(1, len(row["mask"]) - frames + 1))
+    return {name: value[start : start + frames] for name, value in row.items()}
+
+
+def _stacked(rows: Sequence[Rows]) -> Rows:
+    longest = max(len(row["mask"]) for row in rows)
+    return {
+        name: np.stack([_padded(row[name], longest) for row in rows]).astype(np.float32)
+        for name in rows[0]
+    }
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    return np.pad(values, ((0, length - len(values)), *((0, 0),) * (values.ndim - 1)))
+
+
+def train_density(
+    voice: Voice,
+    examples: dict[str, list[Example]],
+    scale: Scale,
+    config: DensityConfig,
+    workdir: Path,
+) -> tuple[Voice, Outcome]:
+    """Train, or resume training, in a run directory; return the voice with its density.
+
+    Also return the outcome of training. If a signal stopped it, the voice is returned unchanged.
+    """
+    sizes = dataclasses.replace(
+        voice.config,
+        density_channels=config.channels,
+        density_layers=config.layers,
+        density_past=config.past,
+    )
+    train, dev = (rows_of(voice, examples[split], scale) for split in ("train", "dev"))
+    fixed = statistics(np.concatenate([row["difference"] for row in train]))
+    seen, held = ([whitened(row, fixed) for row in rows] for rows in (train, dev))
+    with TrainingRun(workdir) as run:
+        run.claim({"kind": KIND, **to_json(config), "sizes": to_json(sizes)}, ("loop",))
+        density = FrameDensity(sizes, config.seed)
+        state = TrainState(density, config.optimizer, config.loop.num_steps)
+        outcome = run.train(
+            state,
+            density,
+            config.loop,
+            lambda step, *_: batches(seen, config, step),
+            lambda: _Evaluation(state, density, _stacked(held)),
+        )
+    if outcome.exit_status:
+        return voice, outcome
+    stored = averages(best_or_newest(RunDirectory.open(workdir)))
+    learnt = {name.removeprefix(PREFIX): value for name, value in stored.items()}
+    weights = {**voice.weights, **learnt, **{name: fixed[name] for name in STATISTICS}}
+    spec = {**voice.spec, "config": to_json(sizes), "temperature": config.temperature}
+    return dataclasses.replace(voice, config=sizes, weights=weights, spec=spec), outcome
+
+
+class _Evaluation:
+    """Callback of the training loop that logs and returns the mean nats on the dev split."""
+
+    def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
+        self.state, self.density, self.batch = state, density, batch
+
+    def __call__(self, log: MetricsLog, step: int) -> float:
+        with self.state.averaged():
+            nats = float(self.density(self.batch)[0])
+        log.scalars(step, {"dev_nats": nats})
+        return nats

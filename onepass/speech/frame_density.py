@@ -1,0 +1,134 @@
+"""Density of mel frames around the acoustic model's expected frames.
+
+The acoustic model is trained towards medians, which are smoother than any recording. Let d[t] be
+the difference between frame t and its expected value, in standard deviations of the bands. Then
+
+    e[t] = (d[t] - shift) @ whiten
+    e[t] ~ Normal(past @ linear + mean(hidden), exp(log_scale(hidden)))
+    hidden = gate(past @ W + context[t]) @ out, followed by further gated layers
+
+where past = [e[t - 1] | ... | e[t - K]] and the context is computed from the expected frames around
+t, F0, voicing and positions. The density is exact; frames are drawn from it one after another, with
+noise scaled by a temperature.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onepass.speech.inputs import POSITION_CHANNELS
+from onepass.speech.network import Backend, NumpyBackend, VoiceConfig, Weights
+
+DISTANCES = (1, 3)  # in frames, from t to the context's frames before and after it
+LOG_SCALES = (-4.0, 2.0)
+PIECE_FRAMES = 256  # drawn in about 30 ms
+STATISTICS = ("density_shift", "density_whiten", "density_colour")
+
+
+def no_pause() -> None:
+    """Do nothing; the default `pause`, for when there is no other work to yield to."""
+
+
+def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return the initial float32 weights by name; empty if the voice has no density."""
+    channels, bands, past = config.density_channels, config.bands, config.density_past
+    if not channels:
+        return {}
+    random = np.random.default_rng(seed)
+    weights: dict[str, np.ndarray] = {}
+
+    def matrix(name: str, before: int, after: int, scale: float = 1.0) -> None:
+        values = random.normal(0.0, scale / math.sqrt(before), (before, after))
+        weights[f"density_{name}"] = values.astype(np.float32)
+
+    def bias(name: str, size: int) -> None:
+        weights[f"density_{name}_bias"] = np.zeros(size, np.float32)
+
+    known = 3 * len(DISTANCES) * (bands + 2 + POSITION_CHANNELS)
+    matrix("context", known, 2 * channels)
+    bias("context", 2 * channels)
+    matrix("past", past * bands, 2 * channels)
+    matrix("0_out", channels, channels)
+    for layer in range(1, config.density_layers):
+        matrix(f"{layer}_mix", channels, 2 * channels)
+        bias(f"{layer}_mix", 2 * channels)
+        matrix(f"{layer}_out", channels, channels, 0.5)
+    # At first the mean is half the newest frame's difference, and the networks add little.
+    matrix("head", channels, 2 * bands, 0.1)
+    bias("head", 2 * bands)
+    weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5
+    return weights
+
+
+def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of STATISTICS by name, computed from differences [frames, bands].
+
+    They are the mean, the matrix that whitens, and its inverse. All are float32.
+    """
+    shift = differences.mean(axis=0)
+    variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
+    deviations = np.sqrt(np.maximum(variances, 1e-8))
+    found = zip(STATISTICS, (shift, axes / deviations, (axes * deviations).T), strict=True)
+    return {name: values.astype(np.float32) for name, values in found}
+
+
+def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
+    """Return the input `known` of `conditional` for all frames, [..., frames, 2 * channels].
+
+    `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; `pitch`
+    and `positions` are as in `network.mel`.
+    """
+    known = backend.join([expected, pitch, positions])
+    near = backend.join([backend.neighbours(known, distance) for distance in DISTANCES])
+    return near @ weights["density_context"] + weights["density_context_bias"]
+
+
+def conditional(
+    backend: Backend, config: VoiceConfig, weights: Weights, past: Any, known: Any
+) -> tuple[Any, Any]:
+    """Return the means and log scales of whitened differences, each [..., bands].
+
+    Args:
+      backend: the operations on arrays.
+      config: the sizes of the networks.
+      weights: the weights by name.
+      past: whitened differences of the preceding frames, newest first, [..., past * bands].
+      known: the result of `context` for the frame.
+    """
+    hidden = backend.gated(past @ weights["density_past"] + known) @ weights["density_0_out"]
+    for layer in range(1, config.density_layers):
+        name = f"density_{layer}"
+        mixed = hidden @ weights[f"{name}_mix"] + weights[f"{name}_mix_bias"]
+        hidden = hidden + backend.gated(mixed) @ weights[f"{name}_out"]
+    outputs = hidden @ weights["density_head"] + weights["density_head_bias"]
+    means = outputs[..., : config.bands] + past @ weights["density_linear"]
+    return means, backend.bounded(outputs[..., config.bands :], *LOG_SCALES)
+
+
+def drawn(
+    config: VoiceConfig,
+    weights: Weights,
+    expected: np.ndarray,
+    pitch: np.ndarray,
+    positions: np.ndarray,
+    noise: np.ndarray,
+    pause: Callable[[], None] = no_pause,
+) -> np.ndarray:
+    """Return random differences from the expected frames, float32 [frames, bands].
+
+    `noise` is standard normal noise times the temperature, float32 [frames, bands]. `pause` is
+    called every PIECE_FRAMES frames; an exception that it raises stops it.
+    """
+    backend = NumpyBackend()
+    known = context(backend, weights, expected, pitch, positions)
+    whitened = np.empty_like(noise)
+    past = np.zeros(config.density_past * config.bands, np.float32)
+    for frame, row in enumerate(noise):
+        if frame % PIECE_FRAMES == 0:
+            pause()
+        means, log_scales = conditional(backend, config, weights, past, known[frame])
+        whitened[frame] = means + np.exp(log_scales) * row
+        past = np.concatenate([whitened[frame], past[: -config.bands]])
+    return whitened @ weights["density_colour"] + weights["density_shift"]

@@ -1,0 +1,264 @@
+"""Phonemes and pauses of a text, from espeak-ng."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import unicodedata
+
+from onepass.foundation.errors import UserError
+from onepass.speech.normalisation import read_aloud
+
+PROGRAM = "espeak-ng"
+VOICE = "en-us"
+MAX_CHARACTERS = 1000
+MAX_PHONEMES = 4000
+TIMEOUT_SECONDS = 10.0
+LINE_BYTES = 700  # espeak-ng cuts lines at 1,000 bytes, even inside a word
+SEPARATOR = "[[ZZZZ]]"  # literal phonemes; texts cannot contain it, as their brackets are removed
+SEPARATOR_ANSWER = "Z/Z/Z/Z"
+
+START, COMMA, STOP, QUESTION = "^", ",", ".", "?"
+PAUSES = (START, COMMA, STOP, QUESTION)
+UNSTRESSED, SECONDARY, PRIMARY = 0, 1, 2
+STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
+ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
+SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
+
+LAST_LATIN = 0x24F
+SPELT_OUT = 6  # a digit or a non-Latin letter takes as long to say as this many letters
+SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
+WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
+
+_ENDS = re.compile(
+    r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
+)
+_LANGUAGE = re.compile(r"\([a-z-]+\)")
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # a tag of SSML or HTML
+_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
+
+
+class TextError(UserError):
+    """Error for a text that cannot be spoken; the message gives the reason in one line."""
+
+
+class TooLongError(TextError):
+    """Error for a text that would last too long; the message gives its length in one line."""
+
+
+class EspeakError(UserError):
+    """Error if espeak-ng is missing or fails; the message gives the reason in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phoneme:
+    """A phoneme in its clause, or a pause.
+
+    Attributes:
+      symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
+      stress: UNSTRESSED, SECONDARY or PRIMARY.
+      starts_word: whether it is the first phoneme of a word.
+      clause: the pause that ends the phoneme's clause.
+    """
+
+    symbol: str
+    stress: int = UNSTRESSED
+    starts_word: bool = False
+    clause: str = STOP
+
+    @property
+    def is_pause(self) -> bool:
+        """True for a pause, False for a phoneme."""
+        return self.symbol in PAUSES
+
+
+def checked_text(text: str) -> str:
+    """Return the text in Unicode form NFC, without invisible characters and square brackets.
+
+    Runs of white space become single spaces.
+
+    Raises:
+      TextError: the text is not a string, is empty, is longer than MAX_CHARACTERS, or contains
+        control characters.
+    """
+    if not isinstance(text, str):
+        raise TextError(f"The text must be a string, got {type(text).__name__}.")
+    if len(text) > MAX_CHARACTERS:
+        raise TextError(
+            f"The text may have {MAX_CHARACTERS} characters at most, got {len(text)}; "
+            "speak it in parts."
+        )
+    for place, character in enumerate(text):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
+            raise TextError(
+                f"The text holds a control character, U+{ord(character):04X}, at {place}."
+            )
+    text = "".join(c for c in unicodedata.normalize("NFC", text) if _is_visible(c))
+    text = " ".join(re.sub(r"[\[\]]", " ", text).split())
+    if not text:
+        raise TextError("The text is empty.")
+    return text
+
+
+def note_on_markup(text: str) -> str | None:
+    """Return a note that a text's tags, such as SSML, will be read aloud; None if it has none."""
+    found = _TAG.search(text)
+    if found is None:
+        return None
+    return f"{found[0]} and other tags are read aloud: the text must be plain, without SSML or HTML"
+
+
+def _is_visible(character: str) -> bool:
+    return unicodedata.category(character) != "Cf"
+
+
+def clauses(text: str) -> list[tuple[str, str]]:
+    """Return the clauses of a checked text as they are read aloud, each with its closing pause."""
+    text = read_aloud(text)
+    found, start = [], 0
+    for end in _ENDS.finditer(text):
+        found.append((text[start : end.start()], ENDINGS.get(end.group().strip()[:1], COMMA)))
+        start = end.end()
+    found.append((text[start:], STOP))
+    found = [(words.strip(), pause) for words, pause in found]
+    found = [(words, pause) for words, pause in found if set(words) - SILENT]
+    if found and found[-1][1] == COMMA:
+        found[-1] = (found[-1][0], STOP)
+    return found
+
+
+def _lines(words: str) -> list[str]:
+    """Split the words into lines that are short enough for espeak-ng."""
+    lines, line = [], ""
+    for word in words.split():
+        while len(word.encode()) > LINE_BYTES:
+            lines.append(word[: LINE_BYTES // 4])
+            word = word[LINE_BYTES // 4 :]
+        if len(f"{line} {word}".encode()) > LINE_BYTES:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}"
+    return [line.strip() for line in [*lines, line] if line.strip()]
+
+
+def _program() -> str:
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise EspeakError(
+            f"Text needs {PROGRAM}, which is not installed; "
+            f"`apt-get install {PROGRAM}` or `brew install {PROGRAM}` brings it."
+        )
+    return found
+
+
+def _answers(spoken: list[str]) -> list[str]:
+    lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
+    # The text is read from a pipe and never passed as an argument, so it cannot be an option.
+    command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
+    given = "".join(f"{line}\n" for line in lines).encode()
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EspeakError(f"{PROGRAM} gave no answer in {TIMEOUT_SECONDS:g} s.") from error
+    except OSError as error:
+        raise EspeakError(f"{PROGRAM} cannot be run: {error.strerror}.") from error
+    answers = done.stdout.decode(errors="replace").split(SEPARATOR_ANSWER)
+    if done.returncode or len(answers) != len(spoken) + 1:
+        raise EspeakError(
+            f"{PROGRAM} did not answer as expected (status {done.returncode}, "
+            f"{len(answers) - 1} of {len(spoken)} clauses)."
+        )
+    return answers[:-1]
+
+
+def _phoneme(piece: str, starts_word: bool, clause: str) -> Phoneme | None:
+    stress = UNSTRESSED
+    while piece and piece[0] in STRESS_MARKS:
+        stress = max(stress, STRESS_MARKS[piece[0]])
+        piece = piece[1:]
+    if not _NAME.fullmatch(piece):
+        return None
+    return Phoneme(piece, stress, starts_word, clause)
+
+
+def _words(answer: str, clause: str) -> list[Phoneme]:
+    found = []
+    for word in _LANGUAGE.sub("", answer).split():
+        starts_word = True
+        for piece in word.split("/"):
+            phoneme = _phoneme(piece, starts_word, clause)
+            if phoneme is not None:
+                found.append(phoneme)
+                starts_word = False
+    return found
+
+
+def phonemes(text: str) -> tuple[Phoneme, ...]:
+    """Return the phonemes of a text between pauses: one at the start, and one after every clause.
+
+    Args:
+      text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
+
+    Raises:
+      TextError: the text is empty, too long, contains control characters, or contains nothing that
+        can be spoken.
+      EspeakError: espeak-ng is not installed or failed.
+    """
+    parts = clauses(checked_text(text))
+    answers = _answers([words for words, _ in parts]) if parts else []
+    found = [Phoneme(START, clause=parts[0][1])] if parts else []
+    for (_, pause), answer in zip(parts, answers, strict=True):
+        words = _words(answer, pause)
+        found += [*words, Phoneme(pause, clause=pause)] if words else []
+    if len(found) < 2:
+        raise TextError("There is nothing in the text that can be spoken.")
+    if len(found) > MAX_PHONEMES:
+        raise TextError(
+            f"The text may have {MAX_PHONEMES} phonemes at most, got {len(found)}; "
+            "speak it in parts."
+        )
+    return tuple(found)
+
+
+def spoken_length(words: str) -> int:
+    """Return a text's number of characters; each one in `spelt_out` counts as SPELT_OUT."""
+    return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
+
+
+def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
+    """Return the number of characters that take as long at `speed` as `most` do at speed 1.
+
+    It is at least 1 and at most `most`.
+    """
+    return max(1, int(most * min(1.0, speed)))
+
+
+def spelt_out(words: str) -> list[str]:
+    """Return the characters of a text that are read out letter by letter or as words."""
+    return [c for c in words if c.isnumeric() or (c.isalpha() and ord(c) > LAST_LATIN)]
+
+
+def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
+    """Split a text between sentences into parts with a `spoken_length` of at most `most`.
+
+    A sentence that is too long is split between clauses, else between words, else anywhere.
+    """
+    parts = [words]
+    for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):
+        pieces = (boundary.split(part) if spoken_length(part) > most else [part] for part in parts)
+        parts = _packed([piece for each in pieces for piece in each], most)
+    return [part for part in parts if part.strip()]
+
+
+def _packed(pieces: list[str], most: int) -> list[str]:
+    packed, length = [""], 0
+    for piece in pieces:
+        more = spoken_length(piece)
+        if length + more > most:
+            packed.append("")
+            length = 0
+        packed[-1] += piece
+        length += more
+    return packed

@@ -1,0 +1,265 @@
+"""Training of a voice on batches of aligned recordings."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from onepass.foundation.metrics import MetricsLog
+from onepass.foundation.stored_config import to_json
+from onepass.replicator import TrainState
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.loop import Outcome
+from onepass.replicator.training.training_run import TrainingRun
+from onepass.speech.acoustic import AcousticLoss, AcousticLossConfig, AcousticModel
+from onepass.speech.examples import Example
+from onepass.speech.inputs import contexts, numbers, phoneme_of_frame, positions
+from onepass.speech.network import VoiceConfig
+from onepass.speech.phonemes import PAUSES, START, Phoneme
+from onepass.speech.voice import KIND, harmonics_of
+from wavenet.features import MelConvention, mel_filters, mel_spectrogram
+
+LOW_HZ, HIGH_HZ = 90.0, 450.0
+STEPS_PER_OCTAVE = 48
+PERIODS = 16  # hops by which a pulse train is longer than three windows
+DEEPEST, HIGHEST = -3.0, 3.0  # nats
+BUCKET_FRAMES = 80
+SILENCE_FRAMES = 30  # the silence added at either end of a recording is shorter than this
+
+
+def harmonics_table(mel: MelConvention) -> np.ndarray:
+    """Return the result of `pulses` for F0 from LOW_HZ to HIGH_HZ or above, float32 [steps, bands].
+
+    Row s is for F0 = LOW_HZ * 2^(s / STEPS_PER_OCTAVE). The table depends only on the mel settings.
+    """
+    steps = int(np.ceil(np.log2(HIGH_HZ / LOW_HZ) * STEPS_PER_OCTAVE)) + 1
+    rows = [pulses(LOW_HZ * 2.0 ** (step / STEPS_PER_OCTAVE), mel) for step in range(steps)]
+    return np.stack(rows).astype(np.float32)
+
+
+def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
+    """Return a pulse train's log-mel relative to a flat spectrum, in nats, float [bands].
+
+    The median over the upper half of the bands is subtracted, and the result is clipped to the
+    range from DEEPEST to HIGHEST.
+    """
+    rate_hz, window = mel.sample_rate_hz, mel.window_samples
+    time = np.arange(3 * window + PERIODS * mel.hop_samples) / rate_hz
+    orders = np.arange(1, int(0.5 * rate_hz / f0_hz) + 1)
+    train = np.cos(2.0 * np.pi * f0_hz * orders[:, None] * time).sum(axis=0) / len(orders)
+    frames = mel_spectrogram(train.astype(np.float32), mel)
+    whole = -(-window // mel.hop_samples)
+    level = frames[whole:-whole].mean(axis=0) * (np.log(10.0) if mel.log == "log10" else 1.0)
+    flat = np.log(mel_filters(mel).sum(axis=0))
+    relative = level - flat
+    return np.clip(relative - np.median(relative[len(relative) // 2 :]), DEEPEST, HIGHEST)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechConfig:
+    """Training settings of a voice."""
+
+    optimizer: OptimizerConfig = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
+    )
+    loop: LoopConfig = dataclasses.field(
+        default_factory=lambda: LoopConfig(2600, evaluate_every_steps=200, save_every_minutes=3.0)
+    )
+    loss: AcousticLossConfig = dataclasses.field(default_factory=AcousticLossConfig)
+    batch_frames: int = 2400
+    """Approximate number of frames per batch."""
+    mel_dropout: float = 0.1
+    """Dropout rate of the encoder's channels, per recording, at the input of the mel network."""
+    melody_dropout: float = 0.4
+    """Dropout rate at the melody network's input; without it, the network memorises melodies."""
+    seed: int = 0
+    """Seed of the initial weights and of the batches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Statistics of the training recordings, computed before training.
+
+    Attributes:
+      symbols: the number of each phoneme, starting at 1, by symbol.
+      weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
+      table: the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
+      silence: float32 [bands], the mean frame of pauses.
+    """
+
+    symbols: dict[str, int]
+    weights: dict[str, np.ndarray]
+    table: dict[str, float]
+    silence: np.ndarray
+
+
+def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
+    """Return the statistics of training recordings as a `Scale`."""
+    frames = np.concatenate([e.mel for e in train])
+    paused = [e.mel[[e.phonemes[i].is_pause for i in phoneme_of_frame(e.durations)]] for e in train]
+    names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
+    weights = {
+        "harmonics": harmonics_table(mel),
+        "mel_mean": frames.mean(axis=0),
+        "mel_std": frames.std(axis=0),
+    }
+    range_nats = -mel.silence * (np.log(10.0) if mel.log == "log10" else 1.0)
+    table = {
+        "low_hz": LOW_HZ,
+        "steps_per_octave": float(STEPS_PER_OCTAVE),
+        "range_nats": float(range_nats),
+    }
+    symbols = {name: number + 1 for number, name in enumerate(names)}
+    return Scale(symbols, weights, table, np.concatenate(paused).mean(axis=0))
+
+
+def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
+    """Return the recording with silent frames added to its first and last pauses.
+
+    A missing first or last pause is inserted, with at least one frame.
+    """
+    spoken, lengths = list(example.phonemes), example.durations.copy()
+    if spoken[0].symbol != START:
+        spoken.insert(0, Phoneme(START, clause=spoken[0].clause))
+        lengths = np.insert(lengths, 0, 0)
+        before = max(before, 1)
+    if not spoken[-1].is_pause:
+        last = spoken[-1].clause
+        spoken.append(Phoneme(last, clause=last))
+        lengths = np.append(lengths, 0)
+        behind = max(behind, 1)
+    lengths[0] += before
+    lengths[-1] += behind
+    silent = scale.silence[None]
+    sound = [silent.repeat(before, 0), example.mel, silent.repeat(behind, 0)]
+    pitch = np.pad(example.pitch, ((before, behind), (0, 0)), mode="edge")
+    pitch[:before, 1] = 0.0
+    pitch[len(pitch) - behind :, 1] = 0.0
+    return dataclasses.replace(
+        example,
+        phonemes=tuple(spoken),
+        durations=lengths,
+        mel=np.concatenate(sound),
+        pitch=pitch,
+    )
+
+
+def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
+    """Return a recording's inputs and targets, named as in `batches`, without dropout factors."""
+    lengths, weights = example.durations, scale.weights
+    spoken = [not p.is_pause for p in example.phonemes]
+    return {
+        "numbers": numbers(example.phonemes, scale.symbols),
+        "contexts": contexts(example.phonemes),
+        "phoneme_mask": np.ones(len(lengths), np.float32),
+        "duration_mask": np.array(
+            [s or 0 < n < len(spoken) - 1 for n, s in enumerate(spoken)], np.float32
+        ),
+        "log_durations": np.log(np.maximum(lengths, 1)).astype(np.float32),
+        "phoneme_of_frame": phoneme_of_frame(lengths),
+        "positions": positions(lengths),
+        "frame_mask": np.ones(len(example.mel), np.float32),
+        "pitch": example.pitch.astype(np.float32),
+        "harmonics": harmonics_of(weights, scale.table, example.pitch[:, 0]),
+        "mel": ((example.mel - weights["mel_mean"]) / weights["mel_std"]).astype(np.float32),
+    }
+
+
+def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
+    """Return the rows as one batch, padded with zeros to the lengths `phonemes` and `frames`."""
+    of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
+    batch = {}
+    for name in rows[0]:
+        length = phonemes if name in of_phonemes else frames
+        padded = [
+            np.pad(row[name], ((0, length - len(row[name])), *((0, 0),) * (row[name].ndim - 1)))
+            for row in rows
+        ]
+        batch[name] = np.stack(padded)
+    return batch
+
+
+def batches(
+    train: Sequence[Example], scale: Scale, config: SpeechConfig, channels: int, start_step: int = 0
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield endless batches, starting at `start_step`, each determined by the seed and the step.
+
+    Yields:
+      Arrays by name. With shape [batch, phonemes]: "numbers", "phoneme_mask", "duration_mask" (0
+        for pauses at the ends), "log_durations" and, with a third axis, "contexts". With shape
+        [batch, frames]: "phoneme_of_frame", "frame_mask" and, with a third axis, "positions",
+        "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch, channels]:
+        "kept_by_mel" and "kept_by_melody", the dropout factors of the encoder's channels.
+    """
+    buckets: dict[int, list[Example]] = {}
+    for example in train:
+        place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
+        buckets.setdefault(place, []).append(example)
+    places = sorted(buckets)
+    # Buckets are weighted by frames so that every frame of the data is equally likely.
+    share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
+    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: pauses
+    step = start_step
+    while True:
+        random = np.random.default_rng([config.seed, step])
+        place = places[random.choice(len(places), p=share / share.sum())]
+        members, frames = buckets[place], place * BUCKET_FRAMES
+        count = max(1, config.batch_frames // frames)
+        chosen = random.choice(len(members), count, replace=count > len(members))
+        silence = random.integers(1, SILENCE_FRAMES, (count, 2))
+        rows = [
+            network_inputs(with_silence(members[n], before, behind, scale), scale)
+            for n, (before, behind) in zip(chosen, silence.tolist(), strict=True)
+        ]
+        batch = stacked(rows, most[place], frames)
+        for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
+            kept = random.random((count, channels)) >= rate
+            # Scaled so that a channel keeps the mean that it has without dropout.
+            batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
+        yield batch
+        step += 1
+
+
+class EvaluationCallback:
+    """Callback of the training loop that measures the loss on the dev split."""
+
+    def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
+        self.state, self.loss = state, loss
+        channels = loss.model.config.encoder_channels
+        rows = [network_inputs(with_silence(e, 4, 10, scale), scale) for e in dev]
+        self.batch = stacked(
+            rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows)
+        )
+        everything = np.ones((len(rows), channels), np.float32)
+        self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
+
+    def __call__(self, log: MetricsLog, step: int) -> float:
+        """Log each error and return the loss on the dev split, with averaged weights."""
+        with self.state.averaged():
+            loss, parts = self.loss(self.batch)
+        log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})
+        return float(loss)
+
+
+def train(
+    examples: dict[str, list[Example]], scale: Scale, config: SpeechConfig, workdir: Path
+) -> tuple[AcousticModel, Outcome]:
+    """Train, or resume training, in a run directory; return the model and the outcome."""
+    bands = len(scale.weights["mel_mean"])
+    sizes = VoiceConfig(len(scale.symbols) + 1, bands)
+    stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}
+    with TrainingRun(workdir) as run:
+        run.claim(stored, ("loop",))
+        model = AcousticModel(sizes, config.seed)
+        state = TrainState(model, config.optimizer, config.loop.num_steps)
+        loss = AcousticLoss(model, config.loss)
+        channels = sizes.encoder_channels
+        outcome = run.train(
+            state,
+            loss,
+            config.loop,
+            lambda step, *_: batches(examples["train"], scale, config, channels, step),
+            lambda: EvaluationCallback(state, loss, examples["dev"], scale),
+        )
+    return model, outcome

@@ -1,0 +1,300 @@
+"""`incremental`: derive a network's cached step from its graph."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.networks.any_length import any_length
+from onepass.networks.condition_specs import FIXED_ENTRIES
+from onepass.networks.network import brings_step, condition_specs, input_spec
+from onepass.networks.trainable import offered
+from onepass.step.confirmation import observed_fault
+from onepass.step.hoisting import Hoisted, hoisted
+from onepass.step.horizon import POSITION, State, batch_of, horizon_of
+from onepass.step.layer_names import layer_names
+from onepass.step.program import LENGTHS, StepProgram
+from onepass.step.replay import captured, run_graph
+from onepass.step.streams import NotCausalError, UnsupportedNetworkError
+from onepass.step.tracing import Traces, in_frames, is_temporal, sized
+from onepass.step.verification import verify
+
+LENGTH = 1024  # default length of a state
+
+
+class Incremental:
+    """A network that processes a few time steps per call and keeps the past in a state.
+
+    Law: if x [batch, time, ...] is split along time into parts of any length, calling `step` on the
+    parts in turn gives the outputs of `network(x)`, up to rounding.
+
+    With attention or a table of positions, the state has room for a limited number of time steps,
+    its horizon: the length that it was made for, rounded up to a power of two if the table has
+    enough rows. `lengthened` extends it.
+
+    Args:
+      function: function from inputs, and conditions if there are any, to [batch, time, parameters].
+      specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
+        a size has no time axis.
+      names: names of the network's layers, for errors.
+
+    Raises:
+      NotCausalError, UnsupportedNetworkError: no step can be derived, as for `incremental`.
+
+    Attributes:
+      hoisted: the network in two functions, if it has conditions at a frame rate; else None.
+    """
+
+    hoisted: Hoisted | None = None
+
+    def __init__(
+        self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
+    ) -> None:
+        self._function, self._names, self.specs = function, names, specs
+        self._programs: dict[tuple, StepProgram] = {}
+        self._starts: dict[tuple, Callable[..., State]] = {}
+        self._compiled = tf.function(self._step, autograph=False)
+        with tf.init_scope():
+            if isinstance(function, Traces):  # graphs of an earlier check
+                short = [sized(spec, LENGTHS[0][0]) for spec in specs]
+                function.forget_if_changed([_of_rows(spec, 1) for spec in short])
+            verify(self, self.program(1), specs)
+
+    @property
+    def has_horizon(self) -> bool:
+        """True if a state has a horizon, because of attention or a table of positions."""
+        return self.program(1).has_horizon
+
+    def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
+        """Return the program for a batch size; it is cached.
+
+        Args:
+          batch: number of rows.
+          shapes: shapes of the arguments without a time axis; None: the shapes in the specs.
+        """
+        if shapes is None:
+            shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
+        key = (batch, *map(tuple, shapes))
+        if key not in self._programs:
+            given = iter(shapes)
+            specs = [
+                tf.TensorSpec(
+                    [batch, *spec.shape[1:]] if is_temporal(spec) else next(given), spec.dtype
+                )
+                for spec in self.specs
+            ]
+            with tf.init_scope():
+                self._programs[key] = StepProgram(self._function, specs, self._names)
+        return self._programs[key]
+
+    def initial_state(
+        self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
+    ) -> State:
+        """Return the state before the first time step, tensors by name.
+
+        Args:
+          batch: number of rows.
+          length: number of time steps that will be processed; only used if `has_horizon`.
+          fixed: conditions without a time axis, [batch, ...] each.
+
+        Raises:
+          ValueError: a layer's table has fewer positions than `length`.
+        """
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        shapes = tuple(tuple(each.shape) for each in fixed)
+        program = self.program(batch, shapes)
+        horizon = self._horizon(program, length)
+        key = (batch, horizon, shapes)
+        if key not in self._starts:
+            self._starts[key] = tf.function(
+                lambda *given: program.initial_state(horizon, given), autograph=False
+            )
+        return self._starts[key](*fixed)
+
+    def horizon(self, length: int) -> int:
+        """Return the horizon of a state made for `length` time steps; 0: there is no limit."""
+        return self._horizon(self.program(1), length)
+
+    def first_state(
+        self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
+    ) -> State:
+        """Return `initial_state` computed eagerly, which is faster if only one state is needed.
+
+        The arguments are as in `initial_state`.
+        """
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        program = self.program(batch, [tuple(each.shape) for each in fixed])
+        return program.initial_state(self._horizon(program, length), fixed)
+
+    def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
+        """Trace a step as compiled callers do, and return a function that runs its graph eagerly.
+
+        Args:
+          state: a state from `initial_state`.
+          *arguments: inputs, and conditions with a time axis, [batch, n, ...].
+
+        Returns:
+          A function from a state and such arguments to the parameters and the next state.
+        """
+        given = arguments[0], state, *arguments[1:]
+        traced = self._compiled.get_concrete_function(*given)
+        graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
+
+        def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:
+            flat = tf.nest.flatten((arguments[0], state, *arguments[1:]))
+            values = captured(graph) | dict(zip(names, flat, strict=False))
+            made = run_graph(values, graph.outputs)
+            return tf.nest.pack_sequence_as(traced.structured_outputs, made)
+
+        return step
+
+    def _horizon(self, program: StepProgram, length: int) -> int:
+        """Return the horizon for a length: a power of two, or the length if a table is shorter."""
+        if not program.has_horizon:
+            return 0
+        (least,), (usual,) = (in_frames([n], program.hop) for n in (length, bucket(length)))
+        with tf.init_scope():
+            with contextlib.suppress(ValueError):
+                program.horizon(usual)
+                return usual
+            program.horizon(least)
+            return least
+
+    def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
+        """Return a state for a longer sequence; `state` itself if it has room for it.
+
+        Args:
+          state: a state from `initial_state` or `step`.
+          length: number of time steps that will be processed, including those already processed.
+          fixed: the conditions that `initial_state` was given.
+
+        Raises:
+          ValueError: a layer's table has fewer positions than `length`.
+          UnsupportedNetworkError: the state does not contain enough keys for the longer sequence.
+        """
+        before = horizon_of(state)
+        if before >= length or not before:
+            return state
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        program = self.program(batch_of(state), [tuple(each.shape) for each in fixed])
+        return program.lengthened(state, before, self._horizon(program, length), fixed)
+
+    def step(
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
+    ) -> tuple[tf.Tensor, State]:
+        """Return the parameters [batch, n, parameters] of the next n time steps, and the new state.
+
+        Args:
+          inputs: [batch, n, ...] with static n.
+          state: the state from `initial_state`, or from the previous step.
+          *conditions: conditions with a time axis, [batch, n, ...].
+
+        Raises:
+          ValueError: the batch size or n is not static, or the state was made for fewer time steps,
+            which only eager calls detect.
+        """
+        inputs = tf.convert_to_tensor(inputs)
+        if None in inputs.shape[:2]:
+            raise ValueError(
+                f"`inputs` must have a static batch size and length, got {inputs.shape}."
+            )
+        if tf.executing_eagerly() and (horizon := horizon_of(state)):
+            end = int(state[POSITION]) + inputs.shape[1]
+            if end > horizon:
+                raise ValueError(
+                    f"`state` must be made for at least {end} time steps, got one for {horizon};"
+                    " `lengthened` extends it."
+                )
+        # Traced once per number of time steps, even if called inside a graph.
+        return self._compiled(inputs, state, *(x for x in conditions if x is not None))
+
+    def _step(
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
+    ) -> tuple[tf.Tensor, State]:
+        program = self.program(inputs.shape[0], self._fixed_shapes(state))
+        return program.step([inputs, *conditions], state, horizon_of(state))
+
+    def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
+        """Return the shapes, stored in a state, of the conditions without a time axis."""
+        count = sum(not is_temporal(spec) for spec in self.specs)
+        return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
+
+
+def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
+    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+
+
+def bucket(length: int) -> int:
+    """Return the smallest power of two that is at least `length` and at least 64."""
+    return max(64, 1 << (length - 1).bit_length())
+
+
+def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
+    """Return the shape that the analysis uses for a condition without a time axis."""
+    return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
+
+
+def incremental(
+    network: Any,
+    *,
+    inputs: tf.TensorSpec | None = None,
+    condition: Any = None,
+    function: Callable | None = None,
+) -> Any:
+    """Derive the cached step of a causal network from its graph.
+
+    The network is traced at two lengths. Every operation on a tensor with a time axis is replaced
+    by an operation on a few rows and the past rows that it needs. A network with both methods of a
+    `SteppedNetwork` is returned unchanged.
+
+    Args:
+      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and,
+        optionally, conditions.
+      inputs: spec of the first argument, [None, None, channels]; by default as declared by a Keras
+        model or a `tf.function`, or float32 [None, None, 1].
+      condition: spec of the second argument, or specs of all further arguments by name, like
+        `conditions` of `Autoregressive`; not needed for a Keras model with several inputs.
+      function: the network as a function of `inputs` and the conditions, if the caller already has
+        it, and has called it to see whether it is causal.
+
+    Returns:
+      An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
+      time steps [batch, n, channels], and returns [batch, n, parameters] and the next state.
+      Conditions without a time axis are passed to `initial_state(batch, length, fixed)` instead.
+      With `Frames`, `hoisted.once(conditions, length)` returns by name what both are passed.
+
+    Raises:
+      NotCausalError: calls of the network show that it looks ahead, depends on the length or draws
+        random numbers; the message names the layer.
+      UnsupportedNetworkError: no step can be derived, for example because an operation has no rule;
+        the message says why.
+      ValueError: the network cannot be built or traced, or has a stateful layer.
+    """
+    if brings_step(network):
+        return network
+    conditions = condition_specs(network, condition)
+    call, specs = any_length(network, [input_spec(network, inputs), *conditions.values()])
+    parts = hoisted(call, specs, list(conditions))
+    if parts is not None:
+        call, specs = Traces(parts), parts.specs
+    reason = offered(call, "no_step", "") or offered(network, "no_step", "")
+    if reason:
+        raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
+    called = call if function is None else function
+    try:
+        found = Incremental(called, specs, layer_names(network))
+        found.hoisted = parts
+        return found
+    except NotCausalError as error:
+        if observed_fault(called, specs, error.ahead):
+            raise
+        raise UnsupportedNetworkError(
+            f"{error}; calls of the network show no such dependence, and no step can be derived"
+        ) from error
+    except UnsupportedNetworkError as error:
+        # A caller that passes the network as a function has called it to see whether it is causal.
+        fault = "" if function is not None else observed_fault(call, specs)
+        if not fault:
+            raise
+        raise NotCausalError(f"{error}; {fault}") from error

@@ -1,0 +1,387 @@
+"""Compute what depends on conditions alone once, and cut it off where it meets the sequence.
+
+A network with conditions at a frame rate becomes two functions. One maps the conditions to the cut
+tensors, for all frames at once, so it may look ahead in them. The other maps the sequence and the
+cut tensors, which are conditions with a time axis, to the parameters; a step is derived from it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from onepass.networks.condition_specs import Frames, Specs, is_at_rate, sized
+from onepass.networks.outputs import one_line_errors
+from onepass.step.replay import captured, needed, run_graph
+from onepass.step.sizes import static_value
+from onepass.step.streams import UnsupportedNetworkError
+from onepass.step.tracing import SHAPES, dependent, graph_of
+
+# Rows and frames of the two calls that are compared, to see which axes grow.
+CALLS = ((2, 3), (3, 5))
+KEPT = 4  # largest number of cached graphs
+# Operations with one row for each row of their input, if both have an axis of time.
+ROWWISE = (
+    *("Add", "AddV2", "BatchMatMulV2", "BiasAdd", "Cast", "Conv2D", "Einsum", "ExpandDims"),
+    *(
+        "Identity",
+        "MatMul",
+        "Mul",
+        "Neg",
+        "Relu",
+        "Reshape",
+        "Sigmoid",
+        "Split",
+        "SplitV",
+        "Squeeze",
+    ),
+    *("StridedSlice", "Sub", "Tanh", "Transpose"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A tensor that depends on conditions alone and is read by what depends on the sequence.
+
+    Attributes:
+      name: name under which it is a condition.
+      place: index of its operation among those that depend on frames and not on the sequence.
+      output: index among the operation's outputs.
+      axis: its axis of time; None: it is the same at every time step.
+    """
+
+    name: str
+    place: int
+    output: int
+    axis: int | None
+
+    def in_graph(self, operations: Sequence[tf.Operation]) -> tf.Tensor:
+        """Return the tensor in a graph, given its operations that depend on frames alone."""
+        return operations[self.place].outputs[self.output]
+
+    def time_first(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the value as a condition, [batch, time, ...]."""
+        return value if self.axis in (None, 1) else tf.transpose(value, self._order(value))
+
+    def restored(self, value: tf.Tensor) -> tf.Tensor:
+        """Return a condition [batch, time, ...] as the network's value."""
+        if self.axis in (None, 1):
+            return value
+        order = self._order(value)
+        return tf.transpose(value, [order.index(n) for n in range(len(order))])
+
+    def _order(self, value: tf.Tensor) -> list[int]:
+        return [0, self.axis or 1, *(n for n in range(1, value.shape.rank) if n != self.axis)]
+
+
+class InFrames:
+    """A network at frame rates, called on sequences whose last frame may be partial.
+
+    Args:
+      call: the network.
+      specs: specs of its arguments, of which at least one is `Frames`.
+    """
+
+    def __init__(self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]) -> None:
+        self._call, self._specs = call, list(specs)
+        self._first = next(n for n, spec in enumerate(specs) if isinstance(spec, Frames))
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs, as long as the first argument."""
+        length, count = (_size(arguments[n]) for n in (0, self._first))
+        spec: Any = self._specs[self._first]
+        behind = (count - spec.extra) * spec.hop - length
+        outputs = self._call(*_padded(arguments, self._specs, behind))
+        return outputs if isinstance(behind, int) and not behind else outputs[:, :length]
+
+
+def _size(values: tf.Tensor) -> int | tf.Tensor:
+    """Return the size of the second axis, a number if it is known."""
+    return tf.shape(values)[1] if values.shape[1] is None else values.shape[1]
+
+
+def _padded(
+    arguments: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], behind: int | tf.Tensor
+) -> list[tf.Tensor]:
+    """Return arguments, those with a time axis with zeros for `behind` further time steps."""
+    if isinstance(behind, int) and not behind:
+        return list(arguments)
+    return [
+        tf.pad(x, [[0, 0], [0, behind], *[[0, 0]] * (x.shape.rank - 2)]) if is_at_rate(spec) else x
+        for x, spec in zip(arguments, specs, strict=True)
+    ]
+
+
+class Hoisted:
+    """A network in two functions: of the conditions alone, and of the sequence and their values.
+
+    Args:
+      call: the network.
+      specs: specs of its arguments, the elements first.
+      names: names of its conditions, the arguments after the first.
+
+    Raises:
+      UnsupportedNetworkError: a condition at a frame rate meets the sequence without a time axis.
+      ValueError: the frame rates differ, or the network cannot be called.
+
+    Attributes:
+      hop: number of time steps in a frame.
+      conditions: specs of what the function of the sequence reads, by name: cut tensors, and the
+        conditions that are not at a frame rate.
+    """
+
+    def __init__(
+        self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], names: Sequence[str]
+    ) -> None:
+        self._call, self._specs, self._names = call, list(specs), list(names)
+        self._frames = [n for n, spec in enumerate(specs) if isinstance(spec, Frames)]
+        rates = {spec.hop for spec in specs if isinstance(spec, Frames)}
+        if len(rates) > 1:
+            raise ValueError(f"`hop` must be the same for all conditions, got {sorted(rates)}.")
+        (self.hop,) = rates
+        self._known: dict[tuple, tf.Graph] = {}
+        given = dict(zip(names, specs[1:], strict=True))
+        self.conditions: Specs = {n: x for n, x in given.items() if not isinstance(x, Frames)}
+        with one_line_errors(specs):
+            graphs = [self._graph(rows, frames * self.hop) for rows, frames in CALLS]
+        both = [self._on_frames(graph) for graph in graphs]
+        if [op.type for op in both[0]] != [op.type for op in both[1]]:
+            raise UnsupportedNetworkError(
+                "the network has different operations for another number of frames"
+            )
+        self._types = [op.type for op in both[0]]
+        self.cuts = _cuts(graphs, both, [frames * self.hop for _, frames in CALLS])
+        for cut in self.cuts:
+            tensor = cut.in_graph(both[0])
+            rest = [size for n, size in enumerate(tensor.shape) if n not in (0, cut.axis)]
+            shape = [None, *([] if cut.axis is None else [None]), *rest]
+            self.conditions[cut.name] = tf.TensorSpec(shape, tensor.dtype)
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specs of the arguments of the function of the sequence, the elements first."""
+        return [self._specs[0], *self.conditions.values()]
+
+    def once(self, condition: Mapping[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
+        """Return what the function of the sequence reads for conditions, by name.
+
+        Args:
+          condition: the network's conditions by name, [batch, ...] each.
+          length: number of time steps of the sequence.
+        """
+        values = [condition[name] for name in self._names]
+        shapes = tuple(tuple(x.shape) for x in values)
+        if (shapes, length) not in self._known:
+            if len(self._known) >= KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[shapes, length] = self._graph(values[0].shape[0], length, shapes)
+        graph = self._known[shapes, length]
+        zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
+        behind = graph.inputs[0].shape[1] - length
+        arguments = _padded([zeros, *values], self._specs, behind)
+        arguments[0] = zeros
+        known = captured(graph) | _named(graph, arguments)
+        operations = self._aligned(graph)
+        found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
+        made = {n: x for n, x in condition.items() if n in self.conditions}
+        for cut, value in zip(self.cuts, found, strict=True):
+            value = cut.time_first(value)
+            made[cut.name] = value if cut.axis is None else value[:, :length]
+        return {name: made[name] for name in self.conditions}
+
+    def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
+        """Return the parameters for a sequence and `conditions` in order, of any length."""
+        given = dict(zip(self.conditions, conditions, strict=True))
+        rows, length = inputs.shape[:2]
+        fixed = {n: x for n, x in given.items() if not is_at_rate(self.conditions[n])}
+        shapes = [tuple(fixed[name].shape) if name in fixed else None for name in self._names]
+        graph = self._graph(rows, length, shapes)
+        behind = graph.inputs[0].shape[1] - length
+        padded = _padded([inputs, *conditions], self.specs, behind)
+        given = dict(zip(self.conditions, padded[1:], strict=True))
+        values = captured(graph)
+        for name, tensor in zip(["", *self._names], graph.inputs, strict=False):
+            if not name or name in given:
+                values[tensor.name] = given[name] if name else padded[0]
+        operations = self._aligned(graph)
+        for cut in self.cuts:
+            values[cut.in_graph(operations).name] = cut.restored(given[cut.name])
+        for op in needed(graph.outputs, values):
+            if op.type in SHAPES and all(static_value(x) is not None for x in op.outputs):
+                values |= {x.name: tf.constant(static_value(x), x.dtype) for x in op.outputs}
+        return run_graph(values, graph.outputs, scope="")[0][:, :length]
+
+    def _graph(
+        self, rows: int, length: int, shapes: Sequence[Sequence[int] | None] = ()
+    ) -> tf.Graph:
+        """Return the graph for the whole frames that `length` time steps need."""
+        whole = -(-length // self.hop) * self.hop
+        specs = [tf.TensorSpec(sized(x, rows, [whole]), x.dtype) for x in self._specs]
+        for n, shape in enumerate(shapes, 1):
+            if shape is not None and not is_at_rate(self._specs[n]):
+                specs[n] = tf.TensorSpec(shape, specs[n].dtype)
+        with tf.init_scope():
+            return graph_of(self._call, specs).graph
+
+    def _on_frames(self, graph: tf.Graph) -> list[tf.Operation]:
+        """Return the operations that depend on frames and not on the sequence, inputs first."""
+        moving = {graph.inputs[0].op, *dependent(graph, [0])}
+        inputs = [graph.inputs[n].op for n in self._frames]
+        return [op for op in (*inputs, *dependent(graph, self._frames)) if op not in moving]
+
+    def _aligned(self, graph: tf.Graph) -> list[tf.Operation]:
+        operations = self._on_frames(graph)
+        if [op.type for op in operations] != self._types:
+            raise UnsupportedNetworkError(
+                f"the network has different operations for {graph.inputs[0].shape[1]} time steps"
+            )
+        return operations
+
+
+def hoisted(
+    call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], names: Sequence[str]
+) -> Hoisted | None:
+    """Return a network in two functions; None if no condition is at a frame rate.
+
+    The arguments are those of `Hoisted`.
+    """
+    reads_frames = any(isinstance(spec, Frames) for spec in specs)
+    return Hoisted(call, specs, names) if reads_frames else None
+
+
+def _named(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    return dict(zip((x.name for x in graph.inputs[: len(arguments)]), arguments, strict=True))
+
+
+def _cuts(
+    graphs: Sequence[tf.Graph],
+    operations: Sequence[Sequence[tf.Operation]],
+    lengths: Sequence[int],
+) -> list[Cut]:
+    """Return where what depends on the frames alone meets what depends on the sequence.
+
+    Args:
+      graphs: the network's graphs for `CALLS`.
+      operations: for each graph, the operations that depend on frames and not on the sequence.
+      lengths: their numbers of time steps.
+    """
+    first, second = operations
+    places = {op: n for n, op in enumerate(first)}
+
+    def axes(tensor: tf.Tensor) -> list[int] | None:
+        """Return the axes of time of a tensor; None if it is no condition."""
+        longer = second[places[tensor.op]].outputs[tensor.value_index]
+        if tensor.dtype in (tf.variant, tf.resource) or not tensor.shape.rank:
+            return None
+        if None in (*tensor.shape, *longer.shape):
+            return None
+        pairs = list(zip(tensor.shape, longer.shape, strict=True))
+        grows = [n for n, (one, other) in enumerate(pairs) if one != other]
+        is_time = [pairs[n] == tuple(lengths) for n in grows[1:]]
+        is_condition = grows[:1] == [0] and pairs[0] == tuple(rows for rows, _ in CALLS)
+        return grows[1:] if is_condition and all(is_time) and len(is_time) < 2 else None
+
+    def is_flat(tensor: tf.Tensor) -> bool:
+        longer = second[places[tensor.op]].outputs[tensor.value_index]
+        shapes = [(x.shape or [None])[0] for x in (tensor, longer)]
+        return shapes == [rows * n for (rows, _), n in zip(CALLS, lengths, strict=True)]
+
+    def before(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [x for x in tensor.op.inputs if x.op in places]
+
+    waiting = [
+        x
+        for op in needed(graphs[0].outputs)
+        if op not in places and op.type not in SHAPES
+        for x in op.inputs
+        if x.op in places
+    ]
+    waiting += [x for x in graphs[0].outputs if x.op in places]
+    found: dict[str, tf.Tensor] = {}
+    seen: set[str] = set()
+    while waiting:
+        tensor = waiting.pop(0)
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if axes(tensor) is not None:
+            found[tensor.name] = tensor
+        elif tensor.op.type == "Placeholder":
+            raise UnsupportedNetworkError(
+                f"a condition at a frame rate meets the sequence with {tensor.shape[1]} frames,"
+                f" where there are {lengths[0]} time steps; what reads any number of entries is a"
+                " onepass.Memory"
+            )
+        else:
+            waiting += before(tensor)
+    tensors = sorted(
+        _narrowed(list(found.values()), axes, is_flat, before), key=lambda x: places[x.op]
+    )
+    cuts = []
+    for number, tensor in enumerate(tensors):
+        (axis,) = axes(tensor) or (None,)
+        cuts.append(Cut(f"frames/{number}", places[tensor.op], tensor.value_index, axis))
+    return cuts
+
+
+def _narrowed(
+    tensors: Sequence[tf.Tensor],
+    axes: Callable[[tf.Tensor], list[int] | None],
+    is_flat: Callable[[tf.Tensor], bool],
+    before: Callable[[tf.Tensor], list[tf.Tensor]],
+) -> list[tf.Tensor]:
+    """Return tensors of which fewer values are stored, by cutting before operations on rows.
+
+    Each layer of a vocoder may have a projection of its own of the same upsampled frames. Its rows
+    are several times as wide, and are computed step by step.
+    """
+    kept = {x.name: x for x in tensors}
+    ways: dict[str, list[tf.Tensor]] = {}
+    for name, tensor in kept.items():
+        ways[name] = [tensor]
+        while (earlier := _of_same_rows(tensor, axes, is_flat, before)) is not None:
+            tensor = earlier
+            ways[name] += [] if is_flat(tensor) else [tensor]
+    while True:
+        best, group, most = None, [], 0.0
+        for way in [ways[name] for name in kept]:
+            for earlier in way[1:]:
+                users = [n for n in kept if any(x is earlier for x in ways[n])]
+                gain = sum(map(_width, (kept[n] for n in users))) - _width(earlier)
+                if gain > most:
+                    best, group, most = earlier, users, gain
+        if best is None:
+            return list(kept.values())
+        kept = {n: x for n, x in kept.items() if n not in group} | {best.name: best}
+        ways[best.name] = [best]
+
+
+def _of_same_rows(
+    tensor: tf.Tensor,
+    axes: Callable[[tf.Tensor], list[int] | None],
+    is_flat: Callable[[tf.Tensor], bool],
+    before: Callable[[tf.Tensor], list[tf.Tensor]],
+) -> tf.Tensor | None:
+    """Return the tensor from whose rows each row of `tensor` is computed; None if there is none."""
+    op, sources = tensor.op, before(tensor)
+    if op.type not in ROWWISE or len(sources) != 1:
+        return None
+    both = tensor, sources[0]
+    if not all(is_flat(x) or axes(x) for x in both):
+        return None
+    if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
+        return None
+    places = [1 if is_flat(x) else (axes(x) or [0])[0] for x in both]
+    if op.type == "Reshape" and places != [1, 1]:
+        return None  # it may mix times
+    strides = static_value(op.inputs[3]) if op.type == "StridedSlice" else None
+    if strides is not None and any(strides != 1):
+        return None
+    return sources[0]
+
+
+def _width(tensor: tf.Tensor) -> float:
+    """Return a size by which tensors with a time axis of the same length compare."""
+    return math.prod(tensor.shape) if tensor.shape.rank else 1

@@ -1,0 +1,288 @@
+"""A step's program for one batch size, from a network's graphs for two lengths."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.step import caches
+from onepass.step.analysis import Analysis
+from onepass.step.execution import Execution
+from onepass.step.groups import Weights
+from onepass.step.horizon import (
+    EXTENT,
+    POSITION,
+    Horizon,
+    State,
+    parts_with_tables,
+    too_long,
+)
+from onepass.step.lookups import fits
+from onepass.step.replay import captured, needed, run_graph
+from onepass.step.rolling import Rolled
+from onepass.step.sizes import forget
+from onepass.step.streams import Table, UnsupportedNetworkError
+from onepass.step.tracing import (
+    Traces,
+    aligned,
+    first_difference,
+    hop_of,
+    in_frames,
+    is_temporal,
+    sized,
+    trace,
+)
+
+# Pairs of lengths that are unlikely to equal another size in a network. TensorFlow uses a different
+# operation for zeros above 1,000 elements, which may lie between the first two lengths. The last
+# pairs are for networks with few positions.
+LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
+LONG = 1031  # a longer length, for which the operations must be the same
+
+
+class StepProgram:
+    """The operations of a step for one batch size, and its initial states.
+
+    Args:
+      function: function from inputs, and conditions if there are any, to the parameters.
+      specs: specs of the function's arguments, with the batch size but no length: [batch, None,
+        ...].
+      names: names of the network's layers, for errors.
+
+    Raises:
+      NotCausalError: the network looks ahead or depends on the length; the message names the layer.
+      UnsupportedNetworkError: an operation has no rule; the message names it.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        specs: Sequence[tf.TensorSpec],
+        names: frozenset[str] = frozenset(),
+    ) -> None:
+        self._function, self._specs = function, list(specs)
+        self.hop = hop_of(function)
+        self.lengths, self._traced = self._trace()
+        if self._differs():
+            self._roll_up()
+        self.graph = self._traced[0].graph
+        graphs = [traced.graph for traced in self._traced]
+        temporal = [is_temporal(spec) for spec in specs]
+        self._analysis = Analysis(graphs, self.lengths, temporal, names)
+        forget(graphs[1])  # cached masks of the longer graph may be large
+        self._horizons: dict[int, Horizon] = {}
+        self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
+
+    def _trace(self) -> tuple[tuple[int, int], list]:
+        """Return two lengths, if possible with equal operations, and both traced functions."""
+        found, failure, pairs = None, None, LENGTHS
+        long = [sized(spec, LONG) for spec in self._specs]
+        if isinstance(self._function, Traces) and self._function.has(long) and self.hop == 1:
+            pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
+        for one, other in (in_frames(pair, self.hop) for pair in pairs):
+            lengths = one, other
+            try:
+                traced = [trace(self._function, self._specs, length) for length in lengths]
+            except (ValueError, tf.errors.InvalidArgumentError) as error:
+                failure = failure or error  # a table may have fewer positions
+                continue
+            if not all(fits(each.graph) for each in traced):
+                continue
+            both = [needed(each.graph.outputs) for each in traced]
+            if first_difference(*both) is None:
+                return lengths, traced
+            found = found or (lengths, traced)
+        if found is None:
+            raise failure or ValueError("the network could not be traced.")
+        return found
+
+    def _differs(self) -> bool:
+        return first_difference(*(needed(each.graph.outputs) for each in self._traced)) is not None
+
+    def _roll_up(self) -> None:
+        """Roll up the network's loops over time, if its operations are then the same."""
+        before = self._function, self.lengths, self._traced
+        self._function = Rolled(self._function)
+        self.lengths, self._traced = self._trace()
+        if self._differs():
+            self._function, self.lengths, self._traced = before
+
+    @property
+    def has_horizon(self) -> bool:
+        """True if a state has a horizon, because of attention or a table of positions."""
+        parts = self._analysis.parts
+        return parts_with_tables(parts) or any(part.keys for _, part in parts)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest allowed rounding difference, relative to the magnitude of the outputs."""
+        used = {x.dtype for op in self.graph.get_operations() for x in op.outputs}
+        if used & {tf.bfloat16, tf.float16}:
+            return 0.1
+        return 1e-3 if tf.float32 in used else 1e-6
+
+    def horizon(self, length: int) -> Horizon:
+        """Return the `Horizon` for sequences of `length` time steps, cached by length.
+
+        Raises:
+          ValueError: a layer's table has fewer positions than `length`.
+          UnsupportedNetworkError: the network has different operations for this length.
+        """
+        if self._none is not None:
+            return self._none
+        if length not in self._horizons:
+            graph = None
+            if parts_with_tables(self._analysis.parts):
+                self._check_positions(length)
+                graph = trace(self._function, self._specs, length).graph
+            self._horizons[length] = Horizon(self._analysis, length, graph)
+        return self._horizons[length]
+
+    def check_operations(self, length: int) -> None:
+        """Raise UnsupportedNetworkError if the network has different operations for a length.
+
+        Args:
+          length: number of time steps; nothing is checked if the network cannot be traced for it.
+        """
+        (length,) = in_frames([length], self.hop)
+        try:
+            graph = trace(self._function, self._specs, length).graph
+        except (ValueError, tf.errors.OpError):
+            return
+        if aligned(self.graph, graph, self._analysis.timed) is None:
+            raise UnsupportedNetworkError(
+                f"the network has different operations for {length} time steps; no step can be"
+                " derived from it"
+            )
+
+    def _check_positions(self, length: int) -> None:
+        """Raise ValueError if a layer slices a table that has fewer rows than `length`."""
+        for op in needed(self.graph.outputs):
+            if op.type in ("Slice", "StridedSlice") and op.inputs[0].shape.rank:
+                kind = self._analysis.kinds.get(op.outputs[0].name)
+                size = op.inputs[0].shape[0]
+                grows = isinstance(kind, Table) and kind.axes[0] == 0
+                if grows and self.lengths[0] < size < length:
+                    raise too_long(self._analysis.layer(op), size, length)
+
+    def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the network's output for arguments of `lengths[0]` time steps."""
+        return self._values(arguments, [self.graph.outputs[0]])[0]
+
+    def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+        values = captured(self.graph) | dict(zip(self._analysis.inputs, arguments, strict=True))
+        return run_graph(values, fetches)
+
+    def looks_ahead(self, *arguments: tf.Tensor) -> str:
+        """Return the name of a layer that attends to later time steps; "" if there is none.
+
+        Args:
+          *arguments: arguments of the network, with `lengths[0]` time steps.
+        """
+        for weights in self._analysis.groups.weights:
+            values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
+            if _has_later(values.numpy(), weights):
+                return weights.layer
+        return ""
+
+    def initial_state(self, length: int = 0, fixed: Sequence[tf.Tensor] = ()) -> State:
+        """Return the state before the first time step, computed with the current weights.
+
+        Args:
+          length: largest number of time steps; only used if `has_horizon`.
+          fixed: the arguments without a time axis.
+        """
+        analysis, horizon = self._analysis, self.horizon(length)
+        state: State = {POSITION: tf.constant(0, tf.int32)}
+        starts = [part.start for _, part in analysis.parts if part.start]
+        fetches = [analysis.tensors[name] for name in analysis.memory]
+        fetches += analysis.fixed.values()
+        for start in starts:
+            fetches += start.needs
+        tensors = {x.name: x for x in fetches}
+        values = dict(zip(tensors, self._zeros(list(tensors.values()), fixed), strict=True))
+        for name, rows in analysis.memory.items():
+            state[name] = self._past(name, values[name], rows)
+        for start in starts:
+            given = [values[x.name] for x in start.needs]
+            state.update(start.states(given, lambda x: self._zeros([x], fixed)[0]))
+        state |= {f"fixed/{name}": values[name] for name in analysis.fixed}
+        state |= {f"shape/{i}": tf.zeros([*x.shape, 0]) for i, x in enumerate(fixed)}
+        for (name, key), size in horizon.names.items():
+            state[key] = self._no_keys(name, size)
+        if self.has_horizon:
+            state[EXTENT] = self._extent(length)
+        return state | horizon.tables(fixed)
+
+    def _extent(self, length: int) -> tf.Tensor:
+        return tf.zeros([self._specs[0].shape[0], length, 0])
+
+    def _no_keys(self, name: str, size: int) -> tf.Tensor:
+        tensor, axis = self._analysis.tensors[name], self._analysis.stream(name).axis
+        return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
+
+    def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the values of `fetches` for zero inputs, as they are before time step 0."""
+        inputs = self.graph.inputs[: len(self._analysis.inputs)]
+        values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+        names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
+        values |= zip(names, fixed, strict=True)
+        return run_graph(captured(self.graph) | values, fetches) if fetches else []
+
+    def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
+        kind = self._analysis.stream(name)
+        shape = [size for i, size in enumerate(whole.shape) if i != kind.axis]
+        offset = min(max(kind.offset or 0, 0), rows)
+        first = (kind.offset or 0) - offset
+        past = tf.gather(whole, tf.range(first, first + offset), axis=kind.axis)
+        past = tf.transpose(
+            past, [kind.axis, *(i for i in range(whole.shape.rank) if i != kind.axis)]
+        )
+        return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
+
+    def lengthened(
+        self, state: State, before: int, after: int, fixed: Sequence[tf.Tensor]
+    ) -> State:
+        """Return a state for a longer horizon.
+
+        Args:
+          state: a state that was made for the horizon `before`.
+          before: the current horizon, in time steps.
+          after: the new horizon, in time steps.
+          fixed: values of the arguments without a time axis.
+        """
+        old, new = self.horizon(before), self.horizon(after)
+        kept = {k: x for k, x in state.items() if not k.startswith(("table/", "keys/"))}
+        for (name, key), size in new.names.items():
+            previous, rows = next((k, n) for (stream, k), n in old.names.items() if stream == name)
+            if rows == size:
+                kept[key] = state[previous]
+            elif previous == key:
+                kept[key] = caches.lengthened(state[previous], size)
+            elif rows == before:  # with the longer horizon, the last keys suffice
+                kept[key] = caches.as_ring(state[previous], state[POSITION], size)
+            else:
+                raise UnsupportedNetworkError(
+                    f"the network reads {size} keys beyond {before} time steps, {rows} before"
+                )
+        return kept | new.tables(fixed) | {EXTENT: self._extent(after)}
+
+    def step(
+        self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
+    ) -> tuple[tf.Tensor, State]:
+        """Return the parameters of the next time steps and the new state, in the current graph.
+
+        Args:
+          arguments: inputs [batch, n, ...], and the conditions with a time axis.
+          state: a state from `initial_state` or a previous step.
+          length: the horizon that the state was made for, in time steps.
+        """
+        return Execution(self._analysis, self.horizon(length), arguments, state).run()
+
+
+def _has_later(values: np.ndarray, weights: Weights) -> bool:
+    """Return whether any key later than its query has a nonzero weight."""
+    rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
+    later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
+    largest = np.abs(rows).max(initial=0.0)
+    return bool(np.any(np.abs(rows[later]) > 1e-6 * largest))

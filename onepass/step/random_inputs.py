@@ -1,0 +1,69 @@
+"""Random arguments of a network, on which its outputs are compared."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.networks.condition_specs import sized
+from onepass.step.random_weights import symbol_count
+from onepass.step.tracing import Traces
+
+
+class RandomInputs:
+    """A source of random arguments for a network, two rows each.
+
+    Args:
+      call: the network.
+      specs: specs of the network's arguments.
+      seed: seed of the random numbers.
+      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
+      sizes: sizes for which the network can be traced, [time] or [height, width].
+    """
+
+    def __init__(
+        self,
+        call: Traces,
+        specs: Sequence[tf.TensorSpec],
+        seed: int,
+        symbols: int | None,
+        sizes: Sequence[int],
+    ) -> None:
+        self._specs, self._generator = list(specs), np.random.default_rng(seed)
+        self._symbols = 2  # every network of symbols accepts 0 and 1
+        if specs[0].dtype.is_integer:
+            rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
+            example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]
+            example += [tf.TensorSpec(sized(x, rows, sizes), x.dtype) for x in specs[1:]]
+            self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
+
+    def __call__(self, length: int) -> list[tf.Tensor]:
+        """Return arguments of `length` steps."""
+        return [
+            self._numbers(spec, sized(spec, 2, [length]), 2 if index else self._symbols)
+            for index, spec in enumerate(self._specs)
+        ]
+
+    def images(self, height: int, width: int) -> tf.Tensor:
+        """Return two images."""
+        spec = self._specs[0]
+        return self._numbers(spec, [2, height, width, spec.shape[-1]], self._symbols)
+
+    def _numbers(self, spec: tf.TensorSpec, shape: Sequence[int], symbols: int) -> tf.Tensor:
+        return random_numbers(self._generator, spec, shape, symbols)
+
+
+def random_numbers(
+    generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
+) -> tf.Tensor:
+    """Return normal floats, or integers below `symbols`.
+
+    Args:
+      generator: the source of the numbers.
+      spec: spec of the result, whose type is used.
+      shape: shape of the result.
+      symbols: number of values of integers.
+    """
+    if spec.dtype.is_integer or spec.dtype.is_bool:
+        return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
+    return tf.constant(generator.normal(size=shape), spec.dtype)

@@ -1,0 +1,255 @@
+"""Run a traced graph's operations inside another graph, or eagerly."""
+
+import weakref
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework import function_def_to_graph  # it has no public name
+
+from onepass.step.at_once import executed, schedule
+from onepass.step.sizes import static_value
+
+Execute = Callable[[tf.Operation, Sequence[tf.Tensor]], list[tf.Tensor]]
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+LOOPS = ("While", "StatelessWhile")
+BRANCHING = (*LOOPS, "If", "StatelessIf", "Case", "StatelessCase")
+_UNCHANGED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def run_op(
+    op: tf.Operation,
+    inputs: Sequence[tf.Tensor],
+    scope: str | None = None,
+    execute: Execute = executed,
+) -> list[tf.Tensor]:
+    """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
+
+    Args:
+      op: an operation of any graph.
+      inputs: tensors that replace the operation's inputs, one for each.
+      scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
+        from all nodes that TensorFlow creates when inlining a function.
+      execute: function that executes an operation eagerly.
+    """
+    if scope is None and (groups := _groups(op, inputs)) > 1:
+        # Without XLA, not every processor has a kernel for grouped convolutions.
+        parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
+        return [tf.concat([run_op(op, part, None, execute)[0] for part in parts], -1)]
+    if tf.executing_eagerly():
+        return execute(op, inputs)
+    if op.type in LOOPS and (made := looped(op, inputs, scope)) is not None:
+        return made
+    graph = tf.compat.v1.get_default_graph()
+    attrs: dict[str, Any] = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
+    for value in attrs.values():
+        if value.HasField("func"):
+            graph._add_function_recursive(op.graph._get_function(value.func.name))
+    if op.type == "TensorListStack":
+        count, shape = _stacked(inputs[0])
+        inputs = [inputs[0], inputs[1] if shape is None else tf.constant(shape)]
+        if count is not None:
+            attrs["num_elements"] = attr_value_pb2.AttrValue(i=count)
+    dtypes = [output.dtype for output in op.outputs]
+    name = op.name.split("/")[-1] if scope is None else scope + op.name
+    return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
+
+
+def looped(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None
+) -> list[tf.Tensor] | None:
+    """Run a loop that was traced for any shape on inputs of known shapes; return its outputs.
+
+    The loop's body is traced anew, so that the shapes inside it and of its outputs are known, too.
+
+    Args:
+      op: the loop.
+      inputs: tensors that replace the loop's inputs, one for each.
+      scope: as in `run_op`.
+
+    Returns:
+      None if nothing would be gained, or the body does not keep the shapes.
+    """
+    body, condition = (called_graph(op, name) for name in ("body", "cond"))
+    pairs = zip(inputs, body.inputs, strict=True)
+    if not any(known.shape.is_fully_defined() > x.shape.is_fully_defined() for known, x in pairs):
+        return None
+
+    shapes = [_row_shape(rows) for rows in inputs]
+
+    def run(graph: tf.Graph, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        known = dict(zip((tensor.name for tensor in graph.inputs), values, strict=True))
+        for listed, shape in zip(graph.inputs, shapes, strict=True):
+            for read in listed.consumers() if shape is not None else ():
+                if read.type == "TensorListGetItem":
+                    place = run_graph(known, [read.inputs[1]], scope)[0]
+                    row = run_op(read, [known[listed.name], place, tf.constant(shape)], scope)
+                    known[read.outputs[0].name] = row[0]
+        # What an iteration only passes on stays recognisable as such.
+        return run_graph(known, [source_of(tensor) for tensor in graph.outputs], scope)
+
+    most = static_value(inputs[1]) if inputs[1].dtype.is_integer else None
+    try:
+        return list(
+            tf.while_loop(
+                lambda *values: run(condition, values)[0],
+                lambda *values: run(body, values),
+                list(inputs),
+                parallel_iterations=op.get_attr("parallel_iterations"),
+                maximum_iterations=int(most) if most is not None and most >= 0 else None,
+                name=op.name.split("/")[-1] if scope is None else scope + op.name,
+            )
+        )
+    except ValueError:
+        return None
+
+
+def _row_shape(rows: tf.Tensor) -> list[int] | None:
+    """Return the shape of the elements of a list made from a tensor, if it is known, else None."""
+    if rows.dtype != tf.variant or rows.op.type != "TensorListFromTensor":
+        return None
+    shape = rows.op.inputs[0].shape[1:]
+    return shape.as_list() if shape.is_fully_defined() else None
+
+
+def _stacked(rows: tf.Tensor) -> tuple[int | None, list[int] | None]:
+    """Return the number of elements of a list and their shape, each None if it is unknown.
+
+    Where the list is stacked, a graph that was stored for any length has neither.
+    """
+    shape = None
+    while rows.op.type in (*LOOPS, "Identity"):
+        index = 0
+        if rows.op.type in LOOPS:
+            index = rows.value_index
+            written = source_of(called_graph(rows.op, "body").outputs[index]).op
+            if written.type == "TensorListSetItem" and written.inputs[2].shape.is_fully_defined():
+                shape = written.inputs[2].shape.as_list()
+        rows = rows.op.inputs[index]
+    is_reserved = rows.op.type == "TensorListReserve"
+    count = static_value(rows.op.inputs[1]) if is_reserved else None
+    return None if count is None else int(count), shape
+
+
+def source_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that a chain of Identity operations starts from."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
+    """Return the number of groups of a convolution, or 1."""
+    if op.type != "Conv2D" or op.get_attr("data_format") != b"NHWC":
+        return 1
+    return inputs[0].shape[-1] // inputs[1].shape[2]
+
+
+def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
+    """Return the graph of a function that an operation calls, such as a loop's `body`."""
+    found = op.graph._get_function(op.get_attr(attribute).name)
+    graph = found.graph
+    return _unchanged(found) if any(map(_is_rewritten, graph.get_operations())) else graph
+
+
+def _is_rewritten(op: tf.Operation) -> bool:
+    """Return whether a gradient has made a loop or a branch return intermediate values, too."""
+    values = op.node_def.attr.values() if op.type in BRANCHING else ()
+    return any("_rewritten" in value.func.name for value in values)
+
+
+def _unchanged(found: Any) -> tf.Graph:
+    """Return the graph of a function as it was before a gradient changed it."""
+    made = _UNCHANGED.get(found.graph)
+    if made is None:
+        shapes = [tensor.shape for tensor in found.graph.inputs]
+        with found.graph.as_default():
+            made = function_def_to_graph.function_def_to_graph(found.cached_definition, shapes)
+        for each in found.graph._functions.values():
+            made._add_function_recursive(each)
+        _UNCHANGED[found.graph] = made
+    return made
+
+
+def needed(
+    fetches: Sequence[tf.Tensor], known: Container[str] = (), assigns: bool = False
+) -> list[tf.Operation]:
+    """Return the operations that compute `fetches`, in order.
+
+    Args:
+      fetches: tensors of one graph.
+      known: names of tensors whose values are already known.
+      assigns: whether to include assignments to variables that these operations wait for.
+    """
+    found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in known)
+            before = op.control_inputs if assigns else ()
+            waiting.extend(each for each in before if each.type.startswith("Assign"))
+    graph = fetches[0].graph if fetches else None
+    return [op for op in graph.get_operations() if op in found] if graph else []
+
+
+def run_graph(
+    values: Mapping[str, tf.Tensor],
+    fetches: Sequence[tf.Tensor],
+    scope: str | None = None,
+    assigns: bool = False,
+) -> list[tf.Tensor]:
+    """Run a graph with function calls inlined, and return the fetched tensors.
+
+    The operations are added to the default graph, or executed eagerly outside of any graph.
+
+    Args:
+      values: values of the graph's placeholders, by tensor name.
+      fetches: tensors of one graph.
+      scope: prefix of the names of all new operations; None: their names have no scopes.
+      assigns: whether to run assignments to variables, too.
+    """
+    known = dict(values)
+    if not fetches:
+        return []
+    at_once = tf.executing_eagerly()
+    for op, names, outputs, last in schedule(fetches, known, needed, assigns):
+        inputs = [known[name] for name in names]
+        if op.type in CALLS:
+            body = called_graph(op, "f")
+            inner = dict(zip((tensor.name for tensor in body.inputs), inputs, strict=True))
+            inside = None if scope is None else f"{scope}{op.name}/"
+            made = run_graph(inner, body.outputs, inside, assigns)
+            outputs = [tensor.name for tensor in op.outputs]
+            made = made[: len(outputs)]  # a differentiated function has more outputs
+        else:
+            made = run_op(op, inputs, scope)
+        known.update(zip(outputs, made, strict=True))
+        if at_once:
+            del inputs, made
+            for name in last:  # frees memory: long sequences have large activations
+                del known[name]
+    return [known[tensor.name] for tensor in fetches]
+
+
+def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    """Return the outer tensors that a graph captures, by the names of their placeholders."""
+    return {inner.name: outer for outer, inner in graph.captures}
+
+
+def inlined(
+    function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    """Return the function as one graph with calls inlined and all shapes inferred from `specs`.
+
+    Only its first output is kept.
+    """
+    graph = function.graph
+    names = [tensor.name for tensor in graph.inputs[: len(specs)]]
+
+    def run(*arguments: tf.Tensor) -> tf.Tensor:
+        values = captured(graph) | dict(zip(names, arguments, strict=True))
+        return run_graph(values, graph.outputs, scope="", assigns=True)[0]
+
+    return tf.function(run, autograph=False).get_concrete_function(*specs)

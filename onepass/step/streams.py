@@ -1,0 +1,381 @@
+"""The role of time in a tensor: time axis, alignment with the input, valid rows."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.step.sizes import static_value
+
+# `Stream.end` of a tensor whose rows are known for all later time steps.
+ENDLESS = 1 << 40
+
+
+class NotCausalError(ValueError):
+    """Raised if outputs depend on later inputs or on the length of the sequence, or are random.
+
+    Args:
+      message: the fault, with the name of the layer if it is known.
+      ahead: number of time steps by which outputs look ahead, as far as it is known.
+    """
+
+    def __init__(self, message: str, ahead: int = 0) -> None:
+        super().__init__(message)
+        self.ahead = ahead
+
+
+class UnsupportedNetworkError(ValueError):
+    """Raised if no step can be derived for a network, although it may be causal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """A tensor with a time axis; row `i` along it belongs to time step `i - offset`.
+
+    Attributes:
+      axis: the time axis, with `outer * rows * inner` entries in this order.
+      offset: number of rows before time step 0; negative if rows of the first time steps are
+        missing; None if all rows are equal.
+      end: number of rows after the last time step that a longer input would not change; negative if
+        rows of the last time steps are missing.
+      outer, inner: sizes of the axes merged with time, before and after it.
+      ahead: phrases that say how layers looked ahead, one per layer.
+      merged_by: name of the layer that merged time with another axis, or "".
+    """
+
+    axis: int
+    offset: int | None
+    end: int
+    outer: int = 1
+    inner: int = 1
+    ahead: tuple[str, ...] = ()
+    merged_by: str = ""
+
+    @property
+    def is_merged(self) -> bool:
+        """True if another axis is merged with time, as in [batch * time, channels]."""
+        return self.outer * self.inner != 1
+
+    @property
+    def rows_per_time(self) -> int:
+        """Number of entries of the axis per time step."""
+        return self.outer * self.inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A tensor that is not available in a step.
+
+    Attributes:
+      reason: the error message.
+    """
+
+    reason: str
+
+    def error(self) -> UnsupportedNetworkError:
+        """Return the error to raise for an output that depends on the tensor."""
+        return UnsupportedNetworkError(self.reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A tensor that grows with the length but does not depend on the inputs: positions, masks.
+
+    Attributes:
+      axes: the growing axes; a table with two of them has an entry per pair of time steps.
+    """
+
+    axes: tuple[int, ...]
+
+    def as_stream(self) -> Stream:
+        """Return a table with one growing axis as a stream whose row i belongs to time step i."""
+        return Stream(self.axes[0], 0, ENDLESS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """A table over pairs of time steps that makes scores so low that their softmax is 0.
+
+    Attributes:
+      operation: name of the operation that reads the table.
+      index: index of the table among the operation's inputs.
+      hides: function from the table's values to a boolean array, True where a pair is hidden.
+    """
+
+    operation: str
+    index: int
+    hides: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """A tensor with an entry per pair of query and key time steps, such as attention scores.
+
+    Row i along either axis belongs to time step i. A step computes the rows of its time steps, for
+    all keys so far.
+
+    Attributes:
+      query: axis of the query time steps.
+      key: axis of the key time steps.
+      group: name of the operation that created the first tensor with these two axes.
+      outer: size of an axis merged into the query axis, before the time steps.
+      inner: size of an axis merged into the query axis, after the time steps.
+      masks: the masks that were applied and still hide pairs.
+      is_softmax: whether the tensor is the result of a softmax over the keys.
+    """
+
+    query: int
+    key: int
+    group: str
+    outer: int = 1
+    inner: int = 1
+    masks: tuple[Mask, ...] = ()
+    is_softmax: bool = False
+
+    def moved(self, query: int, key: int) -> "Pairs":
+        """Return the same pairs with other axes."""
+        return dataclasses.replace(self, query=query, key=key)
+
+
+Kind = Stream | Table | Pairs | Refused | None
+
+
+class Node:
+    """An operation, traced for two lengths of the input.
+
+    Args:
+      pair: the operation in both graphs.
+      lengths: number of time steps of the network's input in each graph.
+      kinds: kind of each of the operation's inputs; None: independent of length and input.
+      layer_of: function from an operation to the name of its layer, for errors.
+      static_inputs: indices of the inputs that do not depend on the sequence.
+    """
+
+    def __init__(
+        self,
+        pair: tuple[tf.Operation, tf.Operation],
+        lengths: tuple[int, int],
+        kinds: Sequence[Kind],
+        layer_of: Callable[[tf.Operation], str],
+        static_inputs: frozenset[int] = frozenset(),
+    ) -> None:
+        self.op, self.longer = pair
+        self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
+        self.static_inputs = static_inputs
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of the operation."""
+        return len(self.op.outputs)
+
+    @property
+    def layer(self) -> str:
+        """Name of the operation's layer."""
+        return self._layer_of(self.op)
+
+    @property
+    def type(self) -> str:
+        """Name of the TensorFlow operation, such as "Conv2D"."""
+        return self.op.type
+
+    def streams(self) -> list[Stream]:
+        """Return the kinds of the inputs that are streams."""
+        return [kind for kind in self.kinds if isinstance(kind, Stream)]
+
+    def only(self, index: int = 0) -> Stream:
+        """Return the stream of an input; raise an error unless it is the only input that varies."""
+        stream = self.kinds[index]
+        if isinstance(stream, Stream) and all(
+            kind is None for i, kind in enumerate(self.kinds) if i != index
+        ):
+            return stream
+        self.refuse_kinds()
+        raise self.unsupported("the sequence is not the input that its rule expects")
+
+    def first(self, fault: str = "its input has no time axis") -> Stream:
+        """Return the stream of the first input; if it is none, raise an error that says `fault`."""
+        stream = self.kinds[0]
+        if isinstance(stream, Stream):
+            return stream
+        self.refuse_kinds(but=[1])
+        raise self.unsupported(fault)
+
+    def refuse_kinds(self, but: Sequence[int] = ()) -> None:
+        """Raise the error of the first refused input, except for the indices in `but`."""
+        for i, kind in enumerate(self.kinds):
+            if isinstance(kind, Refused) and i not in but:
+                raise kind.error()
+
+    def bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the value of an input for both lengths; raise an error if it is not known."""
+        values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
+        if values[0] is None or values[1] is None:
+            raise self.unsupported("an argument that must be constant is computed")
+        return values[0], values[1]
+
+    def static(self, index: int) -> np.ndarray:
+        """Return the value of an input; raise an error unless it is the same at both lengths."""
+        short, long = self.bounds(index)
+        if not np.array_equal(short, long):
+            raise self.refused("depends on the length of its input")
+        return short
+
+    def entry(self, index: int, position: int) -> int:
+        """Return one entry of an input; raise an error unless it is the same at both lengths."""
+        short, long = (int(value[position]) for value in self.bounds(index))
+        if short != long:
+            raise self.refused("depends on the length of its input")
+        return short
+
+    def moving(self, output: int) -> list[int]:
+        """Return the axes of an output that grow with the length."""
+        return moving_axes(self.op.outputs[output], self.longer.outputs[output])
+
+    def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
+        """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
+
+        Raises:
+          UnsupportedNetworkError: two axes of the output grow, or it has a different number of rows
+            per time step.
+        """
+        axes = self.moving(output)
+        if not axes:
+            if self.type in ("Slice", "StridedSlice"):
+                return Refused(f"{self.layer} reads fixed time steps")
+            return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
+        if len(axes) > 1:
+            raise self.unsupported("two axes of its output grow with time")
+        stream = dataclasses.replace(like, axis=axes[0], **changes)
+        self._check_rate(output, stream)
+        if stream.offset is None:
+            return stream
+        size = self.op.outputs[output].shape[stream.axis]
+        after = size // stream.rows_per_time - self.lengths[0] - stream.offset
+        return dataclasses.replace(stream, end=min(stream.end, after))
+
+    def _check_rate(self, output: int, stream: Stream) -> None:
+        sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
+        growth = self.lengths[1] - self.lengths[0]
+        if sizes[1] - sizes[0] != growth * stream.rows_per_time:
+            raise UnsupportedNetworkError(
+                f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
+                f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
+            )
+
+    def refused(self, reason: str) -> UnsupportedNetworkError:
+        """Return the error for a layer whose rows a step cannot compute from the rows before."""
+        return UnsupportedNetworkError(f"{self.layer} {reason}")
+
+    def unsupported(self, reason: str) -> UnsupportedNetworkError:
+        """Return the error for a layer without a derived step."""
+        return UnsupportedNetworkError(f"{self.layer}: no step for {self.type}: {reason}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """The key time steps of a group of pairs in one step.
+
+    Attributes:
+      times: int32 [count], the time step of every key; negative before the first time step.
+      distances: int32 [rows, count], query time step minus key time step.
+      is_window: whether there are keys only for the last time steps, not for the whole horizon.
+    """
+
+    times: tf.Tensor
+    distances: tf.Tensor
+    is_window: bool
+
+    @property
+    def count(self) -> int:
+        """Number of entries of the key axis."""
+        return self.times.shape[0]
+
+
+def _no_keys(group: str) -> Keys:
+    raise KeyError(group)
+
+
+@dataclasses.dataclass
+class Call:
+    """The context in which a step runs an operation, and its changes of the state.
+
+    Attributes:
+      rows: number of time steps in this call.
+      state: the state before the call, by name.
+      changed: entries of the state that the call changes, by name.
+      keys: function from the name of a group of pairs to the keys that its queries read.
+    """
+
+    rows: int
+    state: dict[str, tf.Tensor]
+    changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    keys: Callable[[str], Keys] = _no_keys
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRead:
+    """The way in which an operation reads a table in a step.
+
+    Attributes:
+      query: the axis along which a step reads the entries of its time steps, or None.
+      key: the axis along which a step reads the entries of all keys' time steps, or None.
+      delay: number of time steps by which the rows that are read precede the step's time steps.
+    """
+
+    query: int | None
+    key: int | None = None
+    delay: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The state of a stateful operation before the first time step.
+
+    Attributes:
+      needs: tensors of the graph; the state is computed from their values for zero inputs.
+      states: function from these values, and a function that evaluates other tensors, to the
+        entries of the state by name.
+    """
+
+    needs: tuple[tf.Tensor, ...]
+    states: Callable[[list[tf.Tensor], Callable], dict[str, tf.Tensor]]
+
+
+Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
+
+
+@dataclasses.dataclass
+class Part:
+    """The way in which a step runs an operation.
+
+    Attributes:
+      kinds: kind of each output.
+      run: function from the inputs, each a list with one tensor per delay, and a `Call`, to the
+        outputs; None if the outputs have no value in a step.
+      delays: delays in time steps at which an input is read, by index of the input; (0,) by
+        default.
+      start: the initial state of a stateful operation, such as a loop.
+      is_alias: whether the output has the same rows as the first input, at the same time steps.
+      tables: how each table among the inputs is read, by index of the input.
+      keys: indices of the inputs whose time steps are keys; their rows so far are read.
+      group: name of the group of pairs that the operation reads or creates.
+    """
+
+    kinds: list[Kind]
+    run: Run | None
+    delays: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    start: Start | None = None
+    is_alias: bool = False
+    tables: dict[int, TableRead] = dataclasses.field(default_factory=dict)
+    keys: frozenset[int] = frozenset()
+    group: str = ""
+
+
+def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:
+    """Return the axes whose size differs between a tensor's shapes for two lengths."""
+    if short.shape.rank is None or long.shape.rank is None:
+        return []
+    sizes = zip(short.shape.as_list(), long.shape.as_list(), strict=True)
+    return [axis for axis, (one, other) in enumerate(sizes) if one != other]

@@ -1,0 +1,285 @@
+"""Trace a network's graphs for given lengths, and find operations that depend on its inputs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.networks.changes import graph_digest
+from onepass.networks.condition_specs import FIXED_ENTRIES, is_at_rate
+from onepass.networks.trainable import in_order_of_reads
+from onepass.step.replay import CALLS, captured, inlined, needed, run_graph
+from onepass.step.scans import scans_in_order
+
+# Operations whose values depend only on the shapes of their inputs.
+SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
+
+
+# Largest number of cached graphs.
+KEPT = 8
+
+
+class Traces:
+    """A network as a function, with a cached graph for each combination of argument shapes.
+
+    Args:
+      function: the network, a function from tensors to a tensor.
+    """
+
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+        self._graphs: dict[tuple, Any] = {}
+        self._variables: dict[tuple, list[tf.Variable]] = {}
+        self._last: tuple[Sequence[tf.TensorSpec], tuple[str, Any]] | None = None
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Call the network."""
+        if arguments[0].shape.rank < 2 or arguments[0].shape[1] is not None:
+            return self.function(*arguments)
+        with scans_in_order(None):
+            return self.function(*arguments)
+
+    def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
+        """Return the function traced for `specs`, with the functions that it calls inlined."""
+        key = _key(specs)
+        if key not in self._graphs:
+            if len(self._graphs) >= KEPT:
+                del self._graphs[next(iter(self._graphs))]
+            first = _traced(self.function, specs)
+            self._variables[key] = in_order_of_reads(first)
+            self._graphs[key] = _without_calls(first, specs)
+        return self._graphs[key]
+
+    def variables(self, specs: Sequence[tf.TensorSpec]) -> list[tf.Variable]:
+        """Return the variables that the function reads for arguments of these specs."""
+        self.of(specs)
+        return self._variables[_key(specs)]
+
+    def has(self, specs: Sequence[tf.TensorSpec]) -> bool:
+        """Return whether there is a cached graph for arguments of these specs."""
+        return _key(specs) in self._graphs
+
+    def now(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the network's output, computed eagerly from the graph for these shapes."""
+        return run_traced(self.of(specs_of(arguments)).graph, arguments)
+
+    def remember(self) -> None:
+        """Keep the digest of the graph for the largest arguments, for `is_as_remembered`."""
+        if not self._graphs:
+            return
+        key = max(self._graphs, key=lambda key: math.prod(x or 1 for x in key[0][0]))
+        specs = [tf.TensorSpec(shape, dtype) for shape, dtype in key]
+        self._last = specs, graph_digest(self._graphs[key].graph)
+
+    def is_as_remembered(self) -> bool:
+        """Return whether a fresh trace is the graph of which `remember` has kept the digest.
+
+        New values of variables make no difference.
+        """
+        if self._last is None:
+            return True
+        specs, (digest, _) = self._last
+        try:
+            fresh = graph_of(self.function, specs)
+        except (ValueError, TypeError, tf.errors.OpError):
+            return False
+        return graph_digest(fresh.graph)[0] == digest
+
+    def forget(self) -> None:
+        """Drop all graphs, because the network may have changed."""
+        self._graphs, self._variables = {}, {}
+
+    def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Drop all graphs if the network's output differs from that of a cached graph.
+
+        New values of variables make no difference, but a replaced layer does.
+
+        Args:
+          specs: specs of the network's arguments, for which one of the graphs was traced.
+        """
+        if not self.has(specs):
+            return
+        arguments = random_arguments(specs)
+        try:
+            now, before = self(*arguments), self.now(*arguments)
+            changed = now.shape != before.shape or not np.allclose(
+                tf.cast(now, tf.float64), tf.cast(before, tf.float64), 1e-3, 1e-3, equal_nan=True
+            )
+        except (ValueError, TypeError, AttributeError, tf.errors.OpError):
+            changed = True
+        if changed:
+            self.forget()
+
+
+def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
+    """Return random arguments: normal floats, and zeros and ones for integers.
+
+    Args:
+      specs: specs of the arguments, with a batch size; other sizes may be None.
+      seed: seed of the numbers.
+    """
+    generator, arguments = np.random.default_rng(seed), []
+    for spec in specs:
+        shape = [size or FIXED_ENTRIES for size in spec.shape]
+        levels = spec.dtype.is_integer or spec.dtype.is_bool
+        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
+        arguments.append(tf.cast(drawn, spec.dtype))
+    return arguments
+
+
+def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+    """Return the specs of tensors."""
+    return [tf.TensorSpec(each.shape, each.dtype) for each in arguments]
+
+
+def _key(specs: Sequence[tf.TensorSpec]) -> tuple:
+    return tuple((tuple(spec.shape), spec.dtype) for spec in specs)
+
+
+def run_traced(
+    graph: tf.Graph,
+    arguments: Sequence[tf.Tensor],
+    outside: Mapping[str, tf.Tensor] | None = None,
+    assigns: bool = False,
+) -> tf.Tensor:
+    """Run a graph eagerly or inside the current graph, and return its first output.
+
+    Args:
+      graph: the graph of a network.
+      arguments: arguments of the network.
+      outside: values of the captured tensors, by the names of their placeholders; None: the values
+        that the graph captured.
+      assigns: whether to also run the assignments to variables that the operations wait for.
+    """
+    values = dict(captured(graph) if outside is None else outside)
+    names = (tensor.name for tensor in graph.inputs[: len(arguments)])
+    values |= zip(names, arguments, strict=True)
+    return run_graph(values, graph.outputs, assigns=assigns)[0]
+
+
+def is_temporal(spec: tf.TensorSpec) -> bool:
+    """Return whether an argument has a time axis, [batch, None, ...]."""
+    return is_at_rate(spec)
+
+
+def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
+    """Return the spec of an argument with `length` time steps."""
+    if not is_temporal(spec):
+        return spec
+    return tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype)
+
+
+def hop_of(function: Callable) -> int:
+    """Return the number of time steps in a frame of a network that reads frames; else 1."""
+    return getattr(getattr(function, "function", function), "hop", 1)
+
+
+def in_frames(lengths: Sequence[int], hop: int) -> list[int]:
+    """Return increasing lengths of at least three whole frames, each at least the one given."""
+    if hop == 1:
+        return list(lengths)
+    counts = [2]
+    for length in lengths:
+        counts.append(max(counts[-1] + 1, -(-length // hop)))
+    return [count * hop for count in counts[1:]]
+
+
+def trace(
+    function: Callable, specs: Sequence[tf.TensorSpec], length: int
+) -> tf.types.experimental.ConcreteFunction:
+    """Return the function traced for one length, with the functions that it calls inlined.
+
+    Args:
+      function: the network, a function from tensors to a tensor.
+      specs: specs of the network's arguments, with the batch size and without the length.
+      length: number of time steps.
+    """
+    return graph_of(function, [sized(spec, length) for spec in specs])
+
+
+def graph_of(
+    function: Callable, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    """Return the function traced for `specs`, with the functions that it calls inlined.
+
+    Args:
+      function: the network, a function from tensors to a tensor.
+      specs: specs of the network's arguments.
+    """
+    if isinstance(function, Traces):
+        return function.of(specs)
+    return _without_calls(_traced(function, specs), specs)
+
+
+def _traced(function: Callable, specs: Sequence[tf.TensorSpec]) -> Any:
+    with scans_in_order(specs[0].shape[1]):
+        return tf.function(function, autograph=False).get_concrete_function(*specs)
+
+
+def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
+    has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
+    return inlined(traced, specs) if has_calls else traced
+
+
+def first_difference(
+    short: Sequence[tf.Operation], long: Sequence[tf.Operation]
+) -> tf.Operation | None:
+    """Return the first operation in `short` that differs in type from its counterpart in `long`.
+
+    If one list is a prefix of the other, return the last operation that has a counterpart.
+    """
+    for op, longer in zip(short, long, strict=False):
+        if op.type != longer.type:
+            return op
+    return None if len(short) == len(long) else short[min(len(short), len(long)) - 1]
+
+
+def draws(op: tf.Operation) -> bool:
+    """Return whether an operation draws random numbers, other than the same ones in every call."""
+    if "Random" not in op.type and "Multinomial" not in op.type:
+        return False
+    if not op.type.startswith("Stateless"):
+        return True
+    return any(each.type == "Placeholder" for each in needed(op.inputs))  # a seed that may change
+
+
+def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
+    """Return the operations, in order, whose values depend on given arguments or are random.
+
+    Args:
+      graph: a graph whose inputs are its arguments, followed by the tensors that it captures.
+      arguments: indices of the arguments.
+    """
+    inputs = {graph.inputs[index].op for index in arguments}
+    found, operations = set(inputs), []
+    for op in needed(graph.outputs):
+        if op in inputs:
+            continue
+        reads = any(tensor.op in found for tensor in op.inputs)
+        if draws(op) or (reads and op.type not in SHAPES):
+            found.add(op)
+            operations.append(op)
+    return operations
+
+
+def aligned(
+    first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
+) -> dict[tf.Operation, tf.Operation] | None:
+    """Match the operations of two graphs that `dependent` returns.
+
+    Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
+
+    Args:
+      first: the graph of a network.
+      second: the graph of the same network for another length.
+      arguments: indices of the arguments with a time axis.
+
+    Returns:
+      The second graph's operations by the first graph's; None if the graphs differ.
+    """
+    pair = dependent(first, arguments), dependent(second, arguments)
+    if first_difference(*pair) is not None:
+        return None
+    return dict(zip(*pair, strict=True))

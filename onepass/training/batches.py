@@ -1,0 +1,262 @@
+"""Make batches from arrays, an iterable, `tf.data` or a function of the step."""
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.codec import Codec
+from onepass.networks.elements import check_elements, check_finite
+from onepass.networks.layout import Layout
+from onepass.networks.ragged import listed
+from onepass.replicator.training.accumulation import Batch
+from onepass.replicator.training.batches import as_dataset
+from onepass.training.rows import Padded, in_bucket, mean_length, padded_arrays
+
+KEYS = ("elements", "condition")
+NAMED = "condition/"  # prefix of condition names in flat batches
+
+
+def nested(batch: Batch) -> dict[str, Any]:
+    """Return a flat batch with its named conditions as a dict under the key `condition`."""
+    named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
+    if not named:
+        return dict(batch)
+    others = {key: x for key, x in batch.items() if not key.startswith(NAMED)}
+    return {**others, "condition": named}
+
+
+def _flat(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with each named condition under a separate key; the inverse of `nested`."""
+    named = batch.get("condition")
+    if not isinstance(named, dict):
+        return batch
+    others = {key: x for key, x in batch.items() if key != "condition"}
+    return others | {f"{NAMED}{name}": x for name, x in named.items()}
+
+
+class Batches:
+    """Reproducible batches that can start at any step.
+
+    Every batch has `step` and `row`, int32 [rows] each, from which losses that draw random numbers
+    can derive their noise. A batch with `lengths` also has `mean_length`, the mean over its rows
+    before replicas or microbatches split it.
+
+    Args:
+      source: an array of elements [num, ...], from which every batch draws random rows; a list of
+        rows of different lengths; a pair of elements and condition; a dict of arrays with the key
+        `elements`, and with `lengths` if rows are padded (several conditions are a dict of arrays
+        by name); an iterable of such batches, which is restarted when it ends; a `tf.data.Dataset`
+        of them; or a function from the step to a batch.
+      codec: the codec that will encode the elements; they must be valid for it.
+      layout: the axes of the elements.
+      rows: number of rows drawn from arrays for a batch.
+      seed: seed with which rows are drawn.
+      name: name of the caller's argument, for error messages.
+      takes: function from a length to whether the network takes sequences of that length.
+
+    Raises:
+      ValueError: the source has an unknown form, or its arrays are invalid: empty, of different
+        numbers of rows, with NaN, or with elements out of range or of a wrong rank. Batches of
+        other sources are checked when they are read.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        codec: Codec,
+        layout: Layout,
+        rows: int,
+        seed: int,
+        name: str = "batches",
+        takes: Callable[[int], bool] = lambda length: True,
+    ) -> None:
+        self._source, self._codec, self._layout = source, codec, layout
+        self._rows, self._seed = rows, seed
+        self._takes, self._one_length = takes, False
+        self._arrays: Padded | None = None
+        self._error: BaseException | None = None  # raised inside tf.data, which changes its type
+        is_list = isinstance(source, list) and listed(source, layout.rank - 1) is not None
+        is_rows = is_list or isinstance(source, tf.RaggedTensor)
+        if is_rows or isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
+            self._arrays = self._checked({"elements": source} if is_rows else source)
+        elif not callable(source) and not isinstance(source, Iterable):
+            raise ValueError(
+                f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
+                f" step, got {type(source).__name__}."
+            )
+        elif isinstance(source, list) and source and np.ndim(source[0]) == layout.rank - 1:
+            raise ValueError(
+                f"`{name}` must be an array of {len(source)} images of one size, got a list of"
+                " images of different ones."
+            )
+
+    def example(self) -> Batch:
+        """Return the first batch without consuming it."""
+        if isinstance(self._source, Iterator):
+            first = next(_endless(self._source))
+            self._source = itertools.chain([first], self._source)
+            return next(self._numbered([first], 0))
+        return next(iter(self.starting_at(0)))
+
+    def starting_at(self, step: int) -> Iterable[Batch]:
+        """Return endless batches, starting with the batch of a given step."""
+        if self._arrays is not None:
+            free = () if self._one_length else self._arrays.ragged
+            return as_dataset(self._drawn, step, rows=self._rows, free=free)
+        if callable(self._source) and not isinstance(self._source, tf.data.Dataset):
+            return self._numbered(map(self._source, itertools.count(step)), step)
+        return self._numbered(itertools.islice(_endless(self._source), step, None), step)
+
+    def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
+        """Return `starting_at(step)`, for training on a single device."""
+        return self.starting_at(step)
+
+    def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
+        """Return part `index` of `count` equal parts of each batch's rows, starting at a step."""
+        self._one_length = True  # all devices need the same shape
+        example = self.example()  # must come first: it replaces a source that is an iterator
+        batches = self.starting_at(step)
+        if not isinstance(batches, tf.data.Dataset):
+            spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in example.items()}
+            alike = functools.partial(self._alike, batches, spec)
+            batches = tf.data.Dataset.from_generator(alike, output_signature=spec)
+        if count == 1:
+            return batches
+        return batches.map(
+            lambda batch: {name: tf.split(x, count)[index] for name, x in batch.items()}
+        )
+
+    def parts(self) -> Iterator[Batch]:
+        """Yield all rows once: in batches of `rows` from arrays, otherwise batch by batch."""
+        if self._arrays is None:
+            yield from self._numbered(self._source, 0)
+            return
+        for start in range(0, len(self._arrays.arrays["elements"]), self._rows):
+            part = self._sized(self._arrays.taken(slice(start, start + self._rows))).arrays
+            numbers = {"row": np.arange(start, start + len(part["elements"]), dtype=np.int32)}
+            yield {name: tf.constant(x) for name, x in _addressed(numbers | part, 0).items()}
+
+    @contextlib.contextmanager
+    def raising_own_errors(self) -> Iterator[None]:
+        """Raise the source's original error instead of the error to which tf.data converts it."""
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._error is None:
+                raise
+            raise self._error from None
+
+    def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
+        """Return an iterator over batches that, after an error, raises it again on every call.
+
+        Otherwise only one device would see the error, and the others would wait forever.
+        """
+        iterator = iter(batches)
+
+        def following() -> Batch:
+            if self._error is not None:
+                raise self._error
+            try:
+                batch = next(iterator)
+                _check_alike(batch, spec)
+            except Exception as error:
+                self._error = error
+                raise
+            return batch
+
+        return iter(following, None)
+
+    def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
+        for step, batch in enumerate(batches, first):
+            arrays = _addressed(self._sized(self._checked(batch)).arrays, step)
+            yield {name: tf.constant(array) for name, array in arrays.items()}
+
+    def _drawn(self, step: int) -> dict[str, np.ndarray]:
+        batch = self._arrays or self._checked({})
+        count = len(batch.arrays["elements"])
+        generator = np.random.default_rng([self._seed, step])
+        rows = generator.choice(count, self._rows, replace=count < self._rows)
+        return _addressed(self._sized(batch.taken(rows)).arrays, step)
+
+    def _sized(self, batch: Padded) -> Padded:
+        """Return a batch padded to one of a few lengths; with `shard`, arrays keep a single one."""
+        if self._arrays is not None and self._one_length:
+            return batch
+        return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
+
+    def _checked(self, batch: Any) -> Padded:
+        """Check a batch and return its arrays.
+
+        Raises:
+          ValueError: the batch is not valid for training.
+        """
+        if isinstance(batch, tuple | list):
+            if not 1 <= len(batch) <= len(KEYS):
+                raise ValueError(
+                    "a batch must be elements, or elements and a condition, got"
+                    f" {len(batch)} arrays; pass further arrays by name, in a dict."
+                )
+            batch = dict(zip(KEYS, batch, strict=False))
+        if not isinstance(batch, dict):
+            batch = {"elements": batch}
+        if "elements" not in batch:
+            raise ValueError(f"a batch must have the key `elements`, got {sorted(batch)}.")
+        found = padded_arrays(_flat(batch), self._codec, self._layout.rank)
+        arrays = found.arrays
+        elements = arrays["elements"]
+        if not elements.size:
+            raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
+        check_elements(elements, self._codec, self._layout)
+        for name, array in arrays.items():
+            if array.shape[:1] != elements.shape[:1]:
+                raise ValueError(
+                    f"`{name}` must have {len(elements)} rows, as `elements`, got shape"
+                    f" {list(array.shape)}."
+                )
+        for name, array in arrays.items():
+            if (name == "condition" or name.startswith(NAMED)) and array.dtype.kind in "fOSU":
+                check_finite(array, name)
+        return found
+
+
+def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    rows = len(arrays["elements"])
+    address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
+    return address | mean_length(arrays) | arrays
+
+
+def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
+    """Raise ValueError unless a batch has the names and shapes of the first one."""
+    shapes = {name: list(x.shape) for name, x in sorted(batch.items())}
+    first = {name: list(x.shape) for name, x in sorted(spec.items())}
+    if shapes != first:
+        raise ValueError(
+            f"on several devices all batches must have the same shapes, got {shapes} after {first}."
+        )
+
+
+def _endless(source: Iterable) -> Iterator:
+    """Yield the items of an iterable repeatedly, without end.
+
+    Raises:
+      UserError: the iterable has no items, or has ended and cannot be restarted.
+    """
+    while True:
+        count = 0
+        for item in source:
+            count += 1
+            yield item
+        if not count or iter(source) is source:
+            raise UserError(
+                f"The batches ended after {count}; pass an iterable that can be restarted, or a"
+                " function of the step."
+            )
+
+
+BatchSource = np.ndarray | tuple | dict | Iterable | Callable[[int], Any]

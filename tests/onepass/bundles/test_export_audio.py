@@ -1,0 +1,413 @@
+"""An exported model of speech speaks as the live one: whole, streamed, batched, by any engine."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from marks import some_slow
+from sound_bundles import (
+    BATCH,
+    SPEAKERS,
+    STUDENTS,
+    TEACHERS,
+    bundle,
+    bundle_folder,
+    model,
+    model_folder,
+)
+from tensorflow.core.protobuf import saved_model_pb2
+
+import onepass
+import serving
+from onepass.bundles.bundle import Bundle
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import COMPILED, PLAIN
+from onepass.foundation.errors import UserError
+from wavenet.data import audio
+from wavenet.data.recorded_level import at_recorded_level, recorded_frames
+
+ROOT = Path(__file__).resolve().parents[3]
+STEP = 2.0 / 65535  # from one 16-bit level to the next
+SEED = 2**63 + 5  # beyond int64, as seeds may be
+HEAT = 0.8
+DRAFT, PLAIN_STUDENT, RESIDUAL, FRAMED, FREE, VOCODER = *STUDENTS, *TEACHERS
+SLOW = (
+    DRAFT,
+    RESIDUAL,
+    PLAIN_STUDENT,
+    FRAMED,
+    FREE,
+)  # others have their parts, nothing shipped is of them
+LENGTHS = {DRAFT: 900, RESIDUAL: 300, PLAIN_STUDENT: 230, FRAMED: 39, VOCODER: 39}  # in frames
+FREE_SAMPLES = 200
+
+
+def sound_of(kind, frames=None):
+    """Return the request of a kind: frames or a number of samples, and the last speaker."""
+    given = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
+    if kind in LENGTHS:
+        count, network = frames or LENGTHS[kind], model(kind).network.config
+        drawn = np.random.default_rng(count).random((count, network.feature_channels))
+        drawn = 0.6 + 0.2 * drawn if kind == RESIDUAL else drawn  # as flat as speech
+        given["condition"] = drawn.astype(np.float32)
+    if "speakers" in kind:
+        given["speaker"] = model(kind).known_speakers[-1]
+    return given
+
+
+def assert_same(one, other):
+    assert one.shape == other.shape and one.dtype == other.dtype == np.float32
+    assert np.abs(one).max() > 100 * STEP
+    np.testing.assert_allclose(one, other, atol=1.01 * STEP)
+
+
+# Whole and streamed
+
+
+@pytest.mark.parametrize("kind", some_slow([*STUDENTS, *TEACHERS], SLOW))
+def test_a_bundle_speaks_what_the_live_model_speaks(kind):
+    given = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
+    spoken = bundle(kind).generate(**given)
+    # Numba adds in float32, in which the sums of a mixture come out otherwise in the last bits.
+    backend = {"backend": "xla"} if kind == VOCODER else {}
+    assert_same(spoken, model(kind).generate(**given, **backend))
+    assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
+
+
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, FREE, VOCODER], SLOW))
+def test_a_streamed_sound_is_the_whole(kind):
+    made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
+    chunks = list(made.stream(**given, chunk_samples=100 if kind in TEACHERS else 5000))
+    first = made.serving["streaming"]["unit_samples"]
+    assert len(chunks) > 1
+    assert chunks[0].shape[1] == min(first, made.generate(**given).shape[1])
+    assert_same(np.concatenate(chunks, axis=1), made.generate(**given))
+
+
+@pytest.mark.slow
+def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
+    given = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
+    every = bundle(DRAFT).generate(**given)
+    short = bundle(DRAFT).generate(**given, num_samples=1999)
+    streamed = np.concatenate(list(bundle(DRAFT).stream(**given, num_samples=1999)), axis=1)
+    assert_same(short, every[:, :1999])
+    assert_same(streamed, short)
+    later = bundle(DRAFT).generate(**{**given, "num": 1}, row=BATCH)
+    assert_same(later, every[BATCH:])
+
+
+# Batches
+
+
+def by_stock_tensorflow(kind, inputs):
+    """Return the outputs of `serving_default` where no code of this project is."""
+    loaded = tf.saved_model.load(str(bundle_folder(kind)))
+    outputs = loaded.signatures[PLAIN](**{n: tf.constant(v) for n, v in inputs.items()})
+    return {name: output.numpy() for name, output in outputs.items()}
+
+
+@pytest.mark.parametrize("signature", [PLAIN, COMPILED])
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, VOCODER], SLOW))
+def test_rows_padded_together_are_the_rows_alone(kind, signature):
+    made, hop = bundle(kind), bundle(kind).hop_samples
+    counts = [37, 230, 11] if kind == DRAFT else [7, 39, 2]
+    seeds, rows, heats = [5, 2**40, 5], [4, 0, 2**31 - 1], [1.0, 0.5, 0.0]
+    alone = [sound_of(kind, count)["condition"] for count in counts]
+    frames = np.zeros([BATCH, max(counts) + 3, alone[0].shape[1]], np.float32)
+    for n, count in enumerate(counts):
+        frames[n, :count] = alone[n]
+    inputs = dict(frames=frames, num_frames=counts, seed=seeds, row=rows, temperature=heats)
+    inputs = made.check(signature, inputs)
+    plain = signature == PLAIN
+    spoken = by_stock_tensorflow(kind, inputs) if plain else Bundle.call(made, signature, inputs)
+    assert spoken["sound"].shape == (BATCH, frames.shape[1] * hop)
+    np.testing.assert_array_equal(spoken["num_samples"], np.array(counts) * hop)
+    for n, count in enumerate(counts):
+        given = dict(seed=seeds[n], row=rows[n], temperature=heats[n])
+        sound = made.generate(alone[n], **given)[0]
+        assert_same(spoken["sound"][n, : count * hop], sound)
+        assert not spoken["sound"][n, count * hop :].any()
+
+
+@pytest.mark.slow
+def test_a_batch_of_chunks_may_be_at_different_places():
+    made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
+    unit = made.serving["streaming"]["unit_samples"] // hop
+    given = sound_of(FRAMED, 3 * unit)
+    whole = made.generate(**given, seed=3, num=BATCH)
+    frames = np.repeat(given["condition"][None], BATCH, 0)
+
+    def chunk(first, state):
+        # Every row gets all frames: what is a neighbour too far away changes nothing.
+        before = np.minimum(first, made.serving["streaming"]["side_frames"])
+        shifted = np.stack(
+            [np.roll(f, b - n, 0) for f, b, n in zip(frames, before, first, strict=True)]
+        )
+        after = np.minimum(3 * unit - first - unit, made.serving["streaming"]["side_frames"])
+        counts = dict(frames_before=before, num_frames=[unit] * BATCH, frames_after=after)
+        place = dict(start=first * hop, seed=[3] * BATCH, row=range(BATCH))
+        return made.call(
+            "chunk", made.check("chunk", dict(frames=shifted, **counts, **place, **state))
+        )
+
+    made_first = chunk(np.zeros(BATCH, int), {})
+    state = {name: array for name, array in made_first.items() if name.startswith("state_")}
+    second = chunk(np.full(BATCH, unit), state)
+    later = {name: second[name] for name in state}
+    fresh = {
+        n: np.full_like(state[n][0], made.signatures["chunk"].inputs[n].default) for n in state
+    }
+    mixed = {n: np.stack([state[n][0], later[n][1], fresh[n]]) for n in state}
+    third = chunk(np.array([1, 2, 0]) * unit, mixed)["sound"]
+    samples = unit * hop
+    for row, piece in enumerate((1, 2, 0)):
+        assert_same(third[row], whole[row, piece * samples :][:samples])
+
+
+@pytest.mark.slow
+def test_a_batch_changes_no_bit_of_a_teacher():
+    made, frames = bundle(FRAMED), np.random.default_rng(0).random((BATCH, 13, 7), np.float32)
+    inputs = dict(frames=frames, num_frames=[13] * BATCH, seed=[1, 2, 3])
+    together = made.call("chunk", made.check("chunk", inputs))
+    for n in range(BATCH):
+        row = {name: np.asarray(value)[n : n + 1] for name, value in inputs.items()}
+        alone = made.call("chunk", made.check("chunk", row))
+        for name, value in alone.items():
+            np.testing.assert_array_equal(together[name][n], value[0])
+
+
+# Engines and types
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DRAFT, FRAMED])
+def test_the_engine_speaks_the_same(kind):
+    fast, made = bundle(kind, "numba"), bundle(kind)
+    assert (fast.engine, made.engine) == ("numba", "tensorflow")
+    given = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
+    assert_same(fast.generate(**given), made.generate(**given))
+    assert_same(
+        np.concatenate(list(fast.stream(**given, chunk_samples=999)), 1), made.generate(**given)
+    )
+
+
+@pytest.mark.slow
+def test_a_bundle_with_the_engine_is_warm_without_its_program(monkeypatch):
+    made = serving.load(bundle_folder(DRAFT))
+    with monkeypatch.context() as patch:
+        patch.setattr(made._program, "restore", None)  # a call of it would fail
+        made.warm()
+        (first, *_) = made.stream(**sound_of(DRAFT, 230), seed=7)
+    _, inputs = next(bundle(DRAFT).warmup_calls())
+    chunk = made.check("chunk", {name: inputs[name] for name in ("frames", "num_frames")})
+    np.testing.assert_array_equal(
+        made.call("chunk", chunk)["sound"], bundle(DRAFT).call("chunk", chunk)["sound"]
+    )
+    assert first.shape[1] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DRAFT, FREE])
+def test_the_engine_answers_a_call_as_the_program(kind):
+    fast, made = bundle(kind, "numba"), bundle(kind)
+    inputs = dict(seed=[3, -1, 4], row=[0, 1, 2], temperature=[1.0, 0.5, 0.7])
+    if kind == DRAFT:
+        inputs["frames"] = np.random.default_rng(0).random((BATCH, 40, 7), np.float32)
+        inputs["num_frames"] = [40, 3, 21]
+    else:
+        inputs |= dict(num_samples=[100, 16, 77], speaker=[0, 1, 1])
+    ours, theirs = (b.call(PLAIN, b.check(PLAIN, inputs)) for b in (fast, made))
+    assert_same(ours["sound"], theirs["sound"])
+    np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
+
+
+@pytest.mark.slow
+def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
+    folder, path = tmp_path / "model", tmp_path / "bundle/1"
+    shutil.copytree(model_folder(PLAIN_STUDENT), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(spec | {"temperature": 0.5}))
+    assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
+    made, given = serving.load(path, "numba"), sound_of(PLAIN_STUDENT)
+    cool, hot = (made.generate(**given, temperature=each) for each in (0.5, 1.0))
+    np.testing.assert_array_equal(made.generate(**given), cool)
+    frames = given["condition"][None]
+    inputs = made.check(PLAIN, {"frames": frames, "num_frames": [frames.shape[1]]})
+    assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("backend", some_slow(["numba", "tensorflow"], ("tensorflow",)))
+def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
+    folder, path = tmp_path / "model", tmp_path / "bundle/1"
+    shutil.copytree(model_folder(PLAIN_STUDENT), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(spec | {"refine": 1}))
+    assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
+    made, plain_frames = serving.load(path, backend), sound_of(PLAIN_STUDENT)
+    assert made.known_speakers == SPEAKERS[:2]
+    given = {**plain_frames, "condition": recorded_frames(plain_frames["condition"], 0.0)}
+    live = onepass.load(folder).generate(**given)
+    assert_same(made.generate(**given), live)
+    chunks = list(made.stream(**given, chunk_samples=5000))
+    assert_same(np.concatenate(chunks, axis=1), live)
+    for each in (made, onepass.load(folder)):
+        firsts = [next(iter(each.stream(**given, refine=n))).shape[1] for n in (0, 1)]
+        # It holds whole pieces, and does not wait for the second chunk, which is much longer.
+        assert firsts[0] <= firsts[1] < 2 * firsts[0]
+    plain = made.generate(**given, refine=0)
+    assert_same(plain, made.generate(**plain_frames))  # which may be of text
+    assert_same(plain, onepass.load(folder).generate(**plain_frames))
+    assert np.abs(plain - live).max() > 10 * STEP
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(VOCODER, 1), (DRAFT, -1)])
+def test_only_students_of_a_mel_are_refined(kind, passes):
+    for speak in (bundle(kind).generate, bundle(kind).stream):
+        with pytest.raises(InvalidInput, match="`refine` must be"):
+            speak(**sound_of(kind), refine=passes)
+
+
+def test_auto_takes_the_engine_for_students_in_float32():
+    engines = [bundle(kind, "auto").engine for kind in (DRAFT, FREE)]
+    assert engines == ["numba", "tensorflow"]
+
+
+@pytest.mark.slow
+def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
+    half, given = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
+    assert half.engine == "tensorflow"
+    spoken, exact = half.generate(**given), bundle(PLAIN_STUDENT).generate(**given)
+    error = np.sqrt(np.mean(np.square(spoken - exact)) / np.mean(np.square(exact)))
+    assert 1e-5 < error < 0.05
+    streamed = np.concatenate(list(half.stream(**given, chunk_samples=1600)), 1)
+    np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
+    with pytest.raises(UserError, match="needs float32"):
+        serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
+
+
+ALONE = """
+    bundle = serving.load(sys.argv[1])
+    frames = np.load(sys.argv[2])
+    chunks = list(bundle.stream(frames, seed=5, num=2))
+    try:
+        bundle.frames(chunks[0][0])
+    except ValueError as error:
+        print(error)
+    np.savez(sys.argv[3], whole=bundle.generate(frames, seed=5, num=2), parts=np.hstack(chunks))
+"""
+
+
+@pytest.mark.slow
+def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
+    tmp_path, without_training
+):
+    given, files = sound_of(DRAFT, 230), (tmp_path / "frames.npy", tmp_path / "spoken.npz")
+    np.save(files[0], given["condition"])
+    said = without_training(ALONE, bundle_folder(DRAFT), *files)
+    assert said == "Features of a recording need the package replicator.\n"
+    spoken, expected = np.load(files[1]), model(DRAFT).generate(**given, seed=5, num=2)
+    assert_same(spoken["whole"], expected)
+    assert_same(spoken["parts"], expected)
+
+
+# What a bundle knows
+
+
+def test_a_bundle_hears_what_the_live_model_hears():
+    waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
+    np.testing.assert_array_equal(bundle(DRAFT).frames(waveform), model(DRAFT).frames(waveform))
+    with pytest.raises(UserError, match="reads no frames"):
+        bundle(FREE).frames(waveform)
+
+
+@pytest.mark.parametrize("change_db", [-30.0, 20.0])
+def test_a_bundle_gives_a_recording_its_level_back_as_the_live_model_does(change_db):
+    waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
+    frames = bundle(DRAFT).frames(audio.amplify(waveform, change_db))
+    assert abs(frames.gain_db + change_db) < 7
+    own = bundle(DRAFT).generate(np.asarray(frames), seed=3)
+    sound = bundle(DRAFT).generate(frames, seed=3)
+    np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
+    scale = max(1.0, 10.0 ** (-frames.gain_db / 20.0))
+    live = model(DRAFT).generate(frames, seed=3)
+    np.testing.assert_allclose(sound, live, atol=1.01 * STEP * scale)
+    parts = list(bundle(DRAFT).stream(frames, seed=3))
+    np.testing.assert_allclose(np.concatenate(parts, 1), sound, atol=1.01 * STEP * scale)
+
+
+def test_a_bundle_says_what_it_speaks():
+    made = bundle(FREE)
+    assert (made.kind, made.sample_rate_hz, made.hop_samples) == ("sound", 4000, 1)
+    assert made.known_speakers == SPEAKERS
+    assert not made.conditional and bundle(DRAFT).conditional
+    assert bundle(DRAFT).known_speakers == ()
+
+
+def test_what_is_warmed_is_every_piece_by_every_batch():
+    made = bundle(DRAFT)
+    short, long = made.serving["streaming"]["pieces"]
+    calls = list(made.warmup_calls())
+    assert [name for name, _ in calls] == [COMPILED, "chunk"]
+    for _, inputs in calls:
+        assert len(inputs["seed"]) == BATCH
+        assert (inputs["num_frames"] * made.hop_samples == short + long).all()
+
+
+@pytest.mark.parametrize(("signature", "number"), [(PLAIN, 0), (COMPILED, 2), ("chunk", 2)])
+def test_pieces_alone_are_compiled_and_none_by_default(signature, number):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder(DRAFT) / "saved_model.pb").read_bytes())
+    (meta,) = stored.meta_graphs
+    output = meta.signature_def[signature].outputs["sound"].name.split(":")[0]
+    bodies = {f.signature.name: f for f in meta.graph_def.library.function}
+    reached, waiting = set(), [[n for n in meta.graph_def.node if n.name == output]]
+    while waiting:
+        for node in waiting.pop():
+            named = [value.func.name for value in node.attr.values()]
+            for name in {node.op, *named} & bodies.keys() - reached:
+                reached.add(name)
+                waiting.append(bodies[name].node_def)
+    compiled = {name for name in reached if bodies[name].attr["_XlaMustCompile"].b}
+    assert len(compiled) == number
+
+
+def test_the_longest_bucket_is_two_minutes_of_frames():
+    spec = json.loads((bundle_folder(DRAFT) / "model.json").read_text())
+    assert spec["serving"]["padded"]["frames"]["buckets"][-1] == 120 * 4000 // 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (DRAFT, dict(condition=None), "`condition` must be given"),
+        (DRAFT, dict(condition=np.zeros([3, 6])), r"`frames` must have the shape \[any, any, 7\]"),
+        (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
+        (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), num_samples=61), "between 1 and 60, got 61"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=2**64), "`seed` must be an integer in"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=-1), "`seed` must be an integer in"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be an integer of"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
+        (FREE, dict(), "`num_samples` must be given"),
+        (FREE, dict(num_samples=0), "`num_samples` must be an integer of at least 1"),
+        (FREE, dict(num_samples=9, speaker="dora"), "must be one of anna, ben, cleo"),
+    ],
+)
+def test_what_cannot_be_spoken_is_refused_at_once(kind, given, message):
+    for speak in (bundle(kind).generate, bundle(kind).stream):
+        with pytest.raises(InvalidInput, match=message):
+            speak(**given)
+
+
+@pytest.mark.parametrize(("signature", "counts"), [(PLAIN, [4]), ("chunk", [3])])
+def test_more_frames_than_there_are_cannot_be_asked_for(signature, counts):
+    inputs = dict(frames=np.zeros([1, 3, 7], np.float32), num_frames=counts)
+    if signature == "chunk":
+        inputs["frames_after"] = [1]
+    with pytest.raises(InvalidInput, match="must be at most the 3 `frames`, got 4"):
+        bundle(DRAFT).check(signature, inputs)

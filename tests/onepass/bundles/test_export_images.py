@@ -1,0 +1,438 @@
+"""An exported image model draws as the live one does, whatever the batch; a bundle is whole."""
+
+import copy
+import functools
+import hashlib
+import json
+import types
+
+import image_bundles
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_bundles import bundle_folder, model, model_folder, resigned, without_lowered
+from image_runs import toys
+from marks import some_slow
+from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
+
+import onepass
+import serving
+from onepass.bundles.declared_program import without
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import COMPILED, Signature
+from pixelcnn.model import load
+
+SEED = 2**63 + 5  # beyond int64, as seeds may be
+CAPTION = "a Bright half"
+MAP = np.eye(8, dtype=np.int32)
+REQUESTS = {"pixelcnn": ["dog", 0, "eel"], "multiscale": ["dog", 0, "eel"], "map": MAP}
+REQUESTS |= {"caption": CAPTION, "text": CAPTION}
+DIGITS_FLOW = "b31b2531011d5f7876a65f5e059cb58c91f3db2ee63d9aba5ff9b5b976a2021e"
+
+
+@functools.cache
+def bundle(kind):
+    return serving.load(bundle_folder(kind))
+
+
+def batch_of(kind, signature, calls):
+    """The rows of several calls as one batch, and what the signature draws of it."""
+    inputs = [inputs for name, inputs in calls if name in (signature, "compiled")]
+    joined = {name: np.concatenate([i[name] for i in inputs]) for name in inputs[0]}
+    return bundle(kind).call(signature, joined)
+
+
+# What is drawn
+
+
+@pytest.mark.parametrize(
+    "kind",
+    some_slow(["pixelcnn", "multiscale", "map", "caption"], ("multiscale", "map", "caption")),
+)
+def test_a_bundle_draws_what_the_live_model_draws(kind):
+    request, heat = REQUESTS[kind], 0.9
+    drawn = bundle(kind).generate(request, seed=SEED, num=3, temperature=heat)
+    expected = model(kind).generate(request, seed=SEED, num=3, temperature=heat)
+    np.testing.assert_array_equal(drawn, expected)
+    assert drawn.dtype == np.uint8 and len(np.unique(drawn)) > 10
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
+def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
+    fields = {"seed": 4, "num": 2}
+    expected = model(kind).generate("dog", guidance=2.0, **fields)
+    drawn = bundle(kind).generate("dog", guidance=2.0, **fields)
+    np.testing.assert_array_equal(drawn, expected)
+    plain = model(kind).generate("dog", **fields)
+    assert (plain[1] != expected[1]).any()
+    calls = [bundle(kind).inputs("dog", 4, 1, guidance=weight) for weight in (2.0, 0.0)]
+    both = batch_of(kind, "compiled", calls)["picture"]
+    np.testing.assert_array_equal(both, [expected[1], plain[1]])
+
+
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
+def test_serving_default_is_answered_by_what_is_compiled(kind, monkeypatch):
+    made, asked = bundle(kind), []
+    monkeypatch.setattr(made, "_program", lambda signature, inputs: asked.append(signature) or {})
+    made.call("serving_default", {})
+    assert asked == ["compiled"] == [name for name, _ in made.warmup_calls()]
+
+
+def test_what_only_serving_default_runs_is_not_loaded():
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder("pixelcnn") / "saved_model.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    smaller = without(graph, "serving_default")
+    assert set(smaller.signature_def) == set(graph.signature_def) - {"serving_default"}
+    kept, every = (g.graph_def.library.function for g in (smaller, graph))
+    assert 0 < len(kept) < len(every)
+    node = next(iter(graph.signature_def["serving_default"].outputs.values())).name.split(":")[0]
+    assert node not in {n.name for n in smaller.graph_def.node}
+
+
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
+def test_every_program_is_lowered_once_to_what_needs_no_translation(kind):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder(kind) / "lowered.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    assert bundle(kind).signatures.keys() - graph.signature_def.keys() == {"serving_default"}
+    bodies = [f.node_def for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
+    assert all([n.op for n in body].count("XlaCallModule") == 1 for body in bodies)
+    kinds = {n.op for body in bodies for n in body}
+    assert kinds == {"XlaCallModule", "ReadVariableOp", "Identity", "NoOp"}
+    modules = [n.attr["module"].s for body in bodies for n in body if n.op == "XlaCallModule"]
+    assert len(modules) == len(set(modules)) > 1
+
+
+def test_a_bundle_without_lowered_programs_draws_the_same(tmp_path):
+    path = resigned(without_lowered("pixelcnn", tmp_path))
+    drawn = serving.load(path).generate("dog", seed=SEED, num=2)
+    np.testing.assert_array_equal(drawn, bundle("pixelcnn").generate("dog", seed=SEED, num=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signature", ["compiled", "serving_default"])
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
+    made = bundle(kind)
+    requests = list(enumerate(REQUESTS[kind]))
+    calls = [made.inputs(request, SEED, row) for row, request in (*requests[::-1], requests[0])]
+    drawn = batch_of(kind, signature, calls)["picture"]
+    expected = model(kind).generate(REQUESTS[kind], seed=SEED, num=3)
+    np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
+
+
+@pytest.mark.integration
+def test_every_scale_is_that_of_the_live_model_each_in_the_next():
+    heats = (1.0, 0.5)
+    (drawn,) = bundle("multiscale").progressions(2, seed=3, temperature=heats)
+    (expected,) = model("multiscale").progressions(2, seed=3, temperature=heats)
+    assert [scale.shape for scale in drawn] == [(4, 4, 1), (8, 8, 1)]
+    for ours, theirs in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(drawn[1][::2, ::2], drawn[0])
+    warm = bundle("multiscale").generate(2, seed=3, temperature=(1.0, 1.0))
+    assert not np.array_equal(warm[0], drawn[1])
+
+
+@pytest.mark.integration
+def test_a_small_image_is_enlarged_as_live():
+    start = toys(1, 4, 4)["images"][0][..., None]
+    scales = list(bundle("multiscale").progressions(1, seed=9, num=2, start=start))
+    expected = model("multiscale").generate(1, seed=9, num=2, start=start)
+    np.testing.assert_array_equal([s[-1] for s in scales], expected)
+    assert len(scales[0]) == 2
+    np.testing.assert_array_equal(scales[0][0], start)
+    np.testing.assert_array_equal(scales[0][1][::2, ::2], start)
+
+
+def grown(made, inputs, scales):
+    """Compares every scale, drawn from the one before, with those expected."""
+    start = {}
+    for scale in scales:
+        drawn = made.call(f"scale_{len(scale)}", inputs | start)["picture"]
+        np.testing.assert_array_equal(drawn[0], scale)
+        start = {"start": drawn}
+
+
+@pytest.mark.integration
+def test_an_image_grows_scale_by_scale_to_the_same_pixels():
+    request = {"seed": SEED, "temperature": (1.0, 0.5)}
+    for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **request)):
+        grown(
+            bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **request)[1], scales
+        )
+
+
+def test_an_image_that_was_begun_is_completed_as_live():
+    given = (toys(1, 3)["images"][0][..., None], 20)
+    drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
+    expected = model("pixelcnn").generate("cat", seed=4, num=2, given=given)
+    np.testing.assert_array_equal(drawn, expected)
+    for image in drawn:
+        np.testing.assert_array_equal(np.ravel(image)[:20], np.ravel(given[0])[:20])
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.slow
+def test_a_bundle_of_captions_over_scales_draws_as_live():
+    drawn = bundle("text").generate(CAPTION, seed=1, num=2)
+    np.testing.assert_array_equal(drawn, model("text").generate(CAPTION, seed=1, num=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shipped-digits", "shipped-digits-teacher"])
+def test_shipped_digits_draw_as_live(name, tmp_path):
+    assert onepass.main(["export", name, "--out", str(tmp_path / name / "1")]) == 0
+    drawn = serving.load(tmp_path / name).generate(list(range(10)), seed=1, num=10)
+    expected = load(name).generate(list(range(10)), seed=1, num=10)
+    np.testing.assert_array_equal(drawn, expected)
+
+
+@pytest.mark.slow
+def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
+    assert onepass.main(["export", "shipped-objects", "--out", str(tmp_path / "objects/1")]) == 0
+    made = serving.load(tmp_path / "objects")
+    live = load("shipped-objects").progressions(2, seed=4, num=12)
+    for row, scales in enumerate(live):
+        grown(made, made.inputs(2, 4, row)[1], scales)
+
+
+# What is refused
+
+# By input, the kind of condition of models whose refusals need no program.
+OTHERS = {"caption": "text", "map": "map"}
+
+
+def with_input(name):
+    """A bundle that takes another condition, and has no null condition."""
+    made = copy.copy(bundle("pixelcnn"))
+    inputs = dict(made.signatures[COMPILED].inputs)
+    del inputs["guidance"]
+    inputs[name] = inputs.pop("label")
+    made.spec = made.spec | {"condition": OTHERS[name]}
+    made.signatures = {COMPILED: Signature(inputs, made.signatures[COMPILED].outputs)}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "options", "complaint"),
+    [
+        ("pixelcnn", "owl", {}, "`condition` must be a class, got `owl`; there are cat, dog, eel."),
+        ("pixelcnn", 3, {}, "`condition` must be a class, got `3`; there are cat, dog, eel."),
+        ("pixelcnn", None, {}, "The model needs a class."),
+        ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
+        ("pixelcnn", 0, {"seed": -1}, "`seed` must be an integer in [0, 2^64), got -1."),
+        ("map", MAP, {"guidance": 1.0}, "`guidance` must be 0: the model has no null condition."),
+        ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
+        ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
+        ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must be one number or 1, got 2."),
+        ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
+        ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
+        ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
+        pytest.param(
+            *("exported map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
+            marks=pytest.mark.slow,
+        ),
+        ("caption", "x" * 300, {}, "A caption may have 200 characters, got 300."),
+        ("caption", 3, {}, "The model needs a caption."),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
+    kind, condition, options, complaint
+):
+    made = bundle(kind.removeprefix("exported ")) if kind not in OTHERS else with_input(kind)
+    with pytest.raises(InvalidInput) as refused:
+        made.progressions(condition, **options)
+    assert str(refused.value).startswith(complaint)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"given": (np.zeros([8, 8, 1], np.uint8), 3)}, "Only a PixelCNN can complete"),
+        ({"start": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
+        ({"start": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
+    ],
+)
+def test_what_a_multiscale_model_cannot_draw_is_refused(options, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        bundle("multiscale").progressions(0, **options)
+
+
+def test_an_engine_for_sound_draws_no_image(mistake):
+    with pytest.raises(ValueError, match="the engine `numba` is for WaveNets"):
+        serving.load(bundle_folder("pixelcnn"), backend="numba")
+
+
+# What is written
+
+
+def reached(graph, root):
+    """The functions that a function of a program may call, itself among them."""
+    bodies = {f.signature.name: f for f in graph.graph_def.library.function}
+    found, waiting = {}, [root]
+    while waiting:
+        name = waiting.pop()
+        if name in bodies and name not in found:
+            found[name] = bodies[name]
+            for node in bodies[name].node_def:
+                waiting += [a.func.name for a in node.attr.values()]
+                waiting += [f.name for a in node.attr.values() for f in a.list.func]
+    return found.values()
+
+
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
+def test_only_serving_default_is_free_of_xla(kind):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder(kind) / "saved_model.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    roots = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
+    compiled = set()
+    for name in bundle(kind).signatures:
+        node = next(iter(graph.signature_def[name].outputs.values())).name.split(":")[0]
+        bodies = reached(graph, roots[node])
+        assert len(bodies) > 3
+        if any(f.attr["_XlaMustCompile"].b for f in bodies):
+            compiled.add(name)
+    assert compiled == set(bundle(kind).signatures) - {"serving_default"}
+
+
+@pytest.mark.integration
+def test_model_json_says_how_to_serve_it():
+    said = json.loads((bundle_folder("multiscale") / "model.json").read_text())["serving"]
+    assert said["format"] == 1 and set(said["signatures"]) == {
+        *("serving_default", "compiled", "scale_4", "scale_8")
+    }
+    assert said["signatures"]["serving_default"] == said["signatures"]["compiled"]
+    inputs = said["signatures"]["scale_8"]["inputs"]
+    assert inputs["label"] == {"dtype": "int32", "shape": [-1], "low": 0, "high": 2}
+    assert inputs["seed"] == {"dtype": "int64", "shape": [-1], "optional_default": 0}
+    assert inputs["temperature"]["shape"] == [-1, 2]
+    assert inputs["start"] == {"dtype": "uint8", "shape": [-1, 4, 4, 1]}
+    assert said["allowed_batches"] == list(range(1, 9)) and said["limits"] == {"max_batch": 8}
+
+
+def test_warm_up_requests_are_of_serving_default_and_can_be_answered():
+    apis = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    path = bundle_folder("pixelcnn") / "assets.extra" / "tf_serving_warmup_requests"
+    (record,) = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    request = apis.PredictionLog.FromString(record).predict_log.request
+    assert (request.model_spec.name, request.model_spec.signature_name) == (
+        *("pixelcnn", "serving_default"),
+    )
+    inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+    assert bundle("pixelcnn").call("serving_default", inputs)["picture"].shape == (1, 8, 8, 1)
+
+
+def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
+    loaded = load(bundle_folder("pixelcnn"))
+    assert loaded.config == model("pixelcnn").config
+    for one, other in zip(
+        loaded.density.variables, model("pixelcnn").density.variables, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    # The same model, whose programs are compiled already.
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model("pixelcnn"))
+    words = ["sample", str(bundle_folder("pixelcnn")), "--num", "2", "--seed", "3"]
+    assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
+    drawn = np.asarray(Image.open(tmp_path / "sample_3_1_eel.png"))
+    expected = bundle("pixelcnn").generate("eel", seed=3, num=2)[1, ..., 0]
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_an_interrupted_export_leaves_nothing_behind(tmp_path, monkeypatch):
+    seen = []
+
+    def interrupted(*_, **__):
+        seen.append([path.name for path in (tmp_path / "models").rglob("*")])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onepass.bundles.image_signatures.export_functions", interrupted)
+    out = tmp_path / "models" / "name" / "1"
+    assert onepass.main(["export", str(model_folder("pixelcnn")), "--out", str(out)]) == 130
+    (names,) = seen
+    assert "1" not in names and {"model.json", "weights.npz"} < set(names)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "models"]
+
+
+def test_a_full_disk_is_found_before_the_model_is_loaded(tmp_path, monkeypatch, mistake):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10 << 20))
+    monkeypatch.setattr("onepass.bundles.export.read_folder", lambda source: pytest.fail("loaded"))
+    line = mistake("export", model_folder("pixelcnn"), "--out", tmp_path / "models" / "name" / "1")
+    assert line.startswith(f"{tmp_path} has 10 MiB left, and a bundle may need ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bare_folder_is_the_model_alone(tmp_path):
+    words = ["export", str(bundle_folder("pixelcnn")), "--bare", "--out", str(tmp_path / "model")]
+    assert onepass.main(words) == 0
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"model.json", "weights.npz"}
+    said = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert said["kind"] == "pixelcnn" and "serving" not in said
+
+
+def test_a_bare_folder_has_the_weights_that_the_model_shares(tmp_path):
+    out = tmp_path / "model"
+    assert onepass.main(["export", "shipped-digits-flow", "--bare", "--out", str(out)]) == 0
+    assert "shared_weights" not in json.loads((out / "model.json").read_text())
+    digest = hashlib.sha256()
+    with np.load(out / "weights.npz") as stored:
+        for name in sorted(stored.files):
+            digest.update(name.encode() + stored[name].tobytes())
+    # They change with `shipped-digits`, whose scales they share: CHANGELOG has to say so.
+    assert digest.hexdigest() == DIGITS_FLOW
+
+
+@pytest.mark.slow
+def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        "pixelcnn.portable.export_sampler",
+        lambda folder, density: written.append(folder.mkdir()) or (folder / "draw").touch(),
+    )
+    monkeypatch.setattr(tf.saved_model, "save", image_bundles.saved_by_copy("pixelcnn"))
+    out = tmp_path / "name" / "1"
+    words = ["export", str(model_folder("pixelcnn")), "--out", str(out), "--no-warm"]
+    assert onepass.main([*words, "--portable"]) == 0
+    assert written and (out / "portable" / "draw").exists()
+    assert "portable/draw" in json.loads((out / "manifest.json").read_text())["sha256"]
+    assert not (out / "assets.extra").exists()
+    assert serving.load(out).version == 1
+
+
+def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
+    folder, out = model_folder("pixelcnn"), tmp_path / "name" / "1"
+    ask = ["export", folder, "--out"]
+    line = mistake(*ask, tmp_path / "name")
+    assert line.startswith("`--out` must end in NAME/VERSION, such as voice/1, got ")
+    assert mistake(*ask, out, "--bfloat16").startswith("`--bfloat16` is for models of sound")
+    assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for audio models")
+    assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."
+    assert mistake(*ask, out, "--note", "x") == f"`--note` is for runs; {folder} has its card."
+    assert mistake(*ask, out, "--float16") == f"`--float16` is for runs; {folder} has its card."
+    assert mistake(*ask, out, "--bare", "--portable").startswith("`--portable` is of the program")
+    line = mistake("export", tmp_path / "no", "--out", out)
+    assert line == f"There is no run directory {tmp_path / 'no'}."
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir(parents=True)
+    (out / "file").touch()
+    line = mistake(*ask, out)
+    assert line == f"{out} already exists; write a new version to another folder."
+    (tmp_path / "file").touch()
+    assert mistake(*ask, tmp_path / "file" / "1").startswith("Cannot write ")
+
+
+def test_a_model_that_lacks_parts_is_not_exported(tmp_path, mistake):
+    path = tmp_path / "parts"
+    said = json.loads((model_folder("multiscale") / "model.json").read_text())
+    said["config"]["parts"] = ["8"]
+    path.mkdir()
+    (path / "model.json").write_text(json.dumps(said))
+    (path / "weights.npz").write_bytes((model_folder("multiscale") / "weights.npz").read_bytes())
+    line = mistake("export", path, "--out", tmp_path / "name" / "1")
+    assert line == "The run has not trained 4; it cannot draw."

@@ -1,0 +1,268 @@
+"""A user's model draws the same live, in a bundle, over HTTP and gRPC, and by the command.
+
+Whatever it reads and is asked for: conditions of any structure, prompts, temperatures of rows.
+"""
+
+import functools
+
+import numpy as np
+import own_models
+import pytest
+from marks import some_slow
+from own_models import (
+    ENTRIES,
+    LONGEST,
+    SHAPE,
+    bundle,
+    model,
+    ran,
+    rows_of,
+    rows_of_condition,
+    served,
+    tokens,
+)
+
+from onepass.bundles.errors import InvalidInput
+from onepass.foundation.errors import UserError
+
+NUM = 3
+SEED = 2**63 + 5  # beyond int64, as seeds may be
+RANDOM = np.random.default_rng(4)
+GIVEN = {
+    "conditioned": RANDOM.normal(size=[NUM, LONGEST, 2]).astype(np.float32),
+    "voices": {
+        "voice": np.array([3, 0, 1], np.int32),
+        "tone": RANDOM.normal(size=[NUM, 3]).astype(np.float32),
+        "mel": RANDOM.normal(size=[NUM, LONGEST, 2]).astype(np.float32),
+    },
+    "reading": 2.0 * RANDOM.normal(size=[NUM, ENTRIES, 3]).astype(np.float32),
+    "classes": np.array([1, 3, 0], np.int32),
+}
+# One row for all, where it does not change with time.
+ONCE = {
+    "voices": GIVEN["voices"] | {"voice": 2, "tone": np.ones(3)},
+    "reading": GIVEN["reading"][1],
+    "classes": [2],
+}
+
+
+def as_sound(rows):
+    return [np.float32(5 * row / 63) * 2 - 1 for row in rows]  # which are levels of 64
+
+
+# By model: what is asked of it.
+ASKED = {
+    "own": {"": {}},
+    "pairs": {"": {}},
+    "real": {"": {}, "prefix": {"prefix": as_sound(rows_of(5, 0, 20)), "temperature": 0.5}},
+    "picture": {"": {}},
+    "deep": {"": {}},
+    "tiles": {"tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]}},
+    "attention": {"all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0}},
+    "tokens": {
+        "one prefix": {"prefix": tokens(20)},
+        "lengths": {"prefix": rows_of(1, 69, 17)},
+        "whole and none": {"prefix": rows_of(70, 0, 70)},
+        "tokens": {"top_k": 3, "top_p": 0.8, "temperature": [0.5, 1.0, 1.5]},
+        "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
+        "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
+        "temperatures": {"temperature": [0.0, 0.7, 2.0]},
+    },
+    "conditioned": {"prefix": {"prefix": as_sound(rows_of(2, 60, 31))}},
+    "voices": {
+        "": {},
+        "prefix": {
+            "prefix": [np.zeros(4), np.zeros(19), np.zeros(0)],
+            "temperature": [0.5, 1.0, 1.5],
+        },
+    },
+    "reading": {"prefix": {"prefix": [[3, 1], [2] * 20, [0]], "temperature": [0.5, 1.0, 1.5]}},
+    "classes": {"": {}},
+}
+CASES = [(name, case) for name, cases in ASKED.items() for case in cases]
+
+
+def drawn(made, name, case, seed=SEED, **changed):
+    """Returns what a model, or whatever stands for it, draws, and its log-probabilities."""
+    given = {"num": NUM, "condition": GIVEN.get(name), **ASKED[name][case], **changed}
+    num, condition = given.pop("num"), given.pop("condition")
+    rest = () if condition is None else (condition,)
+    return made.sample(num, own_models.length(name), seed, *rest, return_log_prob=True, **given)
+
+
+@functools.cache
+def live(name, case, seed=SEED):
+    return drawn(model(name), name, case, seed)
+
+
+def row_of(name, case, row):
+    """The options of one row, its condition among them."""
+    options = own_models.row_of(ASKED[name][case], row)
+    if name in GIVEN:
+        options["condition"] = rows_of_condition(GIVEN[name], slice(row, row + 1))
+    return options
+
+
+def same(found, expected, name):
+    """Compare what is drawn and its log-probabilities: the same levels, real ones to rounding."""
+    assert found[0].dtype == expected[0].dtype and found[0].shape == expected[0].shape
+    atol = 1e-4 if name == "real" else 1e-6
+    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=atol)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-4)
+
+
+KINDS = dict.fromkeys(("picture", "classes"), "picture")  # all others are arrays
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities(name, case):
+    made, rest = bundle(name), (GIVEN[name],) if name in GIVEN else ()
+    assert made.kind == KINDS.get(name, "array")
+    expected = live(name, case)
+    same(drawn(made, name, case), expected, name)
+    nats = model(name).log_prob(expected[0], *rest)
+    np.testing.assert_allclose(made.log_prob(expected[0], *rest), nats, rtol=1e-4, atol=1e-4)
+    alone = drawn(made, name, case, num=1, **row_of(name, case, 0))
+    same(alone, (expected[0][:1], expected[1][:1]), name)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name):
+    case = [*ASKED[name]][-1]
+    made, whole = bundle(name), live(name, case)[0]
+    turned = drawn(made, name, case, condition=rows_of_condition(GIVEN[name], [0, 0, 2]))[0]
+    np.testing.assert_allclose(turned[[0, 2]], whole[[0, 2]], rtol=0, atol=1e-6)
+    assert (turned[1] != whole[1]).any()
+    once = drawn(model(name), name, case, condition=ONCE[name])
+    same(drawn(made, name, case, condition=ONCE[name]), once, name)
+
+
+# Models and cases that others have the parts of.
+SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
+SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
+SELDOM |= {"voices": ("prefix",)}
+SELDOM |= {"tokens": ("one prefix", "lengths", "whole and none", "tokens", "stop", "temperatures")}
+OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("asked", some_slow([OFTEN, ASKED], [ASKED]), ids=["some", "all"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_draws_and_streams_what_the_model_draws(protocol, asked):
+    names = [name for name, cases in asked.items() if cases]
+    with served(protocol, *names) as (_, remotes):
+        for name, remote in zip(names, remotes, strict=True):
+            for case in asked[name]:
+                expected = live(name, case, SEED)
+                same(drawn(remote, name, case, SEED), expected, name)
+            rest = (GIVEN[name],) if name in GIVEN else ()
+            nats = model(name).log_prob(expected[0], *rest)
+            np.testing.assert_allclose(remote.log_prob(expected[0], *rest), nats, atol=1e-3)
+            if name in ONCE:
+                once = drawn(model(name), name, case, SEED, condition=ONCE[name])
+                same(drawn(remote, name, case, SEED, condition=ONCE[name]), once, name)
+            if name == "picture":
+                images = remote.generate(seed=SEED, num=NUM)
+                np.testing.assert_array_equal(images, expected[0])
+            if own_models.length(name) != LONGEST or name in ("attention", "real"):
+                continue  # images, and what has no step, are not streamed
+            options = row_of(name, case, 0)
+            condition = options.pop("condition", None)
+            rest = () if condition is None else (rows_of_condition(condition, 0),)
+            parts = list(remote.stream(*rest, seed=SEED, length=LONGEST, chunk=7, **options))
+            found = np.concatenate(parts)
+            np.testing.assert_allclose(found, expected[0][0, : len(found)], rtol=0, atol=1e-6)
+            for text, condition in WRONG.get(name, {}).items():
+                with pytest.raises(UserError, match=text) as refused:
+                    remote.sample(NUM, LONGEST, SEED, condition)
+                assert "\n" not in str(refused.value)
+
+
+def words_of(name, case, folder):
+    """The words that ask for a case, its arrays in files."""
+    options = dict(ASKED[name][case])
+    words = ["--length", *np.atleast_1d(own_models.length(name)), "--num", NUM]
+    words += ["--seed", SEED, "--log-prob"]
+    prefix = options.pop("prefix", ())
+    prefix = prefix if isinstance(prefix, list) else [prefix] * NUM if len(prefix) else []
+    for number, row in enumerate(prefix):
+        np.save(folder / f"{number}.npy", row)
+    words += ["--prefix", *(folder / f"{number}.npy" for number in range(NUM))] if prefix else []
+    for option, value in options.items():
+        words += [f"--{option.replace('_', '-')}", *np.atleast_1d(value)]
+    given = GIVEN.get(name, {})
+    for place, array in (given if isinstance(given, dict) else {"": given}).items():
+        file = folder / f"{name}{place}.npy"
+        np.save(file, array)
+        words += ["--condition", f"{place}={file}" if place else file]
+    return words
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
+        *(("voices", ""), ("reading", "prefix"), ("classes", "")),
+    ],
+)
+def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path, name, case):
+    words, expected = words_of(name, case, tmp_path), live(name, case, SEED)
+    with served("http", name) as (url, _):
+        for number, place in enumerate(own_models.places(name, url)):
+            out = tmp_path / f"out{number}"
+            assert ran("sample", place, "--out", out, *words, *["--npy"][: number < 2]) == 0
+            found = [np.load(out / f"sample_{SEED}{part}.npy") for part in ("", "_log_prob")]
+            same(found, expected, name)
+        if name == "classes":
+            words = ["--condition", "2", "--length", *SHAPE, "--seed", SEED]
+            assert ran("sample", f"{url}/classes", "--out", tmp_path / "one", *words) == 0
+            found = np.load(tmp_path / "one" / f"sample_{SEED}.npy")
+            np.testing.assert_array_equal(found, model(name).sample(1, SHAPE, SEED, 2))
+
+
+# What is no condition of a model, by what is said of it.
+def voices_but(**changed):
+    return GIVEN["voices"] | changed
+
+
+WRONG = {
+    "voices": {
+        "`condition_voice` must be given": None,
+        "`condition` must be a dict with voice, tone, mel": GIVEN["voices"]["mel"],
+        "`condition` must be a dict with voice, tone, mel, got voice": {"voice": 1},
+        "`condition_voice` must be between 0 and 3, got 4": voices_but(voice=[0, 4, 1]),
+        "`condition_voice` must be between 0 and 3, got -1": voices_but(voice=-1),
+        r'`condition\["voice"\]` must be whole numbers, int32': voices_but(voice=0.5),
+        r'`condition\["voice"\]` must be int32, an array of numbers': voices_but(voice="Ann"),
+        r'`condition\["voice"\]` must be int32, got 1099511627776': voices_but(voice=2**40),
+        r'`condition\["voice"\]` must have 3 rows, got 2': voices_but(voice=[0, 1]),
+        r"`condition_tone` must have the shape \[any, 3\]": voices_but(tone=np.ones([3, 4])),
+        "`condition_tone` must be finite, got inf": voices_but(tone=np.full([3], np.inf)),
+        r'`condition\["mel"\]` must have 70 times': voices_but(mel=np.ones([NUM, 69, 2])),
+        r'`condition\["mel"\]` must have 3 rows, got 1': voices_but(mel=np.ones([1, LONGEST, 2])),
+    },
+    "reading": {
+        "`condition` must be given": None,
+        r"`condition` must have the shape \[any, 5, 3\], got \[3, 4, 3\]": np.ones([NUM, 4, 3]),
+        "`condition` must be a dict with condition, got memory": {"memory": GIVEN["reading"]},
+        "`condition` must have 3 rows, got 2": GIVEN["reading"][:2],
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
+    made = bundle(name)
+    for text, condition in WRONG[name].items():
+        if "rows, got 1" not in text:  # which a stream takes for all
+            with pytest.raises(InvalidInput, match=text):
+                list(made.stream(condition, seed=SEED, num=NUM, num_samples=LONGEST))
+        with pytest.raises(InvalidInput, match=text) as refused:
+            made.sample(NUM, LONGEST, SEED, condition)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
+        bundle("pairs").sample(1, 5, SEED, np.ones([1, 5, 2]))
+    with pytest.raises(InvalidInput, match="has conditions by name: call `sample`"):
+        bundle("classes").generate(seed=SEED)

@@ -1,0 +1,219 @@
+"""Prompts in streams, and what may not be asked of a bundle, a server and the command."""
+
+import json
+import re
+import shutil
+
+import grpc_running
+import http_running
+import numpy as np
+import own_models
+import pytest
+from attention_networks import TOKENS
+from marks import some_slow
+from own_models import LONGEST, bundle, model, ran, row_of, rows_of, tokens
+
+import serving
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.manifest import write_manifest
+from onepass.foundation.errors import UserError
+
+LENGTH, SEED, NUM = 40, 5, 3
+
+
+STREAMED = {
+    "prefix over two parts": {"prefix": rows_of(300, 1, 256)},
+    "stop": {"stop": 4, "prefix": rows_of(2, 25, 270), "top_k": 5},
+    "temperatures": {"temperature": [0.0, 0.7, 2.0]},
+}
+
+
+@pytest.mark.parametrize("case", some_slow(STREAMED, ("temperatures",)))
+def test_a_bundle_streams_what_it_draws_and_ends_early(case):
+    options, made = STREAMED[case], bundle("long")
+    whole = model("long").sample(NUM, 530, SEED, **options)
+    given = {"seed": SEED, "num": NUM, "num_samples": 530, "chunk_samples": 1}
+    parts = list(made.stream(**given, **options))
+    assert [part.shape[1] for part in parts] == ([256, 256, 18] if case != "stop" else [256, 256])
+    found = np.concatenate(parts, 1)
+    np.testing.assert_array_equal(found, whole[:, : found.shape[1]])
+    alone = made.stream(**given | {"num": 1}, **row_of(options, 0))
+    first = np.concatenate(list(alone), 1)
+    np.testing.assert_array_equal(first[0], whole[0, : first.shape[1]])
+
+
+# What nobody may ask for, by what is said of it; `length` is LENGTH.
+WRONG = {
+    "`prefix` must be at most as long as `length`, 40": {"prefix": tokens(NUM, LENGTH + 1)},
+    "`prefix` must be between 0 and 12, got 13": {"prefix": np.full([NUM, 2], TOKENS)},
+    "`prefix` must be between 0 and 12, got -1": {"prefix": np.full([NUM, 2], -1)},
+    "`prefix` must be int32, got float64": {"prefix": np.full([NUM, 2], 0.5)},
+    "`prefix` must be int32, got 0 to 4294967296": {"prefix": [[0, 2**32]] * NUM},
+    "`prefix` must have 3 rows, one per sequence, got 2": {"prefix": tokens(2, 4)},
+    r"`prefix` must be \[num, n\] or \[n\], got \[1, 2, 3\]": {"prefix": tokens(1, 2, 3)},
+    "`prefix` must be an array of numbers": {"prefix": [[[1], [1, 2]]]},
+    r"`top_p` must be a number in \(0, 1\], got 0": {"top_p": 0},
+    r"`top_p` must be a number in \(0, 1\], got nan": {"top_p": float("nan")},
+    r"`top_p` must be a number in \(0, 1\], got 1.01": {"top_p": 1.01},
+    "`top_k` must be an integer of at least 0, got -1": {"top_k": -1},
+    "`top_k` must be an integer of at least 0, got 1.5": {"top_k": 1.5},
+    "`temperature` must be a finite number, 0 or more, got nan": {"temperature": float("nan")},
+    "`temperature` must be a number or one for each of 3 rows": {"temperature": [1.0, 2.0]},
+    "`stop` must be between 0 and 12, got -1": {"stop": -1},
+    "`stop` must be one element": {"stop": [1, 2]},
+    "`stop` must be one element, a number, got 'x'": {"stop": "x"},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_bundle_refuses_what_has_no_meaning_in_one_line(text):
+    for call in (bundle("tokens").sample, stream_of(bundle("tokens"), WRONG[text])):
+        with pytest.raises(InvalidInput, match=text) as refused:
+            call(NUM, LENGTH, SEED, **WRONG[text])
+        assert "\n" not in str(refused.value)
+
+
+def stream_of(made, with_options):
+    """The stream as `sample`, with a prompt: `stream` without one draws as well."""
+    prompt = {} if "prefix" in with_options else {"prefix": [1]}
+
+    def stream(num, length, seed, **options):
+        return list(made.stream(num=num, num_samples=length, seed=seed, **prompt, **options))
+
+    return stream
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_refuses_what_has_no_meaning_in_one_line(protocol):
+    with own_models.served(protocol, "tokens") as (_, (remote,)):
+        for text, options in WRONG.items():
+            with pytest.raises(UserError, match=text) as refused:
+                remote.sample(NUM, LENGTH, SEED, **options)
+            assert "\n" not in str(refused.value)
+        for bad in ({"length": "x"}, {"length": 1.5}, {"chunk": 0}, {"top_k": -1}):
+            with pytest.raises(UserError, match=f"`{next(iter(bad))}` must be"):
+                remote.stream(**{"length": LENGTH, **bad})
+        with pytest.raises(UserError, match="`num` must be an integer"):
+            remote.sample(1.5, LENGTH, SEED, prefix=[1])
+        with pytest.raises(UserError, match="`length` must be a number of elements"):
+            remote.sample(1, "x", SEED, prefix=[1])
+
+
+def test_nothing_is_streamed_beyond_what_was_exported():
+    made = bundle("tokens")
+    for options in ({}, {"prefix": [1]}, {"temperature": [1.0]}):
+        with pytest.raises(InvalidInput, match=f"`length` must be at most {LONGEST}, as exported"):
+            made.stream(num_samples=LONGEST + 1, seed=SEED, **options)
+    state = {n: i for n, i in made.signatures["prompted_chunk"].inputs.items() if "state_" in n}
+    given = {name: np.zeros([1, *info.shape[1:]], info.dtype) for name, info in state.items()}
+    given |= {"prefix": [[1]], "num_samples": [2], "start": [LONGEST - 1]}
+    with pytest.raises(InvalidInput, match=f"`start` . `num_samples` must be at most {LONGEST}"):
+        made.check("prompted_chunk", given)
+
+
+# What the signatures refuse of a request that another client sends, by what is said of it.
+RAW = {
+    "`num_prefix` must be at most the 2 of `prefix`, got 3": {"num_prefix": [3]},
+    "`num_prefix` must be between 0 and 70, got -1": {"num_prefix": [-1]},
+    "`prefix` must be at most as long as `num_samples`, 1": {"num_samples": [1]},
+    "`prefix` must be between 0 and 12, got 13": {"prefix": [[13]]},
+    "`prefix` must be int32, got float": {"prefix": np.array([[0.5]])},
+    "rows as `": {"prefix": [[1], [2]]},  # gRPC has no order of inputs
+    "`top_p` must be between 1e-30 and 1, got 0": {"top_p": [0.0]},
+    "`top_p` must be finite, got nan": {"top_p": np.array([np.nan])},
+    "`top_k` must be at least 0, got -1": {"top_k": [-1]},
+    "`temperature` must be finite, got nan": {"temperature": np.array([np.nan])},
+    "`stop` must be between 0 and 12, got -1": {"stop": [-1]},
+    "`has_stop` must be between 0 and 1, got 2": {"has_stop": [2]},
+    "`num_samples` must be between 1 and 70, got 71": {"num_samples": [71]},
+    "`return_log_prob` must be between 0 and 1, got -1": {"return_log_prob": [-1]},
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol):
+    running = (http_running if protocol == "http" else grpc_running).Running
+    with running(own_models.Store("tokens")) as server:
+        address = server.url if protocol == "http" else f"grpc://{server.address}"
+        given = {"num_samples": [LENGTH], "prefix": [[4, 5]], "seed": [SEED]}
+        with serving.Client(address) as client:
+            # All of a prefix counts unless `num_prefix` says else; nothing but it need be given.
+            live = model("tokens").sample(1, LENGTH, SEED, prefix=[4, 5])
+            made = client.predict("tokens", given, "prompted")
+            np.testing.assert_array_equal(made["elements"], live)
+            assert not made["log_prob"].any()
+            free = client.predict("tokens", given | {"num_prefix": [0]}, "prompted")
+            without = {name: value for name, value in given.items() if name != "prefix"}
+            same_ = client.predict("tokens", without, "prompted")
+            np.testing.assert_array_equal(free["elements"], same_["elements"])
+            np.testing.assert_array_equal(free["elements"], model("tokens").sample(1, LENGTH, SEED))
+            for text, wrong in RAW.items():
+                with pytest.raises(UserError, match=re.escape(text)) as refused:
+                    client.predict("tokens", given | wrong, "prompted")
+                assert refused.value.code == "invalid_input"
+            # More rows than a call has, of different lengths.
+            counts = np.array([10] * 8 + [30], np.int32)
+            rows = {"num_samples": counts, "row": list(range(9)), "seed": [SEED] * 9}
+            rows |= {"prefix": tokens(9, 4), "num_prefix": [0, 1, 2, 3, 4, 0, 1, 2, 3]}
+            whole = client.predict("tokens", rows, "prompted")["elements"]
+            prefix = [row[:n] for row, n in zip(tokens(9, 4), rows["num_prefix"], strict=True)]
+            live = model("tokens").sample(9, 30, SEED, prefix=prefix)
+            within = np.arange(30) < counts[:, np.newaxis]
+            np.testing.assert_array_equal(whole, np.where(within, live, 0))
+            with pytest.raises(UserError, match="`prefix` must be given if `num_prefix`"):
+                client.predict("tokens", without | {"num_prefix": [1]}, "prompted")
+
+
+def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
+    folder = tmp_path / "old" / "1"
+    shutil.copytree(own_models.bundle_folder("tokens"), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    for name in ("prompted", "prompted_chunk"):
+        del spec["serving"]["signatures"][name]
+    del spec["serving"]["padded"], spec["serving"]["cropped"]["log_prob"]
+    (folder / "model.json").write_text(json.dumps(spec))
+    write_manifest(folder)
+    old = serving.load(folder)
+    heat = {"temperature": [0.5, 1.0, 1.5], "return_log_prob": True}
+    live = model("tokens").sample(NUM, LENGTH, SEED, **heat)
+    found = old.sample(NUM, LENGTH, SEED, **heat)
+    np.testing.assert_array_equal(found[0], live[0])
+    np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
+    lacks = "`old` takes no `prefix` and no `top_k`: its bundle has no signature `prompted"
+    for call in (old.sample, stream_of(old, {"prefix": [1]})):
+        with pytest.raises(InvalidInput, match=lacks) as refused:
+            call(NUM, LENGTH, SEED, prefix=[1], top_k=2)
+        assert "Export the model again" in str(refused.value)
+
+
+WORDS = {
+    "`prefix` must be at most as long as `length`, 2": ("--prefix", 1, 2, 3),
+    "`prefix` must be ": ("--prefix", 13),
+    "`prefix` must be [num, n] or [n]": ("--prefix", "cube.npy"),
+    "--prefix must be numbers or npy files, got x": ("--prefix", "x"),
+    "--prefix must be numbers, or npy files, not both": ("--prefix", 1, "cube.npy"),
+    "none.npy: no such file": ("--prefix", "none.npy"),
+    "`top_k` must be an integer of at least 0, got -1": ("--top-k", -1),
+    "`top_p` must be a number in (0, 1], got 0": ("--top-p", 0),
+    "`temperature` must be a finite number, 0 or more, got nan": ("--temperature", "nan"),
+    "`temperature` must be a number or one for each of 1 rows": ("--temperature", 1, 2),
+    "--stop must be numbers, got x": ("--stop", "x"),
+    "`stop` must be ": ("--stop", 13),
+    "--num must be a whole number, got '1.5'": ("--num", 1.5),
+    "--length: Could not find valid parse for arguments: ['x']": ("--length", "x"),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("loaded_once")
+def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("cube.npy", np.zeros([1, 1, 1], np.int32))
+    with http_running.Running(own_models.Store("tokens")) as server:
+        for place in own_models.places("tokens", server.url):
+            for text, words in WORDS.items():
+                length = () if "--length" in words else ("--length", 2)
+                assert ran("sample", place, "--out", "out", *length, *words) == 2, (place, words)
+                said = capsys.readouterr().err
+                assert text in said and said.count("\n") == 1, (place, said)

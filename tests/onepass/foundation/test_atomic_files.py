@@ -1,0 +1,62 @@
+"""Files that declare more than they have, or nest too deeply, are refused in one line."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from onepass.foundation.atomic_files import read_npy, read_npz
+from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import read_folder
+from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.saved_folder import read_spec
+
+DEEP = "[" * 10_000 + "]" * 10_000
+
+
+def declaring(shape, version):
+    """An npy file of 32 bytes whose header declares a shape."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    getattr(np.lib.format, f"write_array_header_{version}_0")(file, header)
+    return file.getvalue() + bytes(32)
+
+
+def refused(read, *arguments):
+    with pytest.raises(UserError) as caught:
+        read(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("shape", [(2**60,), (2**31, 2**31), (9,)])
+def test_an_array_that_declares_more_than_it_has_takes_no_memory(shape, version, tmp_path):
+    data = declaring(shape, version)
+    (tmp_path / "a.npy").write_bytes(data)
+    assert "cannot be read as an npy file" in refused(read_npy, tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("weights.npy", data)
+    line = refused(read_npz, tmp_path / "a.npz")
+    assert line.endswith(
+        f"its header declares {4 * np.prod(shape, dtype=object):,} bytes, and it has 32"
+    )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_array_that_has_what_it_declares_is_read(version, tmp_path):
+    (tmp_path / "a.npy").write_bytes(declaring((8,), version))
+    np.testing.assert_array_equal(read_npy(tmp_path / "a.npy"), np.zeros(8))
+
+
+def test_a_description_that_nests_deeply_is_one_line(tmp_path):
+    for name in ("model.json", "config.json", "autoregressive.json", "best.json"):
+        (tmp_path / name).write_text(DEEP)
+    for read in (read_folder, lambda path: RunDirectory.open(path).config(), read_spec):
+        assert str(tmp_path) in refused(read, tmp_path)
+    assert Checkpoints(tmp_path).scores() == []
+    with pytest.raises(RecursionError):
+        json.loads(DEEP)

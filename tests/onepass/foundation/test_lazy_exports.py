@@ -1,0 +1,51 @@
+"""A package offers names of its modules and imports them when they are first used."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from package_exports import lazy_names
+
+PACKAGES = (
+    *(
+        "onepass.networks",
+        "onepass.compression",
+        "distill",
+        "distill.losses",
+        "onepass.likelihoods",
+        "onepass",
+    ),
+    *("pixelcnn", "pixelcnn.data", "pixelcnn.networks", "pixelcnn.sampling", "onepass.replicator"),
+    *(
+        "onepass.replicator.launch.command",
+        "onepass.foundation.errors",
+        "onepass.foundation.progress",
+    ),
+    *("onepass.replicator.training.config", "serving", "wavenet", "wavenet.features"),
+)
+LAZY = ("onepass.likelihoods", "onepass", "onepass.replicator", "serving", "wavenet.features")
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_every_public_name_is_that_of_its_module(package):
+    module, names = importlib.import_module(package), lazy_names(package)
+    assert names
+    for name, defined in names.items():
+        assert getattr(module, name) is defined()
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_an_unknown_name_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nothing'"):
+        _ = importlib.import_module(package).Nothing
+
+
+@pytest.mark.integration
+def test_importing_the_packages_imports_no_tensorflow():
+    program = (
+        f"import importlib, sys; [importlib.import_module(p) for p in {PACKAGES}]; "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0

@@ -1,0 +1,79 @@
+"""Top-k and top-p keep the symbols that sorting keeps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from onepass.likelihoods import Categorical, Gaussian
+from onepass.likelihoods.truncated import Choice, Truncated, truncated
+
+
+def choice(temperature=1.0, top_k=0, top_p=1.0):
+    return Choice(*(tf.constant(x) for x in (temperature, top_k, top_p)))
+
+
+def kept_by_sorting(logits, temperature, top_k, top_p):
+    """The kept symbols of one row, by sorting in float64."""
+    odds = np.exp((logits - logits.max()) / temperature)
+    odds /= odds.sum()
+    order = np.argsort(-odds)[: top_k or None]
+    cumulative = np.cumsum(odds[order]) / odds[order].sum()
+    return set(order[: np.searchsorted(cumulative, top_p) + 1])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("levels", [2, 37, 5000])
+def test_the_kept_symbols_are_those_of_sorting(levels, compiled):
+    logits = np.random.default_rng(levels).normal(size=[6, levels]).astype(np.float32) * 3.0
+    function = tf.function(truncated, jit_compile=True) if compiled else truncated
+    for temperature, top_k, top_p in [
+        (1.0, 0, 1.0), (1.0, 1, 1.0), (1.0, 7, 1.0), (1.0, 10**6, 1.0), (0.7, 0, 0.9),
+        (2.0, 0, 0.37), (1.0, 5, 0.6), (1.0, 0, 1e-6),
+    ]:  # fmt: skip
+        found = np.isfinite(function(tf.constant(logits), choice(temperature, top_k, top_p)))
+        for row in range(6):
+            wanted = kept_by_sorting(logits[row].astype(np.float64), temperature, top_k, top_p)
+            assert set(np.flatnonzero(found[row])) == wanted, (temperature, top_k, top_p)
+
+
+def test_equal_logits_are_kept_together():
+    logits = tf.constant([[1.0, 3.0, 3.0, 3.0, -2.0]])
+    assert np.isfinite(truncated(logits, choice(top_k=2)))[0].tolist() == [
+        False,
+        *[True] * 3,
+        False,
+    ]
+
+
+def test_without_truncation_the_symbols_are_the_distributions():
+    distribution = Categorical(50)
+    parameters = tf.random.stateless_normal([200, 3, 50], [1, 2])
+    noise = tf.reshape(distribution.noise(3, tf.range(200), 0, 3), [200, 3, 1])
+    for temperature in (0.0, 0.5, 1.0):
+        drawn = Truncated(distribution).sample(parameters, noise, choice(temperature))
+        np.testing.assert_array_equal(drawn, distribution.sample(parameters, noise, temperature))
+
+
+def test_frequencies_are_those_of_the_kept_symbols():
+    logits = tf.constant([2.0, 1.0, 0.0, -1.0])
+    parameters = tf.broadcast_to(logits, [20000, 1, 4])
+    distribution = Truncated(Categorical(4))
+    noise = distribution.noise(0, tf.range(20000), 0, 1)
+    drawn = distribution.sample(parameters, noise, choice(top_k=2)).numpy().ravel()
+    share = np.exp(2.0) / (np.exp(2.0) + np.exp(1.0))
+    assert set(drawn) == {0, 1}
+    assert abs((drawn == 0).mean() - share) < 4 * np.sqrt(share * (1 - share) / 20000)
+
+
+def test_a_row_may_have_its_own_choice():
+    logits = tf.constant(np.random.default_rng(0).normal(size=[3, 1, 20]), tf.float32)
+    rows = Choice(
+        tf.constant([[1.0], [0.5], [2.0]]), tf.constant([[1], [0], [4]]), tf.constant(1.0)
+    )
+    found = truncated(logits, rows)
+    assert np.isfinite(found).sum(-1).ravel().tolist() == [1, 20, 4]
+
+
+def test_a_distribution_without_a_table_is_refused():
+    with pytest.raises(ValueError, match="distribution over tokens"):
+        Truncated(Gaussian(256))

@@ -1,0 +1,342 @@
+"""The step machine gives what the derived step gives, and compiles nothing for another network."""
+
+import dataclasses
+import functools
+import math
+
+import causal_networks
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+from onepass.likelihoods import Tabulated
+from onepass.machine import assembly, execute, formulas, machine
+from onepass.machine.assembly import Op, assembled
+from onepass.machine.lowering import Lowering
+from onepass.machine.machine import StepMachine
+from onepass.machine.pace import Pace
+from onepass.machine.settling import settle
+from onepass.machine.values import contiguous
+from onepass.networks.causality import check_causal
+from onepass.samplers import SAMPLERS
+from onepass.samplers.native import native
+from onepass.step import UnsupportedNetworkError
+
+
+@dataclasses.dataclass(frozen=True)
+class Binomial(Tabulated):
+    """The number of heads among `levels - 1` throws of a coin."""
+
+    levels: int = 8
+    num_parameters = 1
+
+    def log_prob(self, parameters, symbols):
+        heads, throws = tf.cast(symbols, tf.float32), self.levels - 1.0
+        chance = parameters[..., 0]
+        ways = math.lgamma(throws + 1) - tf.math.lgamma(heads + 1)
+        ways -= tf.math.lgamma(throws - heads + 1)
+        return ways + heads * chance - throws * tf.nn.softplus(chance)
+
+
+DISTRIBUTIONS = {
+    "mixture": onepass.likelihoods.LogisticMixture(levels=65536, components=4),
+    "gaussian": onepass.likelihoods.Gaussian(levels=256),
+    "real": onepass.likelihoods.Gaussian(levels=None),
+    "categorical": onepass.likelihoods.Categorical(32),
+    "gaussians": onepass.likelihoods.GaussianMixture(levels=1024, components=3),
+    "own": Binomial(),
+}
+
+
+def convolutions(num_parameters, channels=8):
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Conv1D(channels, 2, padding="causal")(inputs)
+    options = dict(dilation_rate=4, padding="causal")
+    a = keras.layers.Conv1D(channels, 2, activation="tanh", **options)(h)
+    b = keras.layers.Conv1D(channels, 2, activation="sigmoid", **options)(h)
+    h = h + keras.layers.Dense(channels)(a * b)
+    small = keras.initializers.RandomNormal(stddev=0.1)
+    return keras.Model(inputs, keras.layers.Dense(num_parameters, kernel_initializer=small)(h))
+
+
+@functools.cache
+def model_of(name):
+    return new_model(name)
+
+
+def new_model(name):
+    distribution = DISTRIBUTIONS[name]
+    keras.utils.set_random_seed(3)
+    return onepass.Autoregressive(convolutions(distribution.num_parameters), distribution)
+
+
+@functools.cache
+def native_of(model):
+    found = native(model.symbol_network, model.distribution)
+    assert found.fault(10) == ""
+    return found
+
+
+def noise_of(model, seed, num, shape):
+    return model.layout.noise(model.distribution, seed, num, shape)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(name):
+    model = model_of(name)
+    noise, temperatures = noise_of(model, 5, 3, (15,)), np.array([1.0, 0.5, 0.0], np.float32)
+    drawn = native_of(model)(noise, None, temperatures)
+    given = model.symbol_network, model.distribution, noise, None, temperatures[:, None]
+    expected = SAMPLERS["cached"](*given)
+    np.testing.assert_allclose(drawn, expected, rtol=1e-4, atol=1e-4)
+    assert drawn.dtype == expected.dtype
+
+
+def test_chunks_are_the_whole_to_the_last_bit():
+    model = model_of("real")
+    noise, sampler = noise_of(model, 5, 2, (41,)), native_of(model)
+    whole = sampler(noise, None, 1.0)
+    state, parts = sampler.begin(2, 20), []
+    for start, stop in ((0, 1), (1, 20), (20, 41)):
+        part, state = sampler.advance(noise[:, start:stop], None, 1.0, state)
+        parts.append(part)
+    np.testing.assert_array_equal(tf.concat(parts, 1), whole)
+
+
+def two_attentions():
+    tokens = keras.Input([None], dtype="int32")
+    h = keras.layers.Embedding(32, 64)(tokens)
+    for _ in range(2):
+        h = h + keras.layers.MultiHeadAttention(2, 32)(h, h, use_causal_mask=True)
+        h = h + keras.layers.Dense(64)(keras.layers.Dense(160, activation="gelu")(h))
+    return onepass.Autoregressive(
+        keras.Model(tokens, keras.layers.Dense(32)(h)), onepass.likelihoods.Categorical(32)
+    )
+
+
+def wide_convolutions():
+    # 150 outputs are not a whole number of panels; lag 1 is a block of one step, 3 is in between.
+    inputs = h = keras.Input([None, 1])
+    for dilation in (1, 3, 40):
+        options = dict(dilation_rate=dilation, padding="causal", activation="tanh")
+        h = keras.layers.Dense(150)(keras.layers.Conv1D(150, 3, **options)(h))
+    return onepass.Autoregressive(
+        keras.Model(inputs, keras.layers.Dense(12)(h)), DISTRIBUTIONS["mixture"]
+    )
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("make", [two_attentions, wide_convolutions])
+def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
+    make, threads, monkeypatch
+):
+    ways, teams = [], []
+
+    def alternate(pace):
+        ways.append(len(ways) % 3 != 1)  # also a piece of another way in between
+        return ways[-1]
+
+    def members_of(rows, threads, together):
+        teams.append(threads if together else 1)
+        return members(rows, threads, together)
+
+    members = machine._members
+    monkeypatch.setattr(assembly, "_WORTH_DIVIDING", 1)
+    keras.utils.set_random_seed(1)
+    model = make()
+    alone = [np.asarray(model.sample(num, 53, seed=2)) for num in (1, 4)]
+    monkeypatch.setattr(machine, "_WORTH_A_MEMBER", 1)
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: threads)
+    monkeypatch.setattr(machine, "_members", members_of)
+    monkeypatch.setattr(Pace, "choose", alternate)
+    for num, expected in zip((1, 4), alone, strict=True):
+        np.testing.assert_array_equal(model.sample(num, 53, seed=2), expected)
+    assert max(teams) == threads and {True, False} == set(ways)
+
+
+def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
+    pool = machine.ThreadPoolExecutor
+
+    class OneThread(pool):
+        def submit(self, *arguments):
+            if self._work_queue.qsize() or self._threads:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*arguments)
+
+    ran = []
+    monkeypatch.setattr(machine, "ThreadPoolExecutor", OneThread)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        machine._run_all(ran.append, machine._members(1, 2, True))
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ["mixture", "real"])
+def test_a_row_is_the_same_in_any_batch_to_the_last_bit(name):
+    model = model_of(name)
+    sampler = native_of(model)
+    many = sampler(noise_of(model, 5, 7, (30,)), None, 1.0)
+    for num in (1, 2, 5):
+        few = sampler(noise_of(model, 5, num, (30,)), None, 1.0)
+        np.testing.assert_array_equal(few, many[:num])
+
+
+def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
+    model = new_model("real")
+    sampler, noise = native_of(model), noise_of(model, 5, 1, (20,))
+    before = sampler(noise, None, 1.0)
+    _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1, 20))
+    for variable in model.network.variables:
+        variable.assign(variable * 0.5)
+    after, _ = sampler.advance(noise[:, 10:], None, 1.0, state)
+    assert (after.numpy() != before[:, 10:].numpy()).any()
+    fresh = native(model.symbol_network, model.distribution)(noise, None, 1.0)
+    np.testing.assert_array_equal(sampler(noise, None, 1.0), fresh)
+
+
+def test_nothing_is_compiled_for_a_second_network():
+    model = model_of("real")
+    native_of(model)(noise_of(model, 5, 1, (4,)), None, 1.0)
+    before = execute.run.stats.cache_misses, len(execute.run.signatures)
+    for name, num, length in (("categorical", 1, 9), ("gaussian", 5, 31)):
+        model = model_of(name)
+        native_of(model)(noise_of(model, 2, num, (length,)), None, 0.5)
+    assert (execute.run.stats.cache_misses, len(execute.run.signatures)) == before
+    assert len(execute.run.signatures) == 1
+
+
+def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
+    model = new_model("mixture")
+    monkeypatch.setattr(model.samplers, "_chunk", None)  # would be compiled by XLA
+    drawn = model.sample(num=2, length=15, seed=4)
+    streamed = np.concatenate(list(model.stream(15, 4, num=2, chunk=7)), 1)
+    np.testing.assert_array_equal(streamed, drawn)
+    noise = noise_of(model, 4, 2, (15,))
+    expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise)
+    expected = model.codec.decode(expected)
+    np.testing.assert_allclose(drawn, expected, atol=2e-4)
+
+
+def unknown():
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Conv1D(4, 2, padding="causal")(inputs)
+    h = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")(h)
+    return keras.Model(inputs, keras.layers.Dense(2)(h))
+
+
+def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
+    model = onepass.Autoregressive(unknown(), DISTRIBUTIONS["gaussian"])
+    found = native(model.symbol_network, model.distribution)
+    assert "Digamma" in found.fault(10)
+    assert "Digamma" in check_causal(model.network).left_to_xla
+    assert check_causal(model_of("gaussian").network).left_to_xla == ""
+    with pytest.raises(UnsupportedNetworkError, match="Digamma"):
+        found(noise_of(model, 5, 1, (4,)), None, 1.0)
+    drawn = model.sample(num=1, length=12, seed=4)
+    np.testing.assert_array_equal(drawn, model.sample(num=1, length=12, seed=4, method="cached"))
+
+
+HEADS, DEPTH, HORIZON = 2, 4, 12
+
+
+def attending(kind):
+    """A step with a cache of keys and values over a horizon, and its first state."""
+    width = HEADS * DEPTH
+    kernels = [causal_networks.variable([width, width], seed) for seed in range(4)]
+    table = causal_networks.variable([HORIZON, width], 9)
+    size = 5 if kind == "window" else HORIZON
+
+    def step(inputs, position, keys, values):
+        x = inputs + tf.gather(table, tf.minimum(position, HORIZON - 1))
+        q, k, v = (tf.reshape(x[0] @ w, [1, 1, HEADS, DEPTH]) for w in kernels[:3])
+        slot = [[position % size]] if kind == "window" else [[position]]
+        keys = tf.tensor_scatter_nd_update(keys, slot, k)
+        values = tf.tensor_scatter_nd_update(values, slot, v)
+        seen = tf.range(size) <= position
+        if kind == "matmul":
+            k_first, v_first = (tf.transpose(c, [1, 2, 0, 3]) for c in (keys, values))
+            scores = tf.matmul(tf.transpose(q, [0, 2, 1, 3]), k_first, transpose_b=True)
+            scores += (1.0 - tf.cast(seen, tf.float32)) * -1e9
+            powers = tf.exp(scores - tf.reduce_max(scores, -1, keepdims=True))
+            chances = powers / tf.reduce_sum(powers, -1, keepdims=True)
+            found = tf.transpose(tf.matmul(chances, v_first), [0, 2, 1, 3])
+        else:
+            scores = tf.einsum("bqhd,kbhd->bhqk", q, keys)
+            if kind != "open":
+                scores = tf.where(seen, scores, -1e9)
+            found = tf.einsum("bhqk,kbhd->bqhd", tf.nn.softmax(scores), values)
+        y = tf.reshape(found, [1, width]) @ kernels[3]
+        return [y], [position + 1, keys, values]
+
+    cache = tf.zeros([size, 1, HEADS, DEPTH])
+    return step, [tf.constant(0), cache, cache]
+
+
+@pytest.mark.parametrize("kind", ["einsum", "matmul", "window", "open"])
+def test_attention_reads_only_the_rows_that_are_filled(kind):
+    step, state = attending(kind)
+    machine = StepMachine(step, [tf.TensorSpec([1, 1, HEADS * DEPTH])], [], state)
+    # A softmax over empty rows too is another function: then nothing is left out.
+    assert machine.program.rows[:, -1].any() == (kind != "open")
+    inputs = np.random.default_rng(0).normal(size=[2, HORIZON, 1, 1, HEADS * DEPTH])
+    workspaces = machine.begin(2, [], state)
+    parts = [machine.run(workspaces, inputs[:, :5])[0], machine.run(workspaces, inputs[:, 5:])[0]]
+    for row in range(2):
+        now = state
+        for time in range(HORIZON):
+            (expected,), now = step(tf.constant(inputs[row, time], tf.float32), *now)
+            made = np.concatenate(parts, 1)[row, time]
+            np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 2.5])
+def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
+    def step(x):
+        return [tf.pow(x, exponent) + tf.cast(tf.pow(tf.cast(x, tf.int32), 3), tf.float32)], []
+
+    machine = StepMachine(step, [tf.TensorSpec([1, 1, 40])], [], [])
+    codes = machine.program.rows[:, 8][machine.program.rows[:, 0] == int(Op.MAP)]
+    assert (formulas.CODES["Pow"] in codes) == (exponent == 2.5)
+    given = np.random.default_rng(0).uniform(0.0, 9.0, [2, 3, 1, 1, 40]).astype(np.float32)
+    given[0, 0, ..., :2] = 0.0, 1e-12
+    (made,) = machine.run(machine.begin(2, [], []), given)
+    with np.errstate(divide="ignore"):
+        expected = np.power(given, exponent) + given.astype(np.int32) ** 3
+    np.testing.assert_allclose(made, expected.reshape(made.shape), rtol=2e-6)
+
+
+FUNCTIONS = [name for name, function in formulas.FUNCTIONS.items() if function.vector]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_accurate(name):
+    function = formulas.FUNCTIONS[name]
+    count = 64
+    generator = np.random.default_rng(1)
+    given = [generator.normal(size=count) * scale for scale in (3.0, 2.0, 1.0)[: function.arity]]
+    if name in ("Log", "Sqrt", "Rsqrt", "Log1p"):
+        given = [np.abs(given[0]) + 1e-3]
+    if name.startswith("Logical"):
+        given = [(each > 0).astype(np.float64) for each in given]
+    if name == "Select":
+        given[0] = (given[0] > 0).astype(np.float64)
+    arrays = [each.astype(np.float32) for each in given]
+
+    lowering = Lowering()
+    values = [contiguous([count], np.float32, kept=True) for _ in arrays]
+    made = lowering.map(name, *values)
+    settle(lowering, [], [made])
+    program = assembled(lowering.assembly, [each.buffer for each in values], None)
+    workspaces = program.workspace[None].copy()
+    for value, array in zip(values, arrays, strict=True):
+        at = program.offsets[value.buffer]
+        workspaces[0, at : at + count] = array
+    drawn = np.zeros([1, 1, count])
+    rest = program.constants, workspaces, np.zeros([1, 1, 0]), drawn
+    alone = np.zeros([1, 16], np.int64)
+    execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0)
+    wide = [each.astype(np.float64) for each in arrays]
+    expected = formulas.folded(name, *wide).astype(np.float64)
+    np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)

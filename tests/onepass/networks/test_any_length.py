@@ -1,0 +1,240 @@
+"""Networks that were built for one length are taken at others, or padded up to it."""
+
+import keras
+import numpy as np
+import one_length_networks as networks
+import pytest
+import tensorflow as tf
+from one_length_networks import LENGTH, LEVELS, LIMITED, PADDED, REBUILT
+from runs import eagerly
+
+import onepass
+from distill.flow_student import FlowStudent
+from onepass.likelihoods import Categorical, Integers, Linear
+from onepass.model import Autoregressive
+from onepass.networks.any_length import any_length
+from onepass.networks.causality import check_causal
+from onepass.networks.network import declared_inputs, keras_inputs
+from onepass.networks.tables import Tables
+from onepass.step import UnsupportedNetworkError, incremental
+
+layers = keras.layers
+LONGER = LENGTH + 9
+
+
+def specs_of(network):
+    return declared_inputs(network)
+
+
+def arguments(specs, length, rows=2):
+    """Return random arguments; those of fewer times are the first of those of more."""
+    generator, made = np.random.default_rng(3), []
+    for spec in specs:
+        own = [length if size is None or size == LENGTH else size for size in spec.shape[1:2]]
+        most = [LONGER if size == length else size for size in own]
+        shape = [rows, *most, *spec.shape[2:]]
+        integers = spec.dtype.is_integer
+        drawn = generator.integers(0, LEVELS, shape) if integers else generator.normal(size=shape)
+        made.append(tf.constant(drawn[:, : own[0]], spec.dtype))
+    return made
+
+
+def called(network, values):
+    return network(values if len(values) > 1 else values[0])
+
+
+def model_of(network, **options):
+    codec = Integers(LEVELS) if specs_of(network)[0].dtype.is_integer else Linear(LEVELS)
+    return Autoregressive(network, Categorical(LEVELS), codec=codec, **options)
+
+
+@pytest.mark.parametrize("name", REBUILT)
+def test_a_rebuilt_network_is_the_network_and_has_a_step(name):
+    keras.utils.set_random_seed(1)
+    network = REBUILT[name]()
+    nodes = [len(layer._inbound_nodes) for layer in network.layers]
+    call, specs = any_length(network, specs_of(network))
+    assert specs[0].shape[1] is None
+    whole = called(network, arguments(specs, LENGTH))
+    np.testing.assert_array_equal(call(*arguments(specs, LENGTH)), whole)
+    for length in (1, 7):
+        outputs = call(*arguments(specs, length))
+        np.testing.assert_allclose(outputs, whole[:, :length], rtol=1e-5, atol=1e-5)
+    fault = Tables(network, call, specs, axes=1).fault(LONGER)
+    assert bool(fault) == (name in LIMITED) and f"{LIMITED.get(name, '')}" in fault
+    if not fault:
+        longer = call(*arguments(specs, LONGER))
+        assert longer.shape == [2, LONGER, LEVELS]
+        np.testing.assert_allclose(longer[:, :LENGTH], whole, rtol=1e-5, atol=1e-5)
+    with eagerly():
+        step = incremental(network)
+    fixed = [x for x, spec in zip(arguments(specs, 9), specs, strict=True) if spec.shape[1]]
+    timed = [x for x, spec in zip(arguments(specs, 9), specs, strict=True) if not spec.shape[1]]
+    state, outputs = step.first_state(2, 9, fixed), []
+    for rows in (slice(0, 1), slice(1, 5), slice(5, 9)):
+        output, state = step.step(timed[0][:, rows], state, *(x[:, rows] for x in timed[1:]))
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole[:, :9], rtol=1e-4, atol=1e-4)
+    assert [len(layer._inbound_nodes) for layer in network.layers] == nodes  # as it was
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_of_one_length_is_padded_up_to_it(name):
+    keras.utils.set_random_seed(1)
+    make, layer = PADDED[name]
+    network = make()
+    call, specs = any_length(network, specs_of(network))
+    assert specs[0].shape[1] == LENGTH
+    whole = called(network, arguments(specs, LENGTH))
+    for length in (1, 7, LENGTH):
+        outputs = call(*arguments(specs, length))
+        np.testing.assert_allclose(outputs, whole[:, :length], rtol=1e-5, atol=1e-5)
+    line = f"built for {LENGTH} elements, and " + (f"its layer `{layer}` takes" if layer else "")
+    for fails in (lambda: call(*arguments(specs, LENGTH + 1)), lambda: incremental(network)):
+        with pytest.raises(ValueError, match=line):
+            fails()
+    with pytest.raises(UnsupportedNetworkError, match="no step can be derived"):
+        incremental(network)
+    with pytest.raises(ValueError, match=rf"cannot take {LENGTH + 1} elements: .*{line}"):
+        Tables(network, call, specs, axes=1).check(LENGTH + 1)
+
+
+def subclassed():
+    return networks.subclassed(), {"inputs": tf.TensorSpec([None, None], tf.int32)}
+
+
+def unbuilt():
+    return networks.Subclassed(), {"inputs": tf.TensorSpec([None, LENGTH], tf.int32)}
+
+
+WHOLE = {
+    "mixed": lambda: (networks.mixed(), {}),
+    "subclassed": subclassed,
+    "unbuilt": unbuilt,
+    "masked": lambda: (networks.masked(), {}),
+    "conditioned": lambda: (networks.conditioned(), {}),
+    "gpt": lambda: (networks.gpt(), {}),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_model_of_one_length_is_sampled_trained_stored_and_exported(name, tmp_path):
+    keras.utils.set_random_seed(1)
+    network, options = WHOLE[name]()
+    codec = Linear(LEVELS) if name == "conditioned" else Integers(LEVELS)
+    model = Autoregressive(network, Categorical(LEVELS), codec=codec, **options)
+    given = np.random.default_rng(0).normal(size=[2, LONGER, 2]).astype(np.float32)
+
+    def rest(length):
+        return (given[:, :length],) if name == "conditioned" else ()
+
+    drawn = model.sample(2, 6, 1, *rest(6))
+    np.testing.assert_array_equal(drawn, model.sample(2, 6, 1, *rest(6), method="naive"))
+    assert model.sample(2, LENGTH, 1, *rest(LENGTH)).shape == (2, LENGTH)
+    before = [x.numpy() for x in network.trainable_variables]
+    with eagerly():
+        data = (drawn, *rest(6)) if rest(6) else drawn
+        onepass.fit(model, data, steps=1, log=lambda line: None)
+    for variable, value in zip(network.trainable_variables, before, strict=True):
+        assert np.any(variable.numpy() != value), variable.path
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    made = onepass.load(onepass.export(model, tmp_path / "models" / "1", length=9))
+    for other in (stored, made):
+        rows = other.sample(2, 9, 1, *rest(9))
+        np.testing.assert_allclose(rows, model.sample(2, 9, 1, *rest(9)), atol=1e-6)
+        nats = model.log_prob(rows, *rest(9))
+        np.testing.assert_allclose(other.log_prob(rows, *rest(9)), nats, rtol=1e-4, atol=1e-4)
+    if name == "conditioned":
+        assert stored.sample(2, LONGER, 1, *rest(LONGER)).shape == (2, LONGER)
+        return
+    for fails in (
+        lambda: model.sample(2, LENGTH + 1, 1),
+        lambda: model.log_prob(np.zeros([1, LENGTH + 1], np.int32)),
+        lambda: model.stream(LENGTH + 1, 1),
+        lambda: stored.sample(2, LENGTH + 1, 1),
+    ):
+        with pytest.raises(ValueError, match=rf"`network` cannot take {LENGTH + 1} elements: "):
+            fails()
+    with pytest.raises(ValueError, match=f"cannot take {LENGTH + 1} elements"):
+        onepass.export(model, tmp_path / "models" / "2", length=LENGTH + 1)
+
+
+def test_a_network_that_looks_ahead_is_refused_by_its_layer():
+    waves = keras.Input([LENGTH, 1])
+    wide = layers.Conv1D(4, 3, padding="same", name="wide")
+    network = keras.Model(waves, layers.Dense(LEVELS)(wide(waves)))
+    found = check_causal(network)
+    assert not found and found.message.startswith("wide pads on both sides")
+    with pytest.raises(ValueError, match="must be causal"):
+        model_of(network)
+
+
+def test_a_head_of_zeros_hides_nothing():
+    network = networks.relative()
+    network.layers[-1].kernel.assign(tf.zeros_like(network.layers[-1].kernel))
+    _, (spec,) = any_length(network, keras_inputs(network))
+    assert spec.shape[1] == LENGTH
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
+def test_other_numbers_are_taken_too(policy):
+    tokens = networks.tokens_of()
+    h = layers.Embedding(LEVELS, 4, dtype=policy)(tokens)
+    h = layers.Conv1D(4, 3, padding="causal", activation="tanh", dtype=policy)(h)
+    network = keras.Model(tokens, layers.Dense(LEVELS, dtype=policy)(h))
+    call, (spec,) = any_length(network, keras_inputs(network))
+    assert spec.shape[1] is None
+    own = called(network, arguments([spec], LENGTH))
+    assert call(*arguments([spec], LONGER)).dtype == own.dtype
+
+
+def test_a_student_of_one_length_draws_any():
+    made = {}
+    for size in (LENGTH, None):
+        keras.utils.set_random_seed(1)
+        waves = keras.Input([size, 1])
+        h = layers.Conv1D(4, 3, padding="causal", activation="tanh")(waves)
+        network = keras.Model(waves, layers.Dense(2)(h))
+        student = FlowStudent([network], Linear(LEVELS))
+        made[size] = student.sample(2, LONGER, 1)
+    np.testing.assert_array_equal(made[LENGTH], made[None])
+
+
+@pytest.mark.slow
+def test_a_bundle_draws_images_of_the_size_that_its_network_was_built_for(tmp_path):
+    model = Autoregressive(networks.pixel_cnn(5), Categorical(LEVELS), order="raster")
+    made = onepass.load(onepass.export(model, tmp_path / "models" / "1"))
+    np.testing.assert_array_equal(made.sample(1, (5, 5, 1), 1), model.sample(1, (5, 5, 1), 1))
+
+
+def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it(tmp_path):
+    network = networks.pixel_cnn(5)
+    model = Autoregressive(network, Categorical(LEVELS), order="raster")
+    images = np.random.default_rng(0).integers(0, LEVELS, [2, 5, 5, 1])
+    own = network(tf.cast(model.symbol_network.read(tf.constant(images)), tf.float32))
+    np.testing.assert_array_equal(model.conditionals(images)[..., 0, :], own)
+    naive = model.sample(1, (3, 4, 1), 1, method="naive")
+    np.testing.assert_array_equal(model.sample(1, (3, 4, 1), 1), naive)
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))  # without its assignments
+    np.testing.assert_array_equal(stored.sample(1, (3, 4, 1), 1), naive)
+    assert len(stored.weights_read(tf.constant(images, tf.int32)).trained) == 6
+
+
+def flattened(side=5):
+    """A triangular kernel over all pixels."""
+    images = keras.Input([side, side, 1])
+    over = layers.Dense(side * side, trainable=False, name="over")
+    h = layers.Reshape([side, side, 1])(over(layers.Reshape([side * side])(images)))
+    over.kernel.assign(np.triu(np.ones([side * side] * 2, np.float32), 1))
+    return keras.Model(images, layers.Conv2D(LEVELS, 1)(h))
+
+
+def test_images_of_one_size_alone(tmp_path):
+    model = Autoregressive(flattened(), Categorical(LEVELS), order="raster")
+    rows = model.sample(1, (5, 5, 1), 1)
+    np.testing.assert_array_equal(rows, model.sample(1, (5, 5, 1), 1, method="naive"))
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    np.testing.assert_array_equal(rows, stored.sample(1, (5, 5, 1), 1))
+    for each in (model, stored):
+        with pytest.raises(ValueError, match="cannot take 4 x 5 pixels: it was built for 5 x 5 pi"):
+            each.sample(1, (4, 5, 1), 1)

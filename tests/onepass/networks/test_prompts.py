@@ -1,0 +1,84 @@
+"""What prompts, top-k, temperatures and ends of rows mean, and which have no meaning."""
+
+import attention_networks
+import causal_networks
+import numpy as np
+import pytest
+from attention_networks import SPEC, TOKENS
+
+from onepass.likelihoods import Categorical, Gaussian, Integers
+from onepass.model import Autoregressive
+
+LENGTH = 30
+
+
+@pytest.fixture(scope="module")
+def model():
+    network = attention_networks.Rotary()
+    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
+
+
+def tokens(*shape, seed=1):
+    return np.random.default_rng(seed).integers(0, TOKENS, shape)
+
+
+def test_a_row_ends_with_its_stop_token_and_not_within_its_prefix(model):
+    prefix = [np.array([4, 4]), np.array([1])]
+    drawn = model.sample(2, 200, 2, prefix=prefix, stop=4)
+    free = model.sample(2, 200, 2, prefix=prefix)
+    for row, own, known in zip(drawn, free, (2, 1), strict=True):
+        end = known + int(np.argmax(own[known:] == 4))
+        np.testing.assert_array_equal(row[: end + 1], own[: end + 1])
+        assert (row[end:] == 4).all()
+
+
+def test_log_probabilities_are_the_models_at_temperature_one(model):
+    options = {"prefix": tokens(2, 5), "top_k": 3, "temperature": 0.7, "stop": 4}
+    drawn, nats = model.sample(2, LENGTH, 1, return_log_prob=True, **options)
+    after = np.cumsum((drawn == 4) & (np.arange(LENGTH) >= 5), 1) > 1
+    np.testing.assert_allclose(nats[~after], model.log_prob(drawn).numpy()[~after], atol=1e-4)
+    assert (nats[after] == 0.0).all()
+
+
+def test_top_k_of_one_is_temperature_zero(model):
+    np.testing.assert_array_equal(
+        model.sample(2, LENGTH, 1, top_k=1), model.sample(2, LENGTH, 9, temperature=0.0)
+    )
+
+
+def test_a_model_of_real_numbers_takes_a_prefix():
+    model = Autoregressive(causal_networks.convolved(1, 2), Gaussian(None))
+    prefix = np.array([[-1.0, 0.3, -1.0]], np.float32)
+    drawn = model.sample(1, 12, 1, prefix=prefix)
+    np.testing.assert_array_equal(drawn[:, :3], prefix)
+    with pytest.raises(ValueError, match="`stop` needs a model of integer symbols"):
+        model.sample(1, 12, 1, stop=0.5)
+    with pytest.raises(ValueError, match="distribution over tokens"):
+        model.sample(1, 12, 1, top_k=2)
+
+
+BAD = {
+    "at most as long": {"prefix": tokens(2, LENGTH + 1)},
+    "must have 2 rows": {"prefix": tokens(3, 4)},
+    r"in \[0, 12\]": {"prefix": np.full([2, 3], TOKENS)},
+    "`stop` must be in": {"stop": TOKENS},
+    "`stop` must be one element": {"stop": [1, 2]},
+    r"`top_p` must be a number in \(0, 1\], got 0.0": {"top_p": 0.0},
+    r"`top_p` must be a number in \(0, 1\], got 1.5": {"top_p": 1.5},
+    "`top_p` must be a number": {"top_p": float("nan")},
+    "`top_k` must be an integer": {"top_k": -1},
+    "`top_k` must be an integer of": {"top_k": 1.5},
+    "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
+    "finite number": {"temperature": [1.0, float("nan")]},
+    "elements. must be integers|numbers": {"prefix": np.full([2, 3], "a")},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_arguments_without_a_meaning_are_refused_at_the_call(model, text):
+    for call in (
+        lambda **o: model.sample(2, LENGTH, 1, **o),
+        lambda **o: model.stream(LENGTH, 1, num=2, **o),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call(**BAD[text])

@@ -1,0 +1,97 @@
+"""What `save` writes is loaded without trust, drawn from, judged and trained as the live model."""
+
+import keras
+import numpy as np
+import pytest
+import stored_networks
+import tensorflow as tf
+from stored_networks import LEVELS, NETWORKS
+
+import onepass
+from onepass import likelihoods
+from onepass.storage.comparison import first_fault
+
+QUICK = ("a constant table and a recurrence", "silu", "a scan", "recomputed activations")
+CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NETWORKS]
+
+
+def model_of(name):
+    keras.utils.set_random_seed(1)
+    return onepass.Autoregressive(NETWORKS[name](), likelihoods.Categorical(LEVELS))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it quantises
+@pytest.mark.parametrize("name", CASES)
+def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(name, tmp_path):
+    model = model_of(name)
+    given = {"condition": np.array([1, 2], np.int32)} if model.conditions else {}
+    drawn = model.sample(2, 12, 3, **given)
+    nats = model.log_prob(drawn, *given.values()).numpy()
+    loaded = onepass.load(onepass.save(model, tmp_path / "one"))
+    assert loaded.symbol_network.has_step == model.symbol_network.has_step
+    np.testing.assert_array_equal(loaded.sample(2, 12, 3, **given), drawn)
+    np.testing.assert_allclose(loaded.log_prob(drawn, *given.values()), nats, atol=1e-4)
+    rows = np.tile(drawn[:1], [4, 1])
+    batch = (rows, np.ones([4], np.int32)) if given else rows
+    for each in (model, loaded):
+        onepass.fit(each, batch, steps=2, batch_size=4, log=lambda line: None)
+    trained = model.log_prob(drawn, *given.values())
+    assert np.abs(trained - nats).max() > 1e-6
+    np.testing.assert_allclose(loaded.log_prob(drawn, *given.values()), trained, atol=1e-4)
+    again = onepass.load(onepass.save(loaded, tmp_path / "one"))
+    expected = loaded.sample(2, 12, 3, **given)
+    np.testing.assert_array_equal(again.sample(2, 12, 3, **given), expected)
+
+
+@pytest.mark.parametrize("mode", ["eager", "check numerics"])
+def test_a_model_is_saved_as_ever_where_functions_run_eagerly_or_numerics_are_checked(
+    mode, tmp_path
+):
+    model = model_of("silu")
+    expected = model.sample(1, 6, 3)
+    try:
+        if mode == "eager":
+            tf.config.run_functions_eagerly(True)
+        else:
+            tf.debugging.enable_check_numerics()
+        onepass.save(model, tmp_path)
+    finally:
+        tf.config.run_functions_eagerly(False)
+        tf.debugging.disable_check_numerics()
+    np.testing.assert_array_equal(onepass.load(tmp_path).sample(1, 6, 3), expected)
+
+
+def test_a_constant_is_exported_and_a_bundle_has_its_model(tmp_path):
+    model = onepass.Autoregressive(
+        stored_networks.over(lambda h: stored_networks.Sinusoids()(h)),
+        likelihoods.Categorical(LEVELS),
+    )
+    bundle = onepass.load(onepass.export(model, tmp_path / "mine" / "1", length=16))
+    expected = model.sample(1, 6, 3)
+    np.testing.assert_array_equal(bundle.sample(1, 6, 3), expected)
+    np.testing.assert_array_equal(bundle.autoregressive.sample(1, 6, 3), expected)
+
+
+def test_what_does_more_than_compute_is_saved_only_on_request(tmp_path):
+    def network(x):
+        first = tf.io.decode_raw(tf.io.read_file("/etc/hostname"), tf.uint8)[0]
+        return tf.concat([x + 0.0 * tf.cast(first, tf.float32), x], -1)
+
+    model = onepass.Autoregressive(network, likelihoods.Gaussian(levels=16))
+    with pytest.raises(onepass.UserError, match=r"stored: it holds .*: ReadFile\. With `t"):
+        onepass.save(model, tmp_path / "mine")
+    assert not list(tmp_path.iterdir())
+    onepass.save(model, tmp_path / "mine", trust=True)
+    loaded = onepass.load(tmp_path / "mine", trust=True)
+    np.testing.assert_array_equal(loaded.sample(1, 6, 3), model.sample(1, 6, 3))
+
+
+def test_what_16_bits_round_is_no_difference_and_what_they_do_not_is_one():
+    def half(scale):
+        return lambda x: tf.cast(tf.cast(scale * x, tf.bfloat16), tf.float32)
+
+    specs = [tf.TensorSpec([None, None, 1])]
+    assert first_fault(half(1.0), half(1.01), specs) == ""
+    assert first_fault(lambda x: x, half(1.0), specs) == ""
+    assert "differs by" in first_fault(half(1.0), half(1.5), specs)
+    assert "differs by" in first_fault(lambda x: x, lambda x: 1.01 * x, specs)

@@ -1,0 +1,208 @@
+"""A second call with other elements, seeds and lengths of the same bucket compiles nothing."""
+
+import functools
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from compilations import Compilations, Counts
+
+import onepass
+import serving
+from distill.flow_student import FlowStudent
+
+LAYERS, SYMBOLS, WIDTH, MOST = keras.layers, 8, 8, 256
+
+
+def causal(dilation):
+    return LAYERS.Conv1D(WIDTH, 2, padding="causal", dilation_rate=dilation)
+
+
+class Attending(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.attention = LAYERS.MultiHeadAttention(2, 4)
+
+    def call(self, inputs):
+        return self.attention(inputs, inputs, use_causal_mask=True)
+
+
+class Placed(keras.layers.Layer):
+    """Adds an entry of a table of positions."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(MOST, WIDTH), initializer="uniform")
+
+    def call(self, inputs):
+        return inputs + self.table[: tf.shape(inputs)[1]]
+
+
+KINDS = {
+    "positions, convolution and attention": lambda: [Placed(), causal(2), Attending()],
+    "convolution": lambda: [causal(1)],
+    "dense": lambda: [LAYERS.Dense(WIDTH, activation="relu")],
+    "dilated convolutions": lambda: [causal(1), causal(2), causal(4)],
+    "GRU": lambda: [LAYERS.GRU(WIDTH, return_sequences=True)],
+    "LSTM": lambda: [LAYERS.LSTM(WIDTH, return_sequences=True)],
+    "attention": lambda: [Attending()],
+    "positions": lambda: [Placed()],
+}
+QUICK = ("positions, convolution and attention",)
+
+
+@functools.cache
+def model_of(kind):
+    keras.utils.set_random_seed(1)
+    given = keras.Input([None], dtype="int32")
+    hidden = LAYERS.Embedding(SYMBOLS, WIDTH)(given)
+    for layer in KINDS[kind]():
+        hidden = layer(hidden)
+    network = keras.Model(given, LAYERS.Dense(SYMBOLS)(hidden))
+    return onepass.Autoregressive(network, onepass.likelihoods.Categorical(SYMBOLS), start=0)
+
+
+def rows_of(seed, length=40):
+    return np.random.default_rng(seed).integers(0, SYMBOLS, [1, length]).astype(np.int32)
+
+
+def sampling(method, lengths, **options):
+    """Return a call of `sample`; lengths of a bucket differ, if the method has buckets."""
+
+    def call(model, number):
+        length = lengths[min(number, 1)]
+        draft = {"draft": model_of("dense")} if method == "speculative" else {}
+        model.sample(1, length, seed=number, method=method, **draft, **options)
+
+    return call
+
+
+def streaming(chunk):
+    def call(model, number):
+        list(model.stream((40, 37)[min(number, 1)], seed=number, chunk=chunk))
+
+    return call
+
+
+def decompressing(model, number, length=40):
+    elements = rows_of(number, length)
+    data = onepass.compress(model, elements, verify=False)
+    np.testing.assert_array_equal(onepass.decompress(model, data), elements)
+
+
+CALLS = {
+    "auto": sampling("auto", (40, 37)),
+    "cached": sampling("cached", (40, 37)),
+    "cached, top-k": sampling("cached", (40, 37), top_k=3),
+    "stream": streaming(16),
+    "stream, one at a time": streaming(1),
+    "naive": sampling("naive", (20, 20)),
+    "fixed-point": sampling("fixed-point", (20, 20)),
+    "speculative": sampling("speculative", (20, 20)),
+    "log_prob": lambda model, number: model.log_prob(rows_of(number)),
+    "compress": lambda model, number: onepass.compress(model, rows_of(number)),
+    "decompress": decompressing,
+}
+
+
+def of_bundle(call):
+    """Return a call of a bundle by a function of the bundle, a length and a seed."""
+    return lambda bundle, number: call(bundle, (40, 37)[min(number, 1)], number)
+
+
+BUNDLE_CALLS = {
+    "sample": of_bundle(lambda bundle, length, seed: bundle.sample(1, length, seed)),
+    "sample, rows": of_bundle(lambda bundle, length, seed: bundle.sample(3, length, seed)),
+    "sample, top-k": of_bundle(
+        lambda bundle, length, seed: bundle.sample(1, length, seed, top_k=3)
+    ),
+    "sample, prefix": of_bundle(
+        lambda bundle, length, seed: bundle.sample(
+            1, length, seed, prefix=rows_of(seed, length - 9)
+        )
+    ),
+    # Of one length, since oneDNN makes kernels for every shape.
+    "log_prob": lambda bundle, number: bundle.log_prob(rows_of(number)),
+    "stream": of_bundle(
+        lambda bundle, length, seed: list(
+            bundle.stream(seed=seed, num_samples=length, chunk_samples=16)
+        )
+    ),
+    "stream, top-k": of_bundle(
+        lambda bundle, length, seed: list(
+            bundle.stream(seed=seed, num_samples=length, chunk_samples=16, top_k=3)
+        )
+    ),
+}
+
+
+def of_kinds():
+    slow = pytest.mark.slow
+    return [pytest.param(each, marks=() if each in QUICK else slow) for each in KINDS]
+
+
+@pytest.mark.parametrize("kind", of_kinds())
+def test_a_second_call_compiles_nothing(kind):
+    model, found = model_of(kind), {}
+    for name, call in CALLS.items():
+        call(model, 0)
+        with Compilations() as again:
+            call(model, 1)
+            call(model, 2)
+        if again.counts != Counts(0, 0, 0):
+            found[name] = again.counts
+    assert found == {}
+
+
+@pytest.mark.parametrize("kind", of_kinds())
+def test_a_second_call_of_a_bundle_compiles_nothing(kind, tmp_path):
+    bundle, found = (
+        serving.load(onepass.export(model_of(kind), tmp_path / "own" / "1", length=64)),
+        {},
+    )
+    for name, call in BUNDLE_CALLS.items():
+        with Compilations() as first:
+            call(bundle, 0)
+        assert (first.counts.traces, first.counts.machines) == (0, 0), name
+        if name == "sample":
+            assert first.counts.programs
+        with Compilations() as again:
+            call(bundle, 1)
+            call(bundle, 2)
+        if again.counts != Counts(0, 0, 0):
+            found[name] = again.counts
+    assert found == {}
+
+
+def test_the_compiled_step_of_the_codec_is_compiled_once(monkeypatch):
+    monkeypatch.setattr("onepass.samplers.native.outputs_of", lambda *_: None)
+    model = model_of.__wrapped__("convolution")
+    decompressing(model, 0, length=9)
+    with Compilations() as again:
+        decompressing(model, 1, length=19)
+    assert again.counts.programs == 0
+
+
+def test_decoding_thousands_of_elements_maps_no_memory():
+    model, elements = model_of("positions, convolution and attention"), rows_of(3, MOST)
+    data = onepass.compress(model, elements, verify=False)
+    onepass.decompress(model, data)
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    for _ in range(12):  # 3,072 elements
+        np.testing.assert_array_equal(onepass.decompress(model, data), elements)
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 30
+
+
+def test_a_student_streams_single_elements_with_one_program():
+    given = keras.Input([None, 1])
+    hidden = LAYERS.Conv1D(4, 2, padding="causal", dilation_rate=2)(given)
+    student = FlowStudent(
+        [keras.Model(given, LAYERS.Dense(2)(hidden))], onepass.likelihoods.Reals()
+    )
+    drawn = student.sample(1, 9, seed=1)
+    parts = np.concatenate(list(student.stream(9, seed=1, chunk=1)), 1)
+    np.testing.assert_allclose(parts, drawn, atol=1e-5)
+    with Compilations() as again:
+        list(student.stream(19, seed=2, chunk=1))  # positions that the first call had not
+    assert again.counts == Counts(0, 0, 0)
