@@ -31,9 +31,7 @@ QUICK_SHAPES = {"tiny": (1, 16, 2, 32)}
 TOKENS, QUICK_TOKENS = 255, 8
 POSITIONS = 1024
 SAMPLES, QUICK_SAMPLES = 1600, 20
-PEER_SAMPLES = (
-    200  # of `incremental_forward`, whose samples all take the same time, or whole frames
-)
+PEER_SAMPLES = 200  # of `incremental_forward`, all alike; of frames, the next whole number
 MEL_BANDS = 80
 SCALES, QUICK_SCALES = (4, 4, 4, 4), (2, 2)  # by which the WaveNet upsamples its frames
 

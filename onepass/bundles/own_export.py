@@ -126,8 +126,12 @@ def _write(
             live = functools.partial(DRAWN[model.kind], model, conditions)
             write_program(folder, spec, exported, live)
         except UserError as error:
-            reason = str(error).removeprefix(f"{folder / PROGRAM} ")
-            raise UserError(f"The model cannot be exported: it {reason}") from error
+            start, reason = f"{folder / PROGRAM} ", str(error)
+            if not reason.startswith(start):
+                raise
+            raise UserError(
+                f"The model cannot be exported: it {reason.removeprefix(start)}"
+            ) from error
         if model.kind == Autoregressive.kind:
             _write_model(model, folder / MODEL_FOLDER)
         seal(folder, out, warm, key, exported.serving)

@@ -192,7 +192,8 @@ class Program:
     position: int
 
     def _divided_weights(self) -> np.ndarray:
-        numbers = self.rows[self.rows[:, DIVIDED] > 0, 1 + OPERANDS :].astype(np.int64)
+        products = np.isin(self.rows[:, 0], (Op.PRODUCT, Op.PAST)) & (self.rows[:, DIVIDED] > 0)
+        numbers = self.rows[products, 1 + OPERANDS :].astype(np.int64)
         return numbers[:, 0] * numbers[:, 1] * LANES
 
     @functools.cached_property

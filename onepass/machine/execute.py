@@ -34,11 +34,14 @@ from onepass.machine.operations import (
     to_floats,
     write,
 )
-from onepass.machine.waiting import barrier
+from onepass.machine.waiting import barrier, observe, publish
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
 _GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
 _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
+
+# Places in the first member's counters: the largest number of yields, and 1 if the team ends.
+PATIENCE, ENDS = 1, 2
 
 
 @compiled
@@ -178,8 +181,10 @@ def run(
     rows: int,
     counters: np.ndarray,
     member: int,
-) -> None:
-    """Run time steps as one member of a team.
+) -> int:
+    """Run time steps as one member of a team, and return the index after the last one.
+
+    A team whose first member waits for others that have no core ends early, after a step or more.
 
     Args:
       program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
@@ -193,7 +198,7 @@ def run(
       end: index after the last time step.
       first: index of the member's first row.
       rows: number of the member's rows; they may be none.
-      counters: zeros, int64 [members, APART / 8]; with one member, nothing is divided.
+      counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
       member: index of this member.
     """
     step = np.int64(workspaces.strides[0])
@@ -201,10 +206,19 @@ def run(
     base = start + first * step
     fixed = np.int64(constants.ctypes.data)
     barriers, members = np.int64(counters.ctypes.data), len(counters)
-    ends = np.full((len(program) if members > 1 else 0, len(workspaces)), -1, np.int64)
-    passed, was_divided = np.int64(0), False
+    computed = np.full((len(program) if members > 1 else 0, len(workspaces)), -1, np.int64)
+    passed, was_divided, yields = np.int64(0), False, 0
     filled = np.int64(0)
     for time in range(begin, end):
+        if members > 1:
+            if member == 0:
+                ends = time > begin and yields > counters[0, PATIENCE]
+                publish(barriers + 8 * ENDS, np.int64(ends))
+            passed, was_divided = passed + 1, False
+            waited = barrier(barriers, member, members, passed)
+            if observe(barriers + 8 * ENDS):
+                return time
+            yields += waited if time > begin else 0  # first, threads are put on their cores
         if position >= 0:
             filled = _filled(position, base, step, rows)
         for index in range(program.shape[0]):
@@ -212,7 +226,7 @@ def run(
             divided = members > 1 and p[0] in (_PRODUCT, _PAST) and p[DIVIDED] > 0
             if members > 1 and (divided != was_divided or (divided and p[DIVIDED] == BARRIER)):
                 passed += 1
-                barrier(barriers, member, members, passed)
+                yields += barrier(barriers, member, members, passed)
                 was_divided = divided
             if not divided and not rows:
                 continue
@@ -243,7 +257,19 @@ def run(
             if p[0] == _PAST:
                 if divided:
                     _divided_past(
-                        p, ends[index], o, a, b, c, here, step, c_step, member, first, rows, members
+                        p,
+                        computed[index],
+                        o,
+                        a,
+                        b,
+                        c,
+                        here,
+                        step,
+                        c_step,
+                        member,
+                        first,
+                        rows,
+                        members,
                     )
                 else:
                     _past(p, o, a, b, c, here, step, c_step, rows)
@@ -254,3 +280,4 @@ def run(
                 else:
                     _one(p, o, a, b, c)
                 o, a, b, c = o + step, a + a_step, b + b_step, c + c_step
+    return end

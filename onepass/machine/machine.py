@@ -21,7 +21,7 @@ from onepass.machine import (  # noqa: F401  (their rules are registered)
     rules_shapes,
 )
 from onepass.machine.assembly import OPERANDS, Op, Program, assembled
-from onepass.machine.execute import run
+from onepass.machine.execute import PATIENCE, run
 from onepass.machine.fusion import BLOCK
 from onepass.machine.kernels import LANES
 from onepass.machine.lowering import Lowering, Resource
@@ -34,6 +34,7 @@ from onepass.networks.condition_specs import is_at_rate, sized
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
 _WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction
 _WORTH_A_MEMBER = 1 << 13  # multiplications; for fewer, a member waits longer than it works
+_LOST = 3000  # yields of a member after which a team ends; they take a millisecond or more
 _LONGER = 50  # times the length of a trial, that of a piece when the faster way is known
 _TRIED = 4  # number of steps in the test of limits
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
@@ -228,25 +229,27 @@ class StepMachine:
     def _run_piece(self, arrays: Sequence[np.ndarray], start: int, stop: int) -> int:
         """Run time steps from `start` until `stop` or earlier, and return where it has ended.
 
-        Pieces end early while it is not known which way to use several threads is faster.
+        Pieces end early to try, or to choose again, which way to use several threads is faster.
         """
         program, rows = self.program, len(arrays[1])
         work = rows * len(program.rows) + program.divided // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
-        team = _team_of(program, rows) if is_long else 1
-        pace = self._paces[rows]
+        team, pace = _team_of(program, rows) if is_long else 1, self._paces[rows]
         together = team > 1 and pace.choose()
-        piece = max(BLOCK, -(-_WORTH_A_THREAD // work)) * (_LONGER if pace.is_settled else 1)
-        stop = min(stop, start + piece) if team > 1 else stop
+        if team > 1:
+            trial = max(BLOCK, -(-_WORTH_A_THREAD // work))
+            stop = min(stop, start + trial * (1 if pace.is_trial else _LONGER))
+        members = _members(rows, team if together else is_long * cores(), together)
+        copies = [program.rows.copy() for _ in members]
 
-        def work_on(member: Member) -> None:
-            run(program.rows.copy(), program.position, *arrays, start, stop, *member)
+        def work_on(index: int) -> int:
+            return run(copies[index], program.position, *arrays, start, stop, *members[index])
 
         began = time.perf_counter()
-        _run_all(work_on, _members(rows, team if together else is_long * cores(), together))
-        if team > 1 and stop - start == piece:
-            pace.record(together, time.perf_counter() - began, stop - start)
-        return stop
+        ended = _run_all(work_on, len(members))
+        if team > 1 and (ended - start >= BLOCK or ended < stop):
+            pace.record(together, time.perf_counter() - began, ended - start)
+        return ended
 
 
 def _address(array: np.ndarray) -> int:
@@ -264,31 +267,35 @@ def _members(rows: int, threads: int, together: bool) -> list[Member]:
     threads = max(1, threads if together else min(threads, rows))
     bounds = [rows * index // threads for index in range(threads + 1)]
     counters = np.zeros([threads, APART // 8], np.int64)
+    counters[0, PATIENCE] = _LOST
     return [
         Member(low, high - low, counters if together else counters[:1], index * together)
         for index, (low, high) in enumerate(itertools.pairwise(bounds))
     ]
 
 
-def _run_all(work: Callable[[Member], None], members: Sequence[Member]) -> None:
-    """Run all members at the same time, or none: they wait for each other."""
-    if len(members) == 1:
-        work(members[0])
-        return
-    apart, gate = Apart(), threading.Barrier(len(members))
+def _run_all(work: Callable[[int], int], count: int) -> int:
+    """Call a function with 0 to count - 1 at the same time, or not at all, since they wait.
 
-    def start(member: Member) -> None:
+    Returns:
+      What the call with 0 returned.
+    """
+    if count == 1:
+        return work(0)
+    apart, gate = Apart(), threading.Barrier(count)
+
+    def start(index: int) -> int:
         gate.wait()
-        apart.run(work, member)
+        return apart.run(work, index)
 
-    with ThreadPoolExecutor(len(members)) as pool:
+    with ThreadPoolExecutor(count) as pool:
         try:
-            started = [pool.submit(start, member) for member in members]
-        except RuntimeError:  # the system has no more threads
+            started = [pool.submit(start, index) for index in range(count)]
+        except BaseException:  # the system has no more threads, or the user presses Ctrl-C
             gate.abort()
             raise
-        for future in started:
-            future.result()
+        first, *_ = [future.result() for future in started]
+    return first
 
 
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -202,9 +202,18 @@ class TimeOrder:
         if fault:
             raise NotCausalError(f"`network` must be causal: {fault}.")
         call.remember()
+        if self.hoisted is not None:  # what is computed of frames alone is not in that graph
+            whole = [sized(spec, 2, [3 * self.hoisted.hop]) for spec in self._specs]
+            self.exact.of(
+                [tf.TensorSpec(x, spec.dtype) for x, spec in zip(whole, self._specs, strict=True)]
+            )
+            self.exact.remember()
+            self.exact.forget()
 
     def is_as_checked(self) -> bool:
         """Return whether a fresh trace of the network is the one that `check` has remembered."""
+        if self.hoisted is not None and not self.exact.is_as_remembered():
+            return False
         return self._on_sequence.is_as_remembered()
 
     def once(self, condition: Any, length: int) -> Any:

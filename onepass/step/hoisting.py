@@ -173,11 +173,12 @@ class Hoisted:
         """
         values = [condition[name] for name in self._names]
         shapes = tuple(tuple(x.shape) for x in values)
-        if (shapes, length) not in self._known:
-            if len(self._known) >= KEPT:
-                del self._known[next(iter(self._known))]
-            self._known[shapes, length] = self._graph(values[0].shape[0], length, shapes)
-        graph = self._known[shapes, length]
+        graph = self._known.get((shapes, length))
+        if graph is None:
+            graph = self._graph(values[0].shape[0], length, shapes)
+            for key in list(self._known)[: max(0, len(self._known) + 1 - KEPT)]:
+                self._known.pop(key, None)
+            self._known[shapes, length] = graph
         zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
         behind = graph.inputs[0].shape[1] - length
         arguments = _padded([zeros, *values], self._specs, behind)

@@ -98,7 +98,7 @@ def test_the_page_opens_with_the_six_ratios_of_its_json():
 
 
 def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
-    for name in (headlines.CPU, headlines.GPU):
+    for name in (headlines.CPU, headlines.GPU, headlines.TORCH):
         shutil.copy(ROOT / "docs" / name, tmp_path)
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{headlines.BEGIN}\n\nold\n\n{headlines.END}\n\nafter\n")
@@ -111,7 +111,7 @@ def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
 
 
 def test_a_ratio_that_is_not_in_the_json_is_an_error(tmp_path):
-    for name in (headlines.CPU, headlines.GPU):
+    for name in (headlines.CPU, headlines.GPU, headlines.TORCH):
         (tmp_path / name).write_text(json.dumps({"machine": {}, "rows": []}))
     with pytest.raises(ValueError, match="unpack"):
         headlines.rows(tmp_path)

@@ -104,6 +104,20 @@ def test_a_bundle_with_other_log_probabilities_is_refused(tmp_path, monkeypatch)
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.parametrize("function", [tf.math.log, tf.sqrt, lambda c: tf.math.log(-c)])
+def test_a_network_of_conditions_that_are_not_negative_is_exported(function, tmp_path):
+    # No conditions that are drawn at random suit the last one: there is nothing to compare.
+    def network(x, condition):
+        h = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1] + function(condition)
+        return tf.concat([h, tf.zeros_like(h)], -1)
+
+    spec = tf.TensorSpec([None, None, 1])
+    gaussian = likelihoods.Gaussian(levels=256)
+    live = onepass.Autoregressive(network, gaussian, inputs=spec, conditions={"condition": spec})
+    onepass.export(live, tmp_path / "mine" / "1", length=SHORT)
+    assert (tmp_path / "mine" / "1").is_dir()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_rounding_is_no_difference(policy, tmp_path):

@@ -56,6 +56,7 @@ def _forward(layer: Any, x: Any, states: Any = None) -> tuple[torch.Tensor, Any]
         count = layer.num_layers * (2 if layer.bidirectional else 1)
         zeros = x.new_zeros(count, x.shape[0], layer.hidden_size)
         states = (zeros, zeros) if is_lstm else zeros
+    torch._check(x.shape[-1] == layer.input_size)  # known, though x may come from a condition
     weights = [getattr(layer, name) for names in layer._all_weights for name in names]
     flags = (mode, layer.bias, layer.num_layers, layer.bidirectional)
     y, *last = recurrent(x, list(states) if is_lstm else [states], weights, *flags)

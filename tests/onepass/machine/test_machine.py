@@ -127,11 +127,12 @@ def wide_convolutions():
     )
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize(("threads", "patience"), [(2, 10**9), (3, 10**9), (2, -1)])
 @pytest.mark.parametrize("make", [two_attentions, wide_convolutions])
 def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
-    make, threads, monkeypatch
+    make, threads, patience, monkeypatch
 ):
+    # Without patience, a team ends after every step.
     ways, teams = [], []
 
     def alternate(pace):
@@ -147,6 +148,7 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
     keras.utils.set_random_seed(1)
     model = make()
     alone = [np.asarray(model.sample(num, 53, seed=2)) for num in (1, 4)]
+    monkeypatch.setattr(machine, "_LOST", patience)
     monkeypatch.setattr(machine, "_WORTH_A_MEMBER", 1)
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
     monkeypatch.setattr(machine, "cores", lambda: threads)
@@ -155,6 +157,7 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
     for num, expected in zip((1, 4), alone, strict=True):
         np.testing.assert_array_equal(model.sample(num, 53, seed=2), expected)
     assert max(teams) == threads and {True, False} == set(ways)
+    assert (len(ways) > 12) == (patience < 0)  # pieces of 16 steps, or of one
 
 
 def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
@@ -169,7 +172,7 @@ def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
     ran = []
     monkeypatch.setattr(machine, "ThreadPoolExecutor", OneThread)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        machine._run_all(ran.append, machine._members(1, 2, True))
+        machine._run_all(ran.append, 2)
     assert not ran
 
 

@@ -320,6 +320,34 @@ def test_a_derived_step_reads_what_was_computed_once():
     np.testing.assert_allclose(tf.concat(outputs, 1), network([wave, tf.constant(MEL)]), 1e-4, 1e-5)
 
 
+class Scaled(tf.Module):
+    """Frames that are repeated and scaled by a number that is no variable."""
+
+    scale = 1.0
+
+    def __call__(self, x, mel):
+        h = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        return 0.1 * h + self.scale * tf.repeat(mel, 4, 1) * tf.constant([1.0, 0.0])
+
+
+def test_a_changed_number_in_what_is_computed_once_is_followed():
+    network = Scaled()
+    made = onepass.Autoregressive(
+        network,
+        onepass.likelihoods.Gaussian(256),
+        inputs=tf.TensorSpec([None, None, 1]),
+        conditions={"mel": onepass.Frames([None, None, 1], hop=4)},
+    )
+    mel = np.random.default_rng(0).random([1, 3, 1])
+    before = made.sample(1, 12, seed=1, condition={"mel": mel})
+    network.scale = -1.0
+    after = made.sample(1, 12, seed=1, condition={"mel": mel})
+    assert np.any(before != after)
+    np.testing.assert_array_equal(
+        made.sample(1, 12, seed=1, condition={"mel": mel}, method="naive"), after
+    )
+
+
 def test_a_changed_upsampling_is_followed():
     network = vocoder()
     made = model_of(network)
