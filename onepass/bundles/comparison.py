@@ -39,6 +39,8 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         elements = only_output(outputs)
         if COUNT in outputs:
             elements = elements[:, : outputs[COUNT].max()]
+        if LOG_PROB in signatures:
+            elements = elements.astype(signatures[LOG_PROB].inputs[ELEMENTS].dtype)
         try:
             expected = live(inputs, elements)
         except ValueError as error:
@@ -61,9 +63,7 @@ def _compare(
 ) -> None:
     found = {"draw": elements}
     if LOG_PROB in signatures:
-        known = signatures[LOG_PROB].inputs
-        elements = elements.astype(known[ELEMENTS].dtype)
-        given = {**inputs, ELEMENTS: elements}
+        known, given = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
         found["log-probability"] = program(LOG_PROB, {name: given[name] for name in known})[
             LOG_PROB
         ]

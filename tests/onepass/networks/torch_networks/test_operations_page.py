@@ -45,5 +45,6 @@ def test_the_page_runs(tmp_path, monkeypatch):
         RULES.clear()
         RULES.update(before)
         sys.modules.pop("my_models", None)
-    assert namespace["rows"].shape == (2, 40) and namespace["condition"].shape == (2, 40, 5)
+    assert namespace["rows"].shape == (2, 40) and namespace["wave"].shape == (1, 40)
+    assert namespace["vocoder"].conditions["mel"].hop == 4
     assert namespace["network"].input_signature[0].shape.as_list() == [None, None, 1]
