@@ -65,7 +65,9 @@ def lines(model: ImageModel, num: int, seed: int) -> Iterator[str]:
         value = row % classes if classes else None
         draws = [_draw(model, value, seed, number) for number in (row, num + row)]
         start = np.zeros([1, model.size, model.size, model.channels], np.int32)
-        image = model.generate([value] * (row + 1), seed=seed, num=row + 1)[row].astype(np.int32)
+        image = model.sample(condition=[value] * (row + 1), seed=seed, num=row + 1)[row].astype(
+            np.int32
+        )
         changes = {
             "by one level": one_level(image, model.levels),
             "to another draw": draws[1](start + image)[0],

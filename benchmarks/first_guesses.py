@@ -38,7 +38,7 @@ def lines(
     """
     classes = model.config.conditioning.classes
     wanted: list[Any] = [i % classes if classes else None for i in range(num)]
-    cached = model.generate(wanted, seed=seed, num=num)
+    cached = model.sample(num, seed=seed, condition=wanted)
     for first, guess in _guesses(model, multiscale, wanted, seed):
         forecasts: dict[str, Forecast | None] = {"linear forecast": linear_forecast}
         if guess is None:
@@ -66,9 +66,9 @@ def _guesses(model: ImageModel, multiscale: ImageModel | None, wanted: list, see
     yield "grey", None
     if multiscale is None:
         return
-    scales = list(multiscale.progressions(wanted, seed=seed, num=len(wanted)))
+    scales = list(multiscale.stream(len(wanted), seed=seed, condition=wanted, scales=True))
     for name, place in (("the multiscale model's image", -1), ("its last scale but one", -2)):
-        yield name, np.stack([enlarged(s[place], model.size) for s in scales]).astype(np.int32)
+        yield name, np.stack([enlarged(s[place][0], model.size) for s in scales]).astype(np.int32)
 
 
 if __name__ == "__main__":

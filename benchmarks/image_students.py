@@ -51,8 +51,9 @@ def sampled(model: ImageModel, labels: list[int], seed: int, guidance: float) ->
     """Return images of classes, one at a time; the first, which compiles, is not timed."""
     images, times = [], []
     with Progress(len(labels), "drawing", "image") as progress:
-        for scales in model.progressions(labels, seed=seed, num=len(labels), guidance=guidance):
-            images.append(scales[-1])
+        drawn = model.stream(len(labels), seed=seed, condition=labels, guidance=guidance)
+        for (image,) in drawn:
+            images.append(image)
             times.append(time.perf_counter())
             progress.advance()
     return Measured(np.stack(images), float(np.median(np.diff(times))))

@@ -143,7 +143,7 @@ def _timed(call: Any) -> float:
 
 def _teacher_speed(teacher: Any, frames: np.ndarray, seconds: float) -> float:
     samples = round(seconds * teacher.sample_rate_hz)
-    return seconds / _timed(lambda: teacher.generate(frames, seed=0, num_samples=samples))
+    return seconds / _timed(lambda: teacher.sample(condition=frames, seed=0, length=samples))
 
 
 def _flow_seconds(student: ParallelWaveNet, samples: int) -> float:

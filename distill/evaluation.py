@@ -247,10 +247,10 @@ def speed_of_speculation(
         condition = item["frames"] if one.conditional else None
         speaker = one.known_speakers[item["speaker"]] if one.known_speakers else None
         ask = functools.partial(
-            one.generate,
-            condition,
+            one.sample,
+            length=samples,
             seed=seed,
-            num_samples=samples,
+            condition=condition,
             speaker=speaker,
             temperature=1.0,  # required by drafts
         )

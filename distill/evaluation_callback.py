@@ -190,8 +190,10 @@ class EvaluationCallback:
             item = self.recordings[0]
             frames, speaker = condition_of(self.teacher.network, item)
             names = self.teacher.known_speakers
-            sound = self.teacher.generate(
-                frames, num_samples=length, speaker=None if speaker is None else names[speaker]
+            sound = self.teacher.sample(
+                length=length,
+                condition=frames,
+                speaker=None if speaker is None else names[speaker],
             )[0]
             audio.write(path, sound, self.rate_hz)
             audio.write(self.folder / "recorded.wav", item["waveform"][:length], self.rate_hz)

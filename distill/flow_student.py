@@ -15,9 +15,10 @@ from onepass.foundation.arguments import (
     whole_number,
 )
 from onepass.foundation.tensorflow_state import check_compiler
+from onepass.interface import Draw, Model
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import Codec
-from onepass.model import Autoregressive
+from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.changes import Watch
 from onepass.networks.elements import as_condition
@@ -28,7 +29,7 @@ from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental
 
 
-class FlowStudent:
+class FlowStudent(Model):
     """A student that draws a sequence in one pass of flows, x_t = z_t s(z_<t, c) + mu(z_<t, c).
 
     Args:
@@ -47,6 +48,7 @@ class FlowStudent:
       sample_rate_hz: sample rate of an audio student; None: unknown.
     """
 
+    options = frozenset({"temperature"})
     kind = "flow-student"
     order = "time"
     compresses = False  # it has no exact conditionals
@@ -176,71 +178,33 @@ class FlowStudent:
             steps.append(FlowOutput(values, location, log_scale))
         return compose(steps), after
 
-    def sample(
-        self,
-        num: int,
-        length: int,
-        seed: int,
-        condition: Any = None,
-        *,
-        temperature: float = 1.0,
-    ) -> np.ndarray:
-        """Return sequences of elements [num, length], each determined by the seed and the row.
-
-        Args:
-          num: number of sequences.
-          length: number of elements of each sequence.
-          seed: seed of the noise, an integer in [0, 2^64).
-          condition: [num, length, channels], or None for a student without a condition.
-          temperature: factor of the noise; 1 samples the student's distribution.
-
-        Raises:
-          ValueError: an argument is invalid.
-        """
+    def _sample(self, draw: Draw) -> np.ndarray:
         self.follow()
-        num, length = self._sizes(num, length)
-        scale = tf.constant(checked_temperature(temperature), tf.float32)
-        noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
-        return self.compiled(noise, self._given(condition, num, length)).numpy()
+        num, length = self._sizes(draw.num, draw.length)
+        scale = self._scale(draw)
+        noise = scale * self.noise(checked_seed(draw.seed), tf.range(num), length)
+        return self.compiled(noise, self._given(draw.condition, num, length)).numpy()
 
-    def stream(
-        self,
-        length: int,
-        seed: int,
-        condition: Any = None,
-        *,
-        num: int = 1,
-        chunk: int = 2000,
-        temperature: float = 1.0,
-    ) -> Iterator[np.ndarray]:
-        """Yield the elements of `sample` in parts [num, chunk]; the last part may be shorter.
-
-        Args:
-          length: number of elements of each sequence.
-          seed: seed of the noise, an integer in [0, 2^64).
-          condition: [num, length, channels], or None for a student without a condition.
-          num: number of sequences.
-          chunk: number of elements of a part.
-          temperature: factor of the noise; 1 samples the student's distribution.
-
-        Raises:
-          ValueError: an argument is invalid.
-          NotCausalError, UnsupportedNetworkError: no step can be derived for a network.
-        """
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         self.follow()
-        num, length = self._sizes(num, length)
-        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        scale = tf.constant(checked_temperature(temperature), tf.float32)
-        given, state = self._given(condition, num, length), self.initial_state(num)
+        num, length = self._sizes(draw.num, draw.length)
+        part = whole_number(CHUNK if chunk is None else chunk, "chunk")
+        seed, scale = checked_seed(draw.seed), self._scale(draw)
+        given, state = self._given(draw.condition, num, length), self.initial_state(num)
 
         def parts(state: Any) -> Iterator[np.ndarray]:
-            for start in range(0, length, chunk):
-                count = min(chunk, length - start)
+            for start in range(0, length, part):
+                count = min(part, length - start)
                 noise = scale * self.noise(seed, tf.range(num), count, start)
                 values, state = self._stepping(state, noise, between(given, start, start + count))
                 yield self.elements(values).numpy()
 
         return parts(state)
+
+    def _scale(self, draw: Draw) -> tf.Tensor:
+        """Return the factor of the noise."""
+        temperature = 1.0 if draw.temperature is None else draw.temperature
+        return tf.constant(checked_temperature(temperature), tf.float32)
 
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
         """Return the log density of the elements that `sample` draws at temperature 1.

@@ -51,7 +51,7 @@ def generate(student: ParallelWaveNet, request: Request, backend: Backend = "aut
 def stream(
     student: ParallelWaveNet,
     request: Request,
-    backend: Backend = "auto",
+    backend: str = "auto",
     chunk_samples: int = CHUNK_SAMPLES,
     first_samples: int = FIRST_SAMPLES,
 ) -> Iterator[np.ndarray]:
@@ -118,7 +118,7 @@ def _chunk_bounds(
         first, length = last, -(-chunk // hop) * hop
 
 
-def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
+def _runner(student: ParallelWaveNet, backend: str, batch: int) -> Runner:
     """Return a function from the next noise and its condition to sound; it keeps the state."""
     check_backend(backend)
     if backend == "auto":
@@ -134,10 +134,10 @@ def check_backend(backend: str) -> None:
     """Raise UserError if `backend` is unknown, or if this processor lacks its instructions."""
     if backend not in get_args(Backend):
         known = ", ".join(get_args(Backend))
-        raise UserError(f"`backend` must be one of {known}, got {backend!r}.")
+        raise UserError(f"`method` must be one of {known}, got {backend!r}.")
     if backend == NARROW and not bfloat16.IS_AVAILABLE:
         raise UserError(
-            f"`backend` {NARROW} needs a processor with AVX512-BF16, which this one lacks; numba "
+            f"`method` {NARROW} needs a processor with AVX512-BF16, which this one lacks; numba "
             "runs here."
         )
 

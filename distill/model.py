@@ -14,6 +14,7 @@ from distill.generation import (
     FIRST_SAMPLES,
     WHOLE_SAMPLES,
     Backend,
+    check_backend,
     condition_between,
     stream,
 )
@@ -29,6 +30,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import checked_config, completed, stored_config
+from onepass.interface import Draw
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
@@ -64,74 +66,41 @@ class StudentModel(TrainedSpeechModel):
     speakers: tuple[str, ...]
     spec: dict[str, Any]
 
-    backends: ClassVar = get_args(Backend)
-    primable: ClassVar = False  # the noise of a recording is unknown
-    refinable: ClassVar = True
+    # No prefix: the noise of a recording is unknown.
+    options = frozenset({"method", "temperature", "refine", "speaker"})
     takes_pieces: ClassVar = True
     drafts: ClassVar = True
 
-    def generate(
-        self, condition: np.ndarray | FramesInPieces | None = None, **options: Any
-    ) -> np.ndarray:
-        """Return the sounds of `stream` in one array, float32 [num, samples] in [-1, 1].
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the engines.
 
-        Args:
-          condition: the `condition` of `stream`.
-          **options: the keyword arguments of `stream`, except the lengths of chunks.
+        "numba" computes on this processor, in float32; "numba-bfloat16" multiplies in bfloat16, if
+        the processor has AVX512-BF16; "tensorflow" computes on TensorFlow's device; "auto" chooses
+        "numba" if there is no accelerator and `compute_dtype` is float32.
         """
-        options |= {"chunk_samples": WHOLE_SAMPLES, "first_samples": WHOLE_SAMPLES}
-        return np.concatenate(list(self.stream(condition, **options)), axis=1)
+        return get_args(Backend)
 
-    def stream(
-        self,
-        condition: np.ndarray | FramesInPieces | None = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
-        backend: Backend = "auto",
-        chunk_samples: int = CHUNK_SAMPLES,
-        refine: int | None = None,
-        first_samples: int | None = None,
-    ) -> Iterator[np.ndarray]:
-        """Yield sounds in chunks, float32 [num, about chunk_samples], as they are computed.
+    def _sample(self, draw: Draw) -> np.ndarray:
+        return np.concatenate(list(self._chunks(draw, WHOLE_SAMPLES, WHOLE_SAMPLES)), axis=1)
 
-        Each refinement pass delays the chunks by one window of the mel.
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+        """See `Model.stream`; each refining pass delays the parts by one window of the mel."""
+        samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
+        return self._chunks(draw, samples, None)
 
-        Args:
-          condition: frames [frames, channels], or None for an unconditional model. The sound of
-            frames from `frames(...)` has the recording's level; other sounds have the model's.
-          seed: seed of the noise, an integer in [0, 2^64).
-          num: number of sounds; it does not affect any single sound.
-          num_samples: length of the sounds; None: the length of the condition.
-          speaker: name of the speaker, for models with speakers.
-          temperature: factor of the noise; 1 samples the model. None: the value in `spec`, or 1.
-          backend: "numba" computes on this processor, in float32; "numba-bfloat16" multiplies in
-            bfloat16, if the processor has AVX512-BF16; "tensorflow" computes on TensorFlow's
-            device; "auto" chooses "numba" if there is no accelerator and `compute_dtype` is
-            float32.
-          chunk_samples: length of a chunk, rounded up to whole frames.
-          refine: number of passes that fit the sound's magnitudes to the mel
-            (`distill.refinement`). None: for frames from `frames(...)`, and for frames that
-            `speech.text_frames` drew, the number in `spec`, or 0 if it has none; for other frames
-            0, because the passes would keep their blur.
-          first_samples: length of the first chunk; None: a short chunk plus its look-ahead.
-
-        Raises:
-          UserError: an argument does not fit this model. For `backend`, the error is raised when
-            the first chunk is requested.
-        """
+    def _chunks(self, draw: Draw, samples: int, first: int | None) -> Iterator[np.ndarray]:
+        """Return the sounds in parts; None as the length of the first: short, with look-ahead."""
+        draw = self.read_recording(draw)
+        condition = draw.condition
         frames = None if condition is None else self._checked(condition)
-        request = self._request(frames, seed, num, num_samples, speaker, temperature)
-        chunk_samples = whole_number(chunk_samples, "chunk_samples")
-        refiner = self._refiner(frames, self._passes(condition, refine))
-        ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
-        first = FIRST_SAMPLES + ahead
-        if first_samples is not None:
-            first = whole_number(first_samples, "first_samples")
-        chunks = stream(self.network, request, backend, chunk_samples, first)
+        request = self._request(draw, frames)
+        refiner = self._refiner(frames, self._passes(condition, draw.refine))
+        check_backend(draw.method)
+        if first is None:
+            ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
+            first = FIRST_SAMPLES + ahead
+        chunks = stream(self.network, request, draw.method, samples, first)
         chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
 
@@ -156,7 +125,8 @@ class StudentModel(TrainedSpeechModel):
           speaker: name of the speaker, for models with speakers.
         """
         frames, network = None if condition is None else self._checked(condition), self.network
-        request = self._request(frames, seed, num, length, speaker, 1.0)
+        draw = Draw(num, length, seed, speaker=speaker, temperature=1.0)
+        request = self._request(draw, frames)
         phase = tf.zeros([len(request.rows)], tf.float64)
         given, _ = condition_between(network, request, 0, request.num_samples, phase)
         noise = network.noise(request.seed, request.rows, 0, request.num_samples)

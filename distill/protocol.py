@@ -20,23 +20,14 @@ class Student(Protocol):
     drafts: bool
 
     def sample(
-        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
+        self, num: int = 1, length: Any = None, seed: int = 0, condition: Any = None, **options: Any
     ) -> np.ndarray:
-        """Return `num` sequences [num, length] or images, each determined by the seed and the row.
+        """See `onepass.interface.Model.sample`."""
 
-        Args:
-          num: number of rows.
-          length: number of elements of each row, or side of the images.
-          seed: the noise's seed, an integer in [0, 2^64).
-          condition: what the student reads besides the noise.
-          **options: further options, such as `temperature`.
-        """
-
-    def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts, or the images one after another.
-
-        The arguments are those of the teacher's `stream`.
-        """
+    def stream(
+        self, num: int = 1, length: Any = None, seed: int = 0, condition: Any = None, **options: Any
+    ) -> Iterator[np.ndarray]:
+        """See `onepass.interface.Model.stream`."""
 
     def log_density(
         self, num: int, length: Any, seed: int, condition: Any = None, **options: Any

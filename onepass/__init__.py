@@ -3,7 +3,7 @@
 import onepass
 
 model = onepass.load("shipped-digits")
-images = model.generate(7, seed=1, num=4)  # uint8 [4, 32, 32, 3]
+images = model.sample(4, seed=1, condition=7)  # uint8 [4, 32, 32, 3]
 
 model = onepass.Autoregressive(network, onepass.likelihoods.LogisticMixture())  # your network
 onepass.fit(model, waveforms, steps=2000)

@@ -13,6 +13,7 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.ending import MOST_ROWS, bounded, ends
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import Measure, weighted_mean
+from onepass.interface import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ def evaluate(
       ValueError: the data does not fit the model, `batch_size` or `most_rows` is not an integer of
         at least 1, or the network is not causal.
     """
-    if not hasattr(model, "log_prob"):
+    if getattr(type(model), "log_prob", Model.log_prob) is Model.log_prob:
         raise UserError(
             f"`model` must have log-probabilities to be evaluated, got {type(model).__name__}."
         )

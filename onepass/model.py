@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
-from onepass.foundation.options import takes
 from onepass.foundation.tensorflow_state import check_eager
+from onepass.interface import Draw, Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.choices import DrawOptions
+from onepass.networks.choices import token_options
 from onepass.networks.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from onepass.networks.condition_values import given_once, given_to
 from onepass.networks.elements import as_array, check_elements, check_parts, codec_for
@@ -29,8 +29,11 @@ from onepass.samplers.compiled import Compiled
 from onepass.samplers.drafts import stepped_draft
 from onepass.samplers.sampling import Samplers
 
+CHUNK = 2000  # elements of a row in a part of a stream
+NOT_STREAMED = {"method", "draft", "return_log_prob"}
 
-class Autoregressive:
+
+class Autoregressive(Model):
     """A model p(x) = prod_t p(x_t | x_0, ..., x_(t-1)) of sequences or images.
 
     Args:
@@ -72,6 +75,9 @@ class Autoregressive:
       compiled: functions compiled for the network, which `follow` drops when it has changed.
     """
 
+    options = frozenset(
+        {"method", "temperature", "top_k", "top_p", "prefix", "stop", "draft", "return_log_prob"}
+    )
     kind = "autoregressive"
     sample_rate_hz: int | None = None
     compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
@@ -246,8 +252,15 @@ class Autoregressive:
             symbols, given
         )
 
-    def log_prob(self, elements: Any, condition: Any = None, *, lengths: Any = None) -> tf.Tensor:
-        """Return the log-probability of every element, or log-density of real ones, in nats.
+    def log_prob(
+        self,
+        elements: Any,
+        condition: Any = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
+    ) -> tf.Tensor:
+        """See `Model.log_prob`.
 
         Args:
           elements: [batch, time], [batch, time, channels] or [batch, height, width, channels]; or a
@@ -255,17 +268,15 @@ class Autoregressive:
           condition: the conditions that the network reads, an array or a dict of arrays by name.
           lengths: integers [batch], number of time steps of each row; later elements may be
             anything. None: the full length, or the lengths of the rows in a list.
+          speaker: None; a network of one's own reads it as a condition.
 
         Returns:
           float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
           distribution is over whole pixels, [batch, height, width, channels] if it is over single
           channels. The sum over a row is the row's log-probability.
-
-        Raises:
-          ValueError: the elements or the condition are invalid, or the lengths are not integers
-            from 0 to time.
         """
         check_eager(inside_function=True)
+        self.check_options(speaker=speaker)
         self.follow()
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
@@ -280,114 +291,57 @@ class Autoregressive:
         nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
         return nats if lengths is None else zero_after_end(lengths, nats)
 
-    @takes(DrawOptions)
-    def sample(
-        self,
-        num: int,
-        length: int | Sequence[int],
-        seed: int,
-        condition: Any = None,
-        *,
-        method: str = "auto",
-        return_log_prob: bool = False,
-        draft: Any = None,
-        **options: Any,
-    ) -> Any:
-        """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods of `sample`."""
+        return (*methods_of(self.network, self.distribution), "speculative")
 
-        With given options, a row depends only on the seed, its index, condition and prefix, and by
-        rounding on the method and `num`.
-
-        Args:
-          num: number of rows.
-          length: number of time steps, including the prefix, or (height, width, channels).
-          seed: integer in [0, 2^64).
-          condition: the conditions of `num` rows, an array or a dict of arrays by name.
-          method: "cached", one cached step per element; "fixed-point", full passes until nothing
-            changes; "naive", one full pass per element; "speculative", passes over blocks from
-            `draft`; "auto", the registered sampler, "cached", or without a step "fixed-point".
-          return_log_prob: whether to return the log-probability of every element, too.
-          draft: for "speculative", what proposes symbols: a smaller model with equal symbols and
-            noise, a student, or an object with `as_draft(model)`; it affects only the speed.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
-
-        Returns:
-          The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
-          under the model itself, at temperature 1 without `top_k` and `top_p`; 0 after a row's end.
-
-        Raises:
-          ValueError: an argument is invalid for this model.
-          UnsupportedNetworkError: the method needs a step, which the network does not have.
-        """
+    def _sample(self, draw: Draw) -> Any:
         self.follow()
-        methods = *methods_of(self.network, self.distribution), "speculative"
-        if method not in methods:
-            raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
-        num, sizes = whole_number(num, "num"), checked_length(length, self.order)
-        return_log_prob = checked_flag(return_log_prob, "return_log_prob")
-        shape, how = self.layout.shape(sizes), DrawOptions(**options)
+        if draw.method not in self.methods:
+            known = ", ".join(self.methods)
+            raise ValueError(f"`method` must be one of {known}, got {draw.method!r}.")
+        num, sizes = whole_number(draw.num, "num"), checked_length(draw.length, self.order)
+        return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
+        shape, how = self.layout.shape(sizes), token_options(draw)
         heat = how.choice(self.distribution, num, self.layout.noise_axes)
         self.check_length(sizes)
-        if (method == "speculative") != (draft is not None):
+        if (draw.method == "speculative") != (draw.draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
-        given = given_once(self.symbol_network, condition, self.order, (num, *shape))
+        noise = self.layout.noise(self.distribution, checked_seed(draw.seed), num, shape)
+        condition = given_once(self.symbol_network, draw.condition, self.order, (num, *shape))
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
-        symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
+        symbols = self.samplers.draw(
+            draw.method, noise, condition, heat, prompt, shared, draw.draft
+        )
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
-        nats = self.compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
+        nats = self.compiled.function("log_prob", self._log_prob)(symbols, condition).numpy()
         if prompt is not None:
             nats[ended(symbols.numpy(), prompt)] = 0.0
         return elements, nats
 
-    @takes(DrawOptions)
-    def stream(
-        self,
-        length: int,
-        seed: int,
-        condition: Any = None,
-        *,
-        num: int = 1,
-        chunk: int = 2000,
-        **options: Any,
-    ) -> Iterator[np.ndarray]:
-        """Yield the elements that `sample` would return, up to `chunk` of each row at a time.
-
-        It ends early once all rows have ended with `stop`.
-
-        Args:
-          length: number of time steps of each row, including the prefix.
-          seed: integer in [0, 2^64).
-          condition: the conditions of `num` rows, an array or a dict of arrays by name.
-          num: number of rows.
-          chunk: number of time steps per chunk, rounded up to a multiple of the number of symbols
-            that the network computes together.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
-
-        Raises:
-          ValueError: an argument is invalid for this model; raised by the call itself, before the
-            first element.
-          UnsupportedNetworkError: the network has no step; also raised by the call itself.
-        """
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
+        for name in NOT_STREAMED & draw.changed_options().keys():
+            raise ValueError(f"`{name}` is for `sample`; `stream` takes one step per element.")
         self.follow()
-        (length,), num = checked_length(length, self.order), whole_number(num, "num")
-        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        how = DrawOptions(**options)
+        (length,), num = checked_length(draw.length, self.order), whole_number(draw.num, "num")
+        chunk = whole_number(CHUNK if chunk is None else chunk, "chunk")
+        seed, how = checked_seed(draw.seed), token_options(draw)
         heat = how.choice(self.distribution, num, self.layout.noise_axes)
-        given = given_once(self.symbol_network, condition, self.order, (num, length))
+        condition = given_once(self.symbol_network, draw.condition, self.order, (num, length))
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
             # raises an error that says what is missing
-            first_state(self.symbol_network, 1, length, rows(given, slice(1)))
-        parts = self.samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
+            first_state(self.symbol_network, 1, length, rows(condition, slice(1)))
+        parts = self.samplers.stream(seed, num, length, chunk, condition, heat, prompt, shared)
         return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:

@@ -77,12 +77,10 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         has no effect on other models.
 
     Returns:
-      A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
-      uint8 [num, size, size, channels]. Sound models also have `stream`, which yields the same
-      sound in chunks. Image models and autoregressive sound models have `log_prob`, the exact
-      log-probability in nats. A folder written by `save` is returned as an `Autoregressive` or a
-      `FlowStudent`. Bundles and served models of a user's network have `sample` and `log_prob`;
-      other bundles and served models can only generate.
+      A model with `sample`, `stream` and `log_prob` of `onepass.interface.Model`. A model of sound
+      draws float32 [num, samples], one of images uint8 [num, size, size, channels]. A folder
+      written by `save` is returned as an `Autoregressive` or a `FlowStudent`. Students have no
+      `log_prob`, and bundles and served models only those of a user's network.
 
     Raises:
       UserError: the model does not exist, cannot be read, or contains a program that does more than

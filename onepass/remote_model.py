@@ -1,6 +1,7 @@
 """A served model with the methods of a local one; needs no TensorFlow and no weights."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator, Mapping
@@ -10,18 +11,18 @@ import numpy as np
 
 from onepass.bundles.condition_inputs import has_named
 from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
-from onepass.bundles.requests import Request
-from onepass.bundles.sampling import Sampling
+from onepass.bundles.sampling import OWN_OPTIONS, Sampling
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
 from onepass.bundles.sound_sampling import levelled
+from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.interface import Draw
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
 
 ROWS = 8  # images per request
 CAPTIONS = ("caption", "text")  # what servers call the condition
-STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
 
 
 class RemoteModel(Sampling):
@@ -52,87 +53,100 @@ class RemoteModel(Sampling):
         """True if it generates sound, rather than images or arrays."""
         return self.spec.get("kind") == SOUND
 
-    def generate(
-        self, condition: Any = None, *, seed: int = 0, num: int = 1, **given: Any
-    ) -> np.ndarray:
-        """Return sounds, float32 [num, samples], or images, uint8 [num, size, size, channels].
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options of `Draw` that the server takes for this model."""
+        if self._is_sequence:
+            return OWN_OPTIONS
+        kinds = {"temperature", "speaker", "row"}, {"temperature", "guidance", "scales"}
+        return frozenset(kinds[0] if self.makes_sound else kinds[1])
 
-        Args:
-          condition: frames to speak, float [frames, channels]; or a class, a caption or a map.
-          seed: seed of the noise, an integer in [0, 2^64).
-          num: number of outputs; output n of a seed does not depend on `num`.
-          given: further arguments of `Client.speak` (text, recording, seconds, temperature, ...)
-            or of `Client.draw` (temperature, ...).
+    @property
+    def _is_sequence(self) -> bool:
+        """True for a user's network, also of sound with conditions other than frames."""
+        named_sound = self.makes_sound and has_named(self.spec)
+        return self._is_own or named_sound or self.spec.get("kind") == ARRAY
+
+    def _sample(self, draw: Draw) -> Any:
+        """See `Model.sample`.
+
+        The condition of a sound may also be a dict of arguments of `Client.speak`: `text`,
+        `recording`, `example`, `frames`, `force`.
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
         """
+        if self._is_sequence:
+            return self._own_sample(draw)
         if self.makes_sound:
-            rows = [
-                np.concatenate(list(self.stream(condition, seed=seed, row=row, **given)))
-                for row in range(num)
-            ]
-            return np.stack(rows)
-        return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
+            num = whole_number(draw.num, "num")
+            rows = [self._sound(dataclasses.replace(draw, row=draw.row + n)) for n in range(num)]
+            return np.stack([np.concatenate(list(chunks)) for chunks in rows])
+        images = list(self._images(draw))
+        if not draw.scales:
+            return np.stack([scales[-1] for scales in images])
+        return [np.stack(scale) for scale in zip(*images, strict=True)]
 
-    def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
-        """Return one sound, or one sequence of a user's model, in chunks [samples].
-
-        If the condition comes from a local model's `frames(...)`, the sound has the recording's
-        level. For a user's model of sequences, or of sound with conditions other than frames,
-        `length` is required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` work
-        as in `Autoregressive.stream`.
-
-        Raises:
-          UserError: the model generates images, or an argument is missing, unknown or invalid.
-        """
-        if self.spec.get("kind") == ARRAY or (self.makes_sound and has_named(self.spec)):
-            length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
-            if length is None or unknown:
-                got = unknown or "no `length`"
-                raise UserError(f"`stream` of `{self.name}` takes `length`, got {got}.")
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        if self._is_sequence:
             with self._own_errors():
-                chunk = given.pop("chunk", 1)
-                conditions = self._conditions(condition, for_all=True)
-                request = Request.checked("time", 1, length, seed, conditions, **given)
-            return (part[0] for part in self.streamed(request, chunk))
-        if not self.makes_sound:
-            raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
-        return self._sound(condition, seed, given)
+                request = self._own_request(draw, for_all=True)
+            return self.streamed(request, 1 if chunk is None else chunk)
+        if chunk is not None:
+            raise UserError("`chunk` must be None: the server chooses the parts.")
+        if self.makes_sound:
+            if draw.num != 1:
+                raise UserError(f"`num` must be 1 to stream sound of a server, got {draw.num}.")
+            return (part[np.newaxis] for part in self._sound(draw))
+        images = self._images(draw)
+        if draw.scales:
+            return ([scale[np.newaxis] for scale in scales] for scales in images)
+        return (scales[-1][np.newaxis] for scales in images)
 
-    def _sound(self, condition: Any, seed: int, given: dict[str, Any]) -> Iterator[np.ndarray]:
-        with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
+    def _sound(self, draw: Draw) -> Iterator[np.ndarray]:
+        """Yield one sound in chunks [samples]."""
+        condition = draw.condition
+        source = condition if isinstance(condition, Mapping) else {"frames": condition}
+        seconds = None if draw.length is None else draw.length / self.spec["sample_rate_hz"]
+        speech = self._client.speak(
+            self.name,
+            **source,
+            seed=draw.seed,
+            row=draw.row,
+            seconds=seconds,
+            speaker=draw.speaker,
+            temperature=draw.temperature,
+        )
+        with speech as chunks:
             for chunk in chunks:
                 yield levelled(chunk, condition)
 
-    def progressions(
-        self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
-    ) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of each image, smallest first, as the server generates them.
-
-        Args:
-          condition: a class, a caption or a map for all images, or a list with one for each.
-          seed: seed of the noise.
-          num: number of images.
-          **given: further arguments of `Client.draw`.
-
-        Raises:
-          ClientError: the server rejects the request or cannot be reached.
-          UserError: a list of conditions does not have `num` entries.
-        """
+    def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
+        """Yield the scales of each image, smallest first, as the server draws them."""
+        condition, num = draw.condition, whole_number(draw.num, "num")
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        if draw.length not in (None, self.spec.get("size")):
+            raise UserError(f"`length` must be {self.spec.get('size')}, got {draw.length}.")
         if isinstance(condition, list):
             if len(condition) != num:
                 raise UserError(f"`condition` must be one or {num}, got {len(condition)}.")
             if any(each is not condition[0] for each in condition):
-                yield from self._images_of(condition, seed, **given)
+                yield from self._images_of(condition, draw.seed, heat, draw.guidance)
                 return
             condition = condition[0]
-        named = {**self._condition(condition), **given}
-        with self._client.draw(self.name, num=num, seed=seed, **named) as scales:
+        drawn = self._client.draw(
+            self.name,
+            **self._condition(condition),
+            num=num,
+            seed=draw.seed,
+            temperature=heat,
+            guidance=draw.guidance,
+        )
+        with drawn as scales:
             yield from whole_images(scales)
 
     def _images_of(
-        self, conditions: list, seed: int, temperature: Any = 1.0, guidance: float = 0.0
+        self, conditions: list, seed: int, temperature: Any, guidance: float
     ) -> Iterator[list[np.ndarray]]:
         """Yield the scales of one image per condition, requesting several images at a time."""
         signature = fastest(self._signatures)

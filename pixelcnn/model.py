@@ -14,8 +14,10 @@ from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
+from onepass.interface import Draw, Model
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.likelihoods.noise import as_key
+from onepass.samplers import SAMPLERS
 from pixelcnn import shipped
 from pixelcnn.condition_values import (
     ConditionValue,
@@ -28,7 +30,7 @@ from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.request_checks import check_images, check_request, checked_draw
+from pixelcnn.request_checks import check_images, check_request, checked_draw, with_prefix
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.training import config_from
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageModel:
+class ImageModel(Model):
     """A trained image model with everything needed to sample.
 
     Attributes:
@@ -57,6 +59,7 @@ class ImageModel:
     spec: dict[str, Any]
     sampler: ImageSampler
 
+    options = frozenset({"method", "temperature", "prefix", "guidance", "batch", "scales"})
     makes, compresses = "images", True  # `compress` and `decompress` exist
     drafts = False
 
@@ -100,114 +103,67 @@ class ImageModel:
         """The multiscale network; None for a PixelCNN."""
         return self.density.multiscale
 
-    def generate(
-        self, condition: ConditionValue | Sequence[ConditionValue] = None, **options: Any
-    ) -> np.ndarray:
-        """Return samples, uint8 [num, size, size, channels], or uint16 for more than 8 bits.
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the samplers of a PixelCNN, or of a multiscale model's base.
 
-        Args:
-          condition: the `condition` of `progressions`.
-          **options: the keyword arguments of `progressions`.
+        "cached", also as "auto", computes one pixel per step; "fixed-point" draws the same images
+        in fewer, more expensive passes; "naive" runs the whole network for every pixel (PixelCNN);
+        others are registered in `onepass.samplers`.
         """
-        return np.stack([scales[-1] for scales in self.progressions(condition, **options)])
+        return ("auto", *SAMPLERS)
 
-    def sample(
-        self,
-        num: int,
-        length: int | tuple[int, int, int] | None,
-        seed: int,
-        condition: ConditionValue | Sequence[ConditionValue] = None,
-        *,
-        method: str = "auto",
-        **options: Any,
-    ) -> np.ndarray:
-        """Return samples, the same as those of `generate` for the same seed.
+    def _sample(self, draw: Draw) -> Any:
+        images = list(self._scales(draw))
+        if not draw.scales:
+            return np.stack([scales[-1] for scales in images])
+        return [np.stack(scale) for scale in zip(*images, strict=True)]
 
-        Args:
-          num: number of images.
-          length: side of the images, or (height, width, channels); None: the size in training.
-          seed: random seed, an integer in [0, 2^64).
-          condition: the `condition` of `progressions`.
-          method: "auto", which is "cached", or a `sampler` of `progressions`.
-          **options: further arguments of `progressions`.
-        """
-        given = self._options(length, method, **options)
-        return self.generate(condition, seed=seed, num=num, **given)
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        if chunk is not None:
+            raise UserError("`chunk` must be None: images come one after another.")
+        images = self._scales(draw)
+        if draw.scales:
+            return ([scale[np.newaxis] for scale in scales] for scales in images)
+        return (scales[-1][np.newaxis] for scales in images)
 
-    def _options(self, length: Any, method: str = "auto", **options: Any) -> dict[str, Any]:
-        """Return the arguments of `progressions` for those of `sample`."""
-        size = length[0] if isinstance(length, tuple) else length
-        return {"size": size, "sampler": "cached" if method == "auto" else method, **options}
+    def _scales(self, draw: Draw) -> Iterator[list[np.ndarray]]:
+        """Return an iterator over the scales of each image, which are drawn when it advances.
 
-    def progressions(
-        self,
-        condition: ConditionValue | Sequence[ConditionValue] = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        size: int | None = None,
-        temperature: float | Sequence[float] = 1.0,
-        given: tuple[np.ndarray, int] | None = None,
-        start: np.ndarray | None = None,
-        sampler: str = "cached",
-        guidance: float = 0.0,
-        batch: int = 1,
-    ) -> Iterator[list[np.ndarray]]:
-        """Yield all scales of each image, smallest first, as soon as the image is sampled.
-
-        Args:
-          condition: a class (label or name), a caption or a map int [size, size], depending on the
-            model; a list has one condition per image; None for an unconditional model.
-          seed: random seed, an integer in [0, 2^64).
-          num: number of images; it does not affect any single image.
-          size: side of the images in pixels; None: the size in training. A multiscale model also
-            draws its smaller sizes, down to the base.
-          temperature: 1 samples the model; lower values are closer to its mode. A multiscale model
-            also accepts one value per scale, base first.
-          given: an image [size, size, channels] and the number of its pixels to keep, in raster
-            order (PixelCNN).
-          start: a small image [side, side, channels] to enlarge (multiscale). If the factors have
-            no coordinates, it may have any shape, `size` is the longer side of the result, and the
-            image is enlarged in tiles of bounded memory.
-          sampler: "cached"; "fixed-point", which draws the same images in fewer, more expensive
-            passes; "naive", which runs the whole network for every pixel (PixelCNN); or the name
-            of another sampler in `onepass.samplers`.
-          guidance: weight by which every pixel's distribution is moved away from the unconditional
-            one (`outputs.sample_guided`); 0 samples the model.
-          batch: number of images per fixed-point pass; when an image is finished, the next one
-            takes its place. Above 1, all images are yielded together at the end.
+        A multiscale model draws its smaller sizes, too. If its factors have no coordinates, the
+        prefix may have any shape, `length` is the longer side of the result, and the image is
+        enlarged in tiles of bounded memory. With `batch`, all images come together at the end.
 
         Raises:
-          UserError: If an argument does not fit the model; raised at the call.
-          ValueError: If the shape or the levels of `given` or `start` do not fit the model.
+          UserError: If an argument does not fit the model.
+          ValueError: If the shape or the levels of the prefix do not fit the model.
         """
-        seed, num, size, batch = checked_draw(seed, num, self.size if size is None else size, batch)
-        conditions = as_list(condition, num)
-        kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
-        rest = kept, given, start, sampler, guidance, batch
-        request = Request(tuple(range(num)), seed, size, {}, *rest)
+        side = self.size if draw.length is None else draw.length
+        if isinstance(side, tuple | list):
+            if len(side) != 3 or side[0] != side[1] or side[2] != self.channels:
+                shape = f"(side, side, {self.channels})"
+                raise UserError(f"`length` must be a side or {shape}, got {side!r}.")
+            side = side[0]
+        seed, num, size, batch = checked_draw(draw.seed, draw.num, side, draw.batch)
+        conditions = as_list(draw.condition, num)
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        request = Request(
+            rows=tuple(range(num)),
+            seed=seed,
+            size=size,
+            condition={},
+            temperature=heat if isinstance(heat, int | float) else tuple(heat),
+            sampler="cached" if draw.method == "auto" else draw.method,
+            guidance=draw.guidance,
+            batch=batch,
+        )
+        request = with_prefix(self.density, request, draw.prefix)
         check_request(self.density, request)
         each = [self.condition(value) for value in conditions]
         if batch > 1:
             return self.sampler.images(request._replace(condition=stacked(each)))
         requests = [request._replace(rows=(n,), condition=one) for n, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
-
-    def stream(
-        self, length: Any, seed: int, condition: Any = None, *, num: int = 1, **options: Any
-    ) -> Iterator[np.ndarray]:
-        """Yield the images of `sample` one after another, [1, height, width, channels] each.
-
-        Args:
-          length: side of the images, or (height, width, channels); None: the size in training.
-          seed: random seed, an integer in [0, 2^64).
-          condition: the `condition` of `progressions`.
-          num: number of images.
-          **options: further arguments of `sample`.
-        """
-        given = self._options(length, **options)
-        scales = self.progressions(condition, seed=seed, num=num, **given)
-        return (each[-1][np.newaxis] for each in scales)
 
     def log_density(
         self, num: int, length: Any, seed: int, condition: Any = None, *, method: str = "auto"
@@ -222,7 +178,7 @@ class ImageModel:
           num: number of images.
           length: the `length` of `sample`, which must be the size in training.
           seed: random seed, an integer in [0, 2^64).
-          condition: the `condition` of `progressions`.
+          condition: the `condition` of `sample`.
           method: the `method` of `sample`.
 
         Raises:
@@ -238,23 +194,26 @@ class ImageModel:
         raise UserError("`draft` must be a model of sequences in time order, got one of images.")
 
     def log_prob(
-        self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
+        self,
+        elements: np.ndarray,
+        condition: ConditionValue | Sequence[ConditionValue] = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
     ) -> np.ndarray:
-        """Return the exact log-probability of images, float32 [num], in nats.
+        """See `Model.log_prob`; the result is that of whole images, float32 [num].
 
         If the base is a flow, it is a lower bound, or NaN where the flow cannot be inverted in
         float32 (`ImageFlow.log_density`).
 
         Args:
-          images: integers [num, size, size, channels], with the size in training.
-          condition: the `condition` of `progressions`.
-
-        Raises:
-          UserError: If a multiscale model lacks parts, or the conditions do not fit the model or
-            the number of images.
-          ValueError: If the images have the wrong shape or a level is out of range.
+          elements: integers [num, size, size, channels], with the size in training.
+          condition: the `condition` of `sample`.
+          lengths: None; images are scored whole.
+          speaker: None.
         """
-        parts = self._nats(self._batch(images, condition))
+        self.check_options(lengths=lengths, speaker=speaker)
+        parts = self._nats(self._batch(elements, condition))
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
@@ -303,7 +262,7 @@ class ImageModel:
 
         Args:
           images: uint8 [num, size, size, channels], with the size in training.
-          condition: the `condition` of `progressions`; it is stored in the file.
+          condition: the `condition` of `sample`; it is stored in the file.
           batch: number of images that are decoded together.
           tolerance: maximum relative difference of the network's outputs on the machine that
             decodes. Up to this difference, decoding is exact; beyond it, the file is rejected.

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `ImageModel.progressions`, before the first image is sampled."""
+"""Checks of the arguments of `ImageModel.sample`, before the first image is sampled."""
 
 from typing import Any
 
@@ -23,8 +23,41 @@ def checked_draw(seed: Any, num: Any, size: Any, batch: Any) -> tuple[int, int, 
       UserError: TensorFlow cannot draw images here.
     """
     check_compiler()
-    counts = whole_number(num, "num"), whole_number(size, "size"), whole_number(batch, "batch")
+    counts = whole_number(num, "num"), whole_number(size, "length"), whole_number(batch, "batch")
     return checked_seed(seed), *counts
+
+
+def with_prefix(density: ImageDensity, request: Request, prefix: Any) -> Request:
+    """Return a request with the elements that its images begin with.
+
+    Args:
+      density: the networks; a multiscale model begins with a smaller image, a PixelCNN with pixels.
+      request: the request.
+      prefix: integers, a smaller image [side, side, channels] for a multiscale model, pixels
+        [n, channels] or rows of pixels [rows, width, channels] for a PixelCNN; None: no prefix.
+
+    Raises:
+      UserError: the prefix does not fit the model.
+    """
+    if prefix is None:
+        return request
+    check_unmasked(prefix, "prefix")
+    prefix, size, channels = np.asarray(prefix), request.size, density.config.data.channels
+    if prefix.ndim not in (2, 3) or prefix.shape[-1] != channels:
+        rule = f"[n, {channels}], or [rows, width, {channels}]"
+        raise ValueError(f"`prefix` must be pixels {rule}, got {list(prefix.shape)}.")
+    if density.multiscale is not None:
+        if prefix.ndim == 2:
+            raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
+        return request._replace(start=prefix)
+    if prefix.ndim == 3 and prefix.shape[1] != size:
+        raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
+    pixels = prefix.reshape(-1, channels)
+    if len(pixels) > size**2:
+        raise ValueError(f"`prefix` must have at most {size**2} pixels, got {len(pixels)}.")
+    image = np.zeros([size**2, channels], prefix.dtype)
+    image[: len(pixels)] = pixels
+    return request._replace(given=(image.reshape(size, size, channels), len(pixels)))
 
 
 def check_request(density: ImageDensity, request: Request) -> None:
@@ -44,9 +77,9 @@ def check_request(density: ImageDensity, request: Request) -> None:
         _check_sizes(density.multiscale, size, None if start is None else start.shape)
     channels, levels = config.data.channels, config.output.levels
     if given is not None:
-        check_images("given", given[0], (size, size, channels), levels)
+        check_images("prefix", given[0], (size, size, channels), levels)
     if start is not None:
-        check_images("start", start, (None, None, channels), levels)
+        check_images("prefix", start, (None, None, channels), levels)
     _check_sampler(density, request.sampler, request.batch)
     if not 0 <= request.guidance < float("inf"):
         raise UserError(f"The guidance must be 0 or more and finite, got {request.guidance:g}.")
@@ -56,11 +89,12 @@ def check_request(density: ImageDensity, request: Request) -> None:
 
 def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
     if sampler not in SAMPLERS:
-        raise UserError(f"`sampler` must be one of {', '.join(SAMPLERS)}, got {sampler}.")
+        known = ", ".join(("auto", *SAMPLERS))
+        raise UserError(f"`method` must be one of {known}, got {sampler}.")
     if sampler == "naive" and density.multiscale is not None:
         raise UserError("Only a PixelCNN has a naive sampler.")
     if batch > 1 and sampler != "fixed-point":
-        raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
+        raise UserError('`batch` > 1 requires `method="fixed-point"`.')
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:

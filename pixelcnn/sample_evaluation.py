@@ -57,13 +57,13 @@ def evaluate_samples(
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
     labels, conditions = _asked(model, dev, chosen, num)
     heat = temperature[0] if len(temperature) == 1 else temperature
-    sampled = model.progressions(
-        conditions, seed=seed, num=num, temperature=heat, guidance=guidance
+    sampled = model.stream(
+        num, seed=seed, condition=conditions, temperature=heat, guidance=guidance
     )
     drawn = []
     with Progress(num, "drawing", "image") as progress:
-        for scales in sampled:
-            drawn.append(rescaled(scales[-1], model.bits, EIGHT))
+        for (image,) in sampled:
+            drawn.append(rescaled(image, model.bits, EIGHT))
             progress.advance()
     real = sample_quality(
         classifier, list(rescaled(dev.images[chosen], model.bits, EIGHT)), dev.labels[chosen]

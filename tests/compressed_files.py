@@ -65,7 +65,7 @@ def images(architecture: str, gain: float = 1.0) -> Callable[[], Any]:
 
 
 def pixels(model: Any, options: dict[str, Any]) -> np.ndarray:
-    drawn = model.generate(options["condition"], seed=1, num=5)
+    drawn = model.sample(condition=options["condition"], seed=1, num=5)
     drawn[1, :2] = 255
     return drawn
 

@@ -68,10 +68,10 @@ def served(path, backend, fork_server):
     )
     bundle.warm()
     if bundle.kind == "sound":
-        sizes = {} if "frames" in bundle.signatures["compiled"].inputs else {"num_samples": 50}
+        sizes = {} if "frames" in bundle.signatures["compiled"].inputs else {"length": 50}
         frames = bundle.signatures["compiled"].inputs.get("frames")
         condition = None if frames is None else np.zeros([3, frames.shape[-1]], np.float32)
-        for chunk in bundle.stream(condition, seed=3, **sizes):
+        for chunk in bundle.stream(condition=condition, seed=3, **sizes):
             assert np.isfinite(chunk).all()
     seen = json.loads(bundle.call(SEEN, {})[SEEN].tobytes())
     return {"home": str(HOME), "engine": bundle.engine, **seen}

@@ -178,8 +178,8 @@ class FakeSound(Fake):
         noise = np.sin(place * (1.0 + int(seed) % 2**64 % 97 + int(row))) * 0.1 * float(temperature)
         return (np.repeat(frames.mean(axis=1), HOP) * 0.1 + noise).clip(-1, 1).astype(np.float32)
 
-    def generate(self, condition=None, *, num=1, num_samples=None, **rest):
-        return np.stack(self._rows(condition, num, num_samples, **rest))
+    def sample(self, num=1, length=None, seed=0, condition=None, **rest):
+        return np.stack(self._rows(condition, num, length, seed, **rest))
 
     def _rows(  # `refine` is taken and makes no difference
         self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None, refine=0
@@ -190,17 +190,18 @@ class FakeSound(Fake):
         sounds = [self._sound(condition, seed, row + n, temperature) for n in range(num)]
         return [sound[:num_samples] for sound in sounds]
 
-    def stream(self, condition=None, *, seed=0, num=1, num_samples=None, chunk_samples=16, **rest):
-        """The same in chunks float32 [num, chunk_samples]."""
+    def stream(self, num=1, length=None, seed=0, condition=None, *, chunk=None, **rest):
+        """The same in chunks float32 [num, chunk]."""
+        chunk = chunk or 16
         while self.control.endless:
             self.control.chunk(seed)
             yield np.zeros([num, 2**16], np.float32)
-        sound = self.generate(condition, seed=seed, num=num, num_samples=num_samples, **rest)
+        sound = self.sample(num, length, seed, condition, **rest)
         finished = False
         try:
-            for start in range(0, sound.shape[1], chunk_samples):
+            for start in range(0, sound.shape[1], chunk):
                 self.control.chunk(seed)
-                yield sound[:, start : start + chunk_samples]
+                yield sound[:, start : start + chunk]
             finished = True
         finally:
             self.control.closed += not finished
@@ -241,15 +242,15 @@ class FakeImages(Fake):
             return {"picture": outputs[name]}
         return outputs | {"picture": outputs[f"picture_{SIDES[-1]}"]}
 
-    def progressions(self, condition=None, *, seed=0, num=1, temperature=1.0, **rest):
-        """For every image the list of its scales, uint8 [side, side, 3]."""
+    def stream(self, num=1, length=None, seed=0, condition=None, **rest):
+        """For every image the list of its scales, uint8 [1, side, side, 3]."""
         for row in range(num):
             self.control.chunk(seed)
             value = np.uint8(int(condition or 0) * 20 + seed % 7 + row)
-            yield [np.full([side, side, 3], value) for side in SIDES]
+            yield [np.full([1, side, side, 3], value) for side in SIDES]
 
-    def generate(self, condition=None, *, seed=0, num=1, **rest):
-        return np.stack([scales[-1] for scales in self.progressions(condition, seed=seed, num=num)])
+    def sample(self, num=1, length=None, seed=0, condition=None, **rest):
+        return np.concatenate([s[-1] for s in self.stream(num, length, seed, condition)])
 
 
 class FakeDrawings(FakeImages):

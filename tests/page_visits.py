@@ -71,8 +71,8 @@ class Gate:
 class Speech(FakeSound):
     """Syllables of a gliding tone, in chunks of a tenth of a second."""
 
-    def stream(self, condition=None, **options):
-        return super().stream(condition, **{**options, "chunk_samples": CHUNK})
+    def stream(self, **options):
+        return super().stream(**{**options, "chunk": CHUNK})
 
     def _sound(self, frames, seed, row, temperature):
         seconds = np.arange(4 * len(frames)) / 16_000

@@ -45,10 +45,10 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
         if model.conditional:
             frames = recorded_frames(item["frames"][: -(-length // model.hop_samples)], 0.0)
         speaker = known[item["speaker"]] if known else None
-        sounds = model.generate(
-            frames,
+        sounds = model.sample(
+            length=length,
             seed=seed + row_of(item),
-            num_samples=length,
+            condition=frames,
             speaker=speaker,
             temperature=temperature,
         )

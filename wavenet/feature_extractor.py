@@ -37,10 +37,9 @@ class FeatureExtraction:
 
         A constant offset is taken out first.
 
-        The frames keep the applied gain (`frames.gain_db`, in dB), so `generate(frames)` returns a
-        sound at the recording's level; its peaks are compressed to stay below full scale if the
-        recording was attenuated. `generate(np.asarray(frames))` returns a waveform at the model's
-        level.
+        The frames keep the applied gain (`frames.gain_db`, in dB), so `sample(condition=frames)`
+        returns a sound at the recording's level; its peaks are compressed to stay below full scale
+        if the recording was attenuated. With `np.asarray(frames)` it has the model's level.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +14,7 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
+from onepass.interface import Draw
 from onepass.samplers import methods_of
 from onepass.samplers.acceptance import Acceptance
 from onepass.samplers.compiled import Compiled
@@ -26,7 +28,7 @@ from wavenet.presets import KIND, DataConfig, TrainConfig, config_from
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
-from wavenet.trained_speech import PassCount, Request, TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import PassCount, TrainedSpeechModel, spec_of_speech
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -58,129 +60,52 @@ class SpeechModel(TrainedSpeechModel):
     passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
     drafted: SpeculativeSampler | None = dataclasses.field(default=None, compare=False)
 
+    options = frozenset({"method", "temperature", "prefix", "speaker", "draft", "acceptance"})
     compresses: ClassVar = True
-    refinable: ClassVar = False
 
     @property
-    def backends(self) -> tuple[str, ...]:
-        """Names of the backends that can generate from this model."""
-        known = methods_of(self.network, self.network.likelihood)
-        return known if self.drafted is None else ("auto",)
+    def methods(self) -> tuple[str, ...]:
+        """Names of the samplers: those of the processor or accelerator, and "speculative".
 
-    @property
-    def primable(self) -> bool:
-        """Return whether the model can continue a recording (`prime`)."""
-        return self.drafted is None
+        "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there in
+        passes over many samples; "naive" evaluates the whole network for every sample; "auto" and
+        "cached" choose "numba", or "xla" if there is an accelerator or no Numba implementation.
+        """
+        return (*methods_of(self.network, self.network.likelihood), "speculative")
 
     @property
     def data(self) -> DataConfig:
         """The data settings of the training configuration."""
         return self.config.data
 
-    def generate(self, condition: Any = None, **options: Any) -> np.ndarray:
-        """Return waveforms, float32 [num, samples] in [-1, 1]: the concatenated chunks of `stream`.
+    def _sample(self, draw: Draw) -> np.ndarray:
+        return np.concatenate(list(self._stream(draw, None)), 1)
 
-        Args:
-          condition: the `condition` of `stream`.
-          **options: the keyword arguments of `stream`.
-        """
-        return np.concatenate(list(self.stream(condition, **options)), 1)
-
-    def stream(
-        self,
-        condition: Any = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        prime: np.ndarray | None = None,
-        temperature: float | None = None,
-        backend: str = "auto",
-        chunk_samples: int = CHUNK_SAMPLES,
-    ) -> Iterator[np.ndarray]:
-        """Generate waveforms and yield chunks, float32 [num, up to chunk_samples] in [-1, 1].
-
-        Args:
-          condition: frames [frames, channels], or None for an unconditional model. Frames from
-            `frames(...)` give the waveform the recording's level, other frames the model's level.
-          seed: random seed, an integer in [0, 2^64).
-          num: number of waveforms; each of them is independent of it.
-          num_samples: length of each waveform in samples; None: the length of the condition.
-          speaker: a speaker's name, for models with speakers.
-          prime: float32 [samples] to continue, at the level of the result; the condition must cover
-            the prime as well.
-          temperature: 1 samples the model; lower values are closer to its mode. None: the model's
-            default.
-          backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs
-            there in passes over many samples; "naive" evaluates the whole network for every sample;
-            "auto" and "cached" choose "numba", or "xla" if there is an accelerator or no Numba
-            implementation of the network.
-          chunk_samples: length of a chunk, in samples.
-
-        Raises:
-          UserError: If the backend or the speaker is unknown, or the model has a draft and gets a
-            prime.
-          ValueError: If there are too few frames, or the length is unknown because both
-            `condition` and `num_samples` are None.
-        """
-        chunk_samples = whole_number(chunk_samples, "chunk_samples")
-        given = (condition, seed, num, num_samples, speaker, temperature)
-        request = self._request(*given, self._primed(prime, condition))
-        for levels in self._drawn(request, backend, chunk_samples):
-            yield self._sound(levels, condition)
-
-    def _drawn(self, request: Request, backend: str, chunk_samples: int) -> Iterator[np.ndarray]:
-        self.passes.clear()
-        if self.drafted is not None:
-            if backend != "auto":
-                raise UserError(f"`backend` must be auto for drafts, got {backend}.")
-            return self.drafted.stream(request, self.passes)
-        return stream(self.network, request, backend, chunk_samples, self.passes)
-
-    def sample(
-        self,
-        num: int,
-        length: int | None,
-        seed: int,
-        condition: Any = None,
-        *,
-        method: str = "auto",
-        draft: Any = None,
-        acceptance: Acceptance = "coupling",
-        **options: Any,
-    ) -> np.ndarray:
-        """Return waveforms, float32 [num, length].
-
-        For the same seed they equal those of `generate`, except with `acceptance="rejection"`.
-
-        Args:
-          num: number of waveforms.
-          length: length of each waveform, in samples; None: the length of the condition.
-          seed: random seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for an unconditional model.
-          method: a backend of `generate`; or "speculative", which verifies blocks of samples that
-            `draft` proposes.
-          draft: a student with the same sample rate and frames, for "speculative".
-          acceptance: for "speculative": "coupling" draws the same waveform as the other methods;
-            "rejection" draws a different waveform from the same distribution in fewer passes, at
-            temperature 1 only.
-          **options: further arguments of `generate`.
-
-        Raises:
-          UserError: If the method is unknown, the draft is missing or unexpected, or its sample
-            rate or frames differ from the model's.
-        """
-        known = (*self.backends, "speculative")
-        if method not in known:
-            raise UserError(f"`method` must be one of {', '.join(known)}, got {method!r}.")
-        if (method == "speculative") != (draft is not None):
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+        if draw.method not in self.methods:
+            known = ", ".join(self.methods)
+            raise UserError(f"`method` must be one of {known}, got {draw.method!r}.")
+        if (draw.method == "speculative") != (draw.draft is not None):
             raise UserError('`draft` must be given for `method="speculative"`, and for no other.')
-        if draft is not None:
-            return self.drafted_by(draft, acceptance).sample(
-                num, length, seed, condition, **options
-            )
-        return super().sample(num, length, seed, condition, backend=method, **options)
+        if draw.draft is not None:
+            model = self.drafted_by(draw.draft, draw.acceptance)
+            return model._stream(dataclasses.replace(draw, method="auto", draft=None), chunk)
+        samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
+        draw = self.read_recording(draw)
+        condition, begun = draw.condition, self._begun(draw)
+        request = self._request(draw, condition, begun)
+        self.passes.clear()
+        if self.drafted is None:
+            drawn = stream(self.network, request, draw.method, samples, self.passes)
+        elif draw.method == "auto":
+            drawn = self.drafted.stream(request, self.passes)
+        else:
+            raise UserError(f"`method` must be auto for a model with a draft, got {draw.method}.")
+        if begun is not None:
+            prefix = np.repeat(begun[None], len(request.rows), 0)
+            parts = (prefix[:, i : i + samples] for i in range(0, len(begun), samples))
+            drawn = itertools.chain(parts, drawn)
+        return (self._sound(levels, condition) for levels in drawn)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
         """Return a copy of the model that samples speculatively, verifying a draft's proposals.
@@ -207,21 +132,24 @@ class SpeechModel(TrainedSpeechModel):
         return Compiled()
 
     def log_prob(
-        self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
+        self,
+        elements: np.ndarray,
+        condition: Any = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
     ) -> np.ndarray:
-        """Return each sample's exact log-probability given the past, [samples], in nats.
+        """See `Model.log_prob`; the result is [samples] for a waveform [samples].
 
         Args:
-          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+          elements: float32 [samples] at `sample_rate_hz`, at its stored level.
           condition: frames of the same recording from `frames(...)`, or None for an unconditional
             model.
+          lengths: None; a waveform is scored whole.
           speaker: a speaker's name, for models with speakers.
-
-        Raises:
-          UserError: If the model does not know the speaker.
-          ValueError: If the waveform is not one-dimensional, floating-point and finite.
         """
-        waveform = audio.checked_waveform(waveform)
+        self.check_options(lengths=lengths)
+        waveform = audio.checked_waveform(elements)
         gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
         levels = self._levels(audio.amplify(waveform, gain_db))
         return self._density.log_prob(levels, condition, self.speaker_number(speaker))
@@ -286,7 +214,7 @@ class SpeechModel(TrainedSpeechModel):
 
         Elements are samples in [-1, 1] after the model's gain, float32 [num, time]; the condition
         is the result of `network.condition`, [num, time, channels]. For the same seed it draws the
-        same levels as `generate` at temperature 1.
+        same levels as `sample` at temperature 1.
         """
         from wavenet.samplers.symbols import autoregressive
 
@@ -296,12 +224,12 @@ class SpeechModel(TrainedSpeechModel):
     def _density(self) -> Density:
         return Density(self.network)
 
-    def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
-        """Return the levels of the prime after applying the gain of the condition's recording."""
-        if prime is None:
+    def _begun(self, draw: Draw) -> np.ndarray | None:
+        """Return the levels of the prefix after applying the gain of the condition's recording."""
+        if draw.prefix is None:
             return None
-        waveform = audio.checked_waveform(prime, "prime")
-        return self._levels(audio.amplify(waveform, gain_of(condition)))
+        waveform = audio.checked_waveform(draw.prefix, "prefix")
+        return self._levels(audio.amplify(waveform, gain_of(draw.condition)))
 
     def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
         """Return the waveform of integer levels, at the level of the condition's recording."""

@@ -8,6 +8,7 @@ import numpy as np
 from onepass.foundation.arguments import checked_seed, whole_number
 from onepass.foundation.field_rules import at_least, require
 from onepass.foundation.tensorflow_state import check_eager
+from onepass.interface import Draw, Model
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
@@ -96,7 +97,7 @@ def request_of(condition: tuple, num_samples: int) -> Request:
     )
 
 
-class TrainedSpeechModel(FeatureExtraction):
+class TrainedSpeechModel(Model, FeatureExtraction):
     """A mixin for trained speech models: properties, sampling and requests."""
 
     network: Any
@@ -145,47 +146,43 @@ class TrainedSpeechModel(FeatureExtraction):
         """The default temperature: from model.json, or 1 if it has none."""
         return float(self.spec.get("temperature", 1.0))
 
-    def sample(
-        self: Any, num: int, length: int | None, seed: int, condition: Any = None, **options: Any
-    ) -> np.ndarray:
-        """Return the waveforms of `generate`, float32 [num, length].
+    def read_recording(self, draw: Draw) -> Draw:
+        """Return a request in which a recording [samples] as the condition is replaced by frames.
 
-        Args:
-          num: number of waveforms.
-          length: length of each waveform, in samples; None: the length of the condition.
-          seed: random seed, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for an unconditional model.
-          **options: further arguments of `generate`.
+        Without a length the sound is as long as the recording.
         """
-        return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
+        recording = draw.condition
+        is_recording = isinstance(recording, np.ndarray) and recording.ndim == 1
+        if not is_recording or not self.conditional:
+            return draw
+        length = len(recording) if draw.length is None else draw.length
+        return dataclasses.replace(draw, condition=self.frames(recording), length=length)
 
     def _request(
         self: Any,
-        condition: np.ndarray | FramesInPieces | None,
-        seed: int,
-        num: int,
-        num_samples: int | None,
-        speaker: str | int | None,
-        temperature: float | None,
-        prime: np.ndarray | None = None,
+        draw: Draw,
+        frames: np.ndarray | FramesInPieces | None,
+        prefix: np.ndarray | None = None,
     ) -> Request:
-        """Return a `Request` for the arguments of `generate`; `prime` is int32 levels [samples]."""
+        """Return a `Request` for frames of all rows; `prefix` is int32 levels [samples]."""
         check_eager()
-        seed, num = checked_seed(seed), whole_number(num, "num")
-        if num_samples is None:
-            if condition is None:
-                raise ValueError("`num_samples` must be given when there is no `condition`.")
-            num_samples = len(condition) * self.hop_samples - (0 if prime is None else len(prime))
-        num_samples = whole_number(num_samples, "num_samples")
-        number = self.speaker_number(speaker)
+        seed, num, length = checked_seed(draw.seed), whole_number(draw.num, "num"), draw.length
+        if length is None:
+            if frames is None:
+                raise ValueError("`length` must be given when there is no `condition`.")
+            length = len(frames) * self.hop_samples
+        length, begun = whole_number(length, "length"), 0 if prefix is None else len(prefix)
+        if begun >= length:
+            raise ValueError(f"`prefix` must be shorter than `length`, {length}, got {begun}.")
+        number = self.speaker_number(draw.speaker)
         return Request(
-            num_samples,
-            seed,
-            tuple(range(num)),
-            None if condition is None else _repeated(condition, num),
-            None if number is None else np.full([num], number, np.int32),
-            None if prime is None else np.repeat(prime[None], num, 0),
-            self.temperature if temperature is None else temperature,
+            num_samples=length - begun,
+            seed=seed,
+            rows=tuple(range(num)),
+            frames=None if frames is None else _repeated(frames, num),
+            speaker=None if number is None else np.full([num], number, np.int32),
+            prime=None if prefix is None else np.repeat(prefix[None], num, 0),
+            temperature=self.temperature if draw.temperature is None else draw.temperature,
         )
 
 

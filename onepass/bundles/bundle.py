@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput, NotFound
-from onepass.bundles.image_sampling import ImageSampling
+from onepass.bundles.image_sampling import IMAGE_OPTIONS, ImageSampling
 from onepass.bundles.numba_engine import engine_for
 from onepass.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
+from onepass.bundles.sampling import OWN_OPTIONS
 from onepass.bundles.signature import (
     ARRAY,
     CHUNK,
@@ -32,11 +33,12 @@ from onepass.bundles.signature import (
     check,
     example,
 )
-from onepass.bundles.sound_sampling import SoundSampling
+from onepass.bundles.sound_sampling import SOUND_OPTIONS, SoundSampling
 from onepass.bundles.stored_models import scanned_copy
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_paths import named_for_tensorflow
 from onepass.foundation.tensorflow_state import check_process
+from onepass.interface import Draw
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -84,7 +86,7 @@ class Servable(Protocol):
 
     @property
     def stream(self) -> Callable[..., Iterator[np.ndarray]]:
-        """A method with the arguments of `Bundle.stream`; it returns an iterator over chunks."""
+        """A method with the keyword arguments of `Model.stream`."""
 
 
 class Program:
@@ -151,9 +153,8 @@ def _call(session: Any, signature: Any) -> Call:
 class Bundle(SoundSampling, ImageSampling):
     """An exported model; several threads may call it.
 
-    Its methods depend on its signatures. `generate` and `stream` of sounds need `chunk`; `generate`
-    and `progressions` of images need a signature `compiled` that returns images; `sample` and
-    `log_prob` are for a user's model. The program has been checked.
+    What it can do depends on its signatures: `stream` of sequences and all sounds need `chunk`, and
+    `log_prob` the signature of that name, which a user's model has. The program has been checked.
 
     Attributes:
       name: name of the model, the first part of its path, NAME/VERSION.
@@ -208,24 +209,32 @@ class Bundle(SoundSampling, ImageSampling):
         with scanned_copy(stored) as copy:
             return load(copy)
 
-    def generate(
-        self, condition: Any = None, *, seed: int = 0, num: int = 1, **options: Any
-    ) -> np.ndarray:
-        """Return sounds, float32 [num, samples] in [-1, 1], or images uint8 [num, side, side, c].
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options of `Draw` that the bundle has; its program is its only method."""
+        if self._is_own:
+            return OWN_OPTIONS
+        return SOUND_OPTIONS if self.kind == SOUND else IMAGE_OPTIONS
 
-        Args:
-          condition: the condition, as for `stream` or `progressions`.
-          seed: seed of the noise, an integer in [0, 2^64).
-          num: number of outputs, one per row of the seed; an output does not depend on `num`.
-          **options: the other arguments of `stream` or `progressions`.
+    def _sample(self, draw: Draw) -> Any:
+        if self._is_own:
+            return self._own_sample(draw)
+        if self.kind == SOUND:
+            return self._sounds(draw)
+        images = list(self._images(draw))
+        if not draw.scales:
+            return np.stack([scales[-1] for scales in images])
+        return [np.stack(scale) for scale in zip(*images, strict=True)]
 
-        Raises:
-          InvalidInput: the model cannot generate this.
-        """
-        given = {"seed": seed, "num": num, **options}
-        if self.kind == IMAGE:
-            return np.stack([scales[-1] for scales in self.progressions(condition, **given)])
-        return self._sounds(condition, **given)
+    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        if self._is_own or self.kind == SOUND:
+            return self._sound_chunks(draw, chunk)
+        if chunk is not None:
+            raise InvalidInput("`chunk` must be None: images come one after another.")
+        images = self._images(draw)
+        if draw.scales:
+            return ([scale[np.newaxis] for scale in scales] for scales in images)
+        return (scales[-1][np.newaxis] for scales in images)
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise NotFound for an unknown name."""

@@ -11,6 +11,7 @@ from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from onepass.bundles.sampling import Sampling
 from onepass.bundles.signature import COMPILED, IMAGE, Arrays, Signature, scale_name
 from onepass.foundation.arguments import checked_seed, whole_number
+from onepass.interface import Draw
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
 # For each kind of condition: its description, its input, and its types.
@@ -20,6 +21,8 @@ NEEDS: dict[str, tuple[str, str, Any]] = {
     "map": ("a map of labels", "map", np.ndarray),
     "video": ("a dict of its `past`, `action` and `state`", "past", dict),
 }
+
+IMAGE_OPTIONS = frozenset({"temperature", "prefix", "guidance", "row", "scales"})
 
 
 class ImageSampling(Sampling):
@@ -48,38 +51,27 @@ class ImageSampling(Sampling):
         outputs = self.signatures[COMPILED].outputs.values()
         return tuple(sorted({info.shape[1] or self.size for info in outputs}))
 
-    def progressions(
-        self,
-        condition: Condition | Sequence[Condition] = None,
-        *,
-        num: int = 1,
-        start: np.ndarray | None = None,
-        **options: Any,
-    ) -> Iterator[list[np.ndarray]]:
-        """Return an iterator over images, each a list of all its scales, smallest first.
-
-        Args:
-          condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
-            video model by name; or a list of them, one per image; None for an unconditional model.
-          num: number of images, one per row of the seed; an image does not depend on `num`.
-          start: a small image uint8 [side, side, channels] to enlarge, or None.
-          **options: the arguments of `inputs` other than `condition`, `row` and `start`.
-
-        Raises:
-          InvalidInput: the model cannot draw this; raised before the first image is requested.
-        """
+    def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
+        """Return an iterator over images, each a list of all its scales, smallest first."""
         if IMAGE not in self.signatures[COMPILED].outputs:
             raise InvalidInput(f"The model `{self.name}` draws no images.")
+        if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
+            raise InvalidInput(f"`length` must be {self.size}, as exported, got {draw.length}.")
         with self._own_errors():
-            num, options["seed"] = whole_number(num, "num"), checked_seed(options.get("seed", 0))
-        conditions: list[Any] = [condition] * num
-        if isinstance(condition, list | tuple):
-            conditions = list(condition)
+            num, seed = whole_number(draw.num, "num"), checked_seed(draw.seed)
+            first = whole_number(draw.row, "row", 0)
+        conditions: list[Any] = [draw.condition] * num
+        if isinstance(draw.condition, list | tuple):
+            conditions = list(draw.condition)
         if len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        start = None
+        if draw.prefix is not None and self.sizes[:-1]:
+            start = np.asarray(draw.prefix)
         calls = [
-            self.inputs(value, row=row, start=start, **options)
-            for row, value in enumerate(conditions)
+            self.inputs(value, seed, row, heat, draw.prefix, draw.guidance)
+            for row, value in enumerate(conditions, first)
         ]
         return (self._scales(*call, start) for call in calls)
 
@@ -89,21 +81,19 @@ class ImageSampling(Sampling):
         seed: int = 0,
         row: int = 0,
         temperature: float | Sequence[float] = 1.0,
-        start: np.ndarray | None = None,
-        given: tuple[np.ndarray, int] | None = None,
+        prefix: np.ndarray | None = None,
         guidance: float = 0.0,
     ) -> tuple[str, Arrays]:
         """Return the name of the signature that draws an image, and its checked inputs for one row.
 
         Args:
-          condition: the condition of this image, as for `progressions`.
+          condition: the condition of this image, as for `sample`.
           seed: seed of the noise, an integer in [0, 2^64).
           row: row of the seed.
           temperature: temperature of the distribution; 1 samples the model. A multiscale model also
             takes one temperature per scale, base first.
-          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
-          given: an image uint8 [size, size, channels] and the number of its pixels, in raster
-            order, to keep (PixelCNN).
+          prefix: a small image uint8 [side, side, channels] to enlarge (multiscale), or the first
+            pixels [n, channels] or rows of pixels [rows, size, channels] (PixelCNN).
           guidance: weight, at least 0, by which each pixel's distribution moves away from the
             unconditional one; 0 samples the model's own density. Needs a null condition.
 
@@ -114,15 +104,31 @@ class ImageSampling(Sampling):
         conditions = self.condition(condition)
         inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
         signature = COMPILED
-        if start is not None:
-            self._check_start(start)
-            signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
-        if given is not None:
-            if "complete" not in self.signatures:
-                raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
-            signature = "complete"
-            inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
+        if prefix is not None:
+            signature, begun = self._begun(np.asarray(prefix))
+            inputs |= begun
         return signature, self.check(signature, inputs)
+
+    def _begun(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
+        """Return the signature that continues from a prefix, and the inputs that state it."""
+        channels, size = self.channels, self.size
+        if self.sizes[:-1]:
+            self._check_start(prefix)
+            return scale_name(2 * prefix.shape[0]), {"start": prefix[None]}
+        if "complete" not in self.signatures:
+            raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
+        if prefix.ndim == 3 and prefix.shape[1] != size:
+            raise InvalidInput("A PixelCNN cannot enlarge an image; a multiscale model can.")
+        if prefix.ndim not in (2, 3) or prefix.shape[-1] != channels:
+            rule = f"[n, {channels}], or [rows, {size}, {channels}]"
+            raise InvalidInput(f"`prefix` must be pixels {rule}, got {list(prefix.shape)}.")
+        pixels = prefix.reshape(-1, channels)
+        if len(pixels) > size**2:
+            raise InvalidInput(f"`prefix` must have at most {size**2} pixels, got {len(pixels)}.")
+        image = np.zeros([size**2, channels], prefix.dtype)
+        image[: len(pixels)] = pixels
+        whole = image.reshape(1, size, size, channels)
+        return "complete", {"given": whole, "given_count": [len(pixels)]}
 
     def condition(self, value: Condition) -> dict[str, np.ndarray]:
         """Return the inputs for the condition of one image, with a batch axis.
@@ -148,8 +154,6 @@ class ImageSampling(Sampling):
 
     def _check_start(self, start: np.ndarray) -> None:
         sides = self.sizes[:-1]
-        if not sides:
-            raise InvalidInput("A PixelCNN cannot enlarge an image; a multiscale model can.")
         if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
             raise InvalidInput(
                 f"The image to start from must be square with a side of "

@@ -12,12 +12,16 @@ from onepass.bundles.requests import Request, as_elements
 from onepass.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
 from onepass.foundation.arguments import checked_flag, whole_number
 from onepass.foundation.errors import UserError
+from onepass.interface import Draw, Model
 
 BATCHES = range(1, 9)  # numbers of rows in a call to a server, which batches them itself
 OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and the state
+OWN_OPTIONS = frozenset(  # of a user's model
+    {"temperature", "top_k", "top_p", "prefix", "stop", "row", "return_log_prob"}
+)
 
 
-class Sampling:
+class Sampling(Model):
     """Base class of models that generate by calling signatures, in this process or on a server.
 
     Attributes:
@@ -38,6 +42,11 @@ class Sampling:
         except ValueError as error:
             raise self.problem(str(error)) from error
 
+    def check_options(self, **options: Any) -> None:
+        """See `Model.check_options`; the error has the type `problem`."""
+        with self._own_errors():
+            super().check_options(**options)
+
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as the program takes them."""
         raise NotImplementedError
@@ -49,41 +58,12 @@ class Sampling:
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
         raise NotImplementedError
 
-    def sample(
-        self,
-        num: int,
-        length: Any,
-        seed: int,
-        condition: Any = None,
-        *,
-        return_log_prob: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Return `num` arrays [num, *length] of a user's model, as its own `sample` does.
-
-        With `return_log_prob`, return a pair: the arrays and the log probability of every element.
-
-        Args:
-          num: number of arrays.
-          length: number of elements per row, or (height, width, channels).
-          seed: seed of the noise, an integer in [0, 2^64).
-          condition: an array [num, ...] for the model's only condition, arrays by name for several
-            conditions, or None for a model without conditions.
-          return_log_prob: whether to return the log probabilities as well.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
-            `onepass.networks.choices.DrawOptions` describes.
-
-        Raises:
-          UserError: the model is not a user's model, or it is on a server and an argument is
-            invalid.
-          InvalidInput: in a bundle, an argument is invalid for the model.
-        """
-        self._check_own()
+    def _own_sample(self, draw: Draw) -> Any:
+        """Return the arrays of a user's model, [num, *length], as the model itself draws them."""
+        length = draw.length
         with self._own_errors():
-            return_log_prob = checked_flag(return_log_prob, "return_log_prob")
-            order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
-            given = (num, length, seed, self._conditions(condition))
-            request = Request.checked(order, *given, **options)
+            return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
+            request = self._own_request(draw)
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED
         parts, nats = [], []
@@ -97,25 +77,37 @@ class Sampling:
         elements = np.concatenate(parts).astype(self._dtype)
         if not return_log_prob:
             return elements
-        return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
+        if with_nats:
+            return elements, np.concatenate(nats)
+        return elements, self.log_prob(elements, draw.condition)
 
-    def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
-        """Return the log probability of every element under a user's model, float32, in nats.
+    def _own_request(self, draw: Draw, for_all: bool = False) -> Request:
+        """Check a request for arrays of a user's model; raise ValueError if it is invalid."""
+        order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
+        return Request.checked(
+            order,
+            draw.num,
+            draw.length,
+            draw.seed,
+            self._conditions(draw.condition, for_all),
+            temperature=1.0 if draw.temperature is None else draw.temperature,
+            first_row=draw.row,
+            **draw.prompt_options(),
+        )
 
-        Args:
-          elements: elements [num, time] or [num, height, width, channels].
-          condition: an array [num, ...] for the model's only condition, arrays by name for several
-            conditions, or None for a model without conditions.
-
-        Raises:
-          UserError: the model is not a user's model or has no log probabilities, or it is on a
-            server and an argument is invalid.
-          InvalidInput: in a bundle, an argument is invalid for the model.
-        """
-        self._check_own()
+    def log_prob(
+        self,
+        elements: Any,
+        condition: Any = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
+    ) -> np.ndarray:
+        """See `Model.log_prob`; only a user's model has the signature."""
         known = self._inputs_of(LOG_PROB)
         if not known:
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
+        self.check_options(lengths=lengths, speaker=speaker)
         with self._own_errors():
             given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
             sizes = np.shape(given[ELEMENTS])[:2]
@@ -164,11 +156,6 @@ class Sampling:
     def _is_own(self) -> bool:
         """True for a user's model."""
         return isinstance(self.spec.get(ELEMENTS), dict)
-
-    def _check_own(self) -> None:
-        """Raise UserError unless the model is a user's."""
-        if not self._is_own:
-            raise UserError(f"`{self.name}` is not a model of a user; it has `generate`.")
 
     def _conditions(
         self, condition: Any, for_all: bool = False

@@ -1,5 +1,6 @@
 """Sounds, and sequences of users' models, generated whole or in chunks by a bundle's signatures."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from onepass.bundles.sampling import Sampling, only_output
 from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, checked
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.interface import Draw
 
 CHUNK_SAMPLES = 32_000  # approximate
+SOUND_OPTIONS = frozenset({"temperature", "speaker", "refine", "row"})
 
 
 def check_speaker(known: Sequence[str], name: str | None) -> None:
@@ -85,7 +88,7 @@ class SoundSampling(Sampling):
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames of a recording, float32 [frames, channels], for its resynthesis.
 
-        The frames keep the recording's level, and `generate` scales their audio to it. This method
+        The frames keep the recording's level, and `sample` scales its audio to it. This method
         needs the package `wavenet`.
 
         Args:
@@ -102,10 +105,12 @@ class SoundSampling(Sampling):
             raise UserError(f"Features of a recording need the package {error.name}.") from error
         return frames.feature_extractor(self.spec).frames(waveform)
 
-    def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
-        """Return whole sounds [num, samples]; arguments are those of `stream`."""
-        request = self._request(condition, **options)
-        refinement = self._refinement(condition, refine)
+    def _sounds(self, draw: Draw) -> np.ndarray:
+        """Return whole sounds [num, samples]."""
+        draw = self._read_recording(draw)
+        condition = draw.condition
+        request = self._request(draw)
+        refinement = self._refinement(condition, draw.refine)
         if self._engine is not None:
             whole = self._engine.whole(request)
         else:
@@ -116,77 +121,56 @@ class SoundSampling(Sampling):
             whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
         return levelled(whole, condition)
 
-    def stream(
-        self,
-        condition: Any = None,
-        *,
-        refine: int | None = None,
-        chunk_samples: int = CHUNK_SAMPLES,
-        **options: Any,
-    ) -> Iterator[np.ndarray]:
-        """Return an iterator over the sounds of `generate` in chunks [num, about chunk_samples].
+    def _sound_chunks(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+        """Return an iterator over sounds in chunks, of which the first is short to arrive early.
 
-        The first chunk is shorter, so it arrives early. With a prompt, the iterator ends early when
-        all rows have ended.
-
-        Args:
-          condition: frames [frames, channels] for all rows; the audio of frames from `frames(...)`
-            has the recording's level. For a model with named conditions, the `condition` of
-            `sample`, but a single row may be given for all rows even in a condition with a time
-            axis. None for a model without conditions.
-          refine: number of passes of `distill.refinement`, which fit the sound's magnitudes to the
-            mel spectrogram in the frames. They run after the program, whose signatures return
-            unrefined audio. None: the model's default for frames from `frames(...)` or drawn for a
-            text, else 0.
-          chunk_samples: number of samples in a chunk, rounded up to a multiple of the model's unit.
-          **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
-            sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
-            the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
-            for a user's model, None for the model's default; and for a user's model `prefix`,
-            `top_k`, `top_p` and `stop` of `sample`.
+        The refining passes run after the program, whose signatures return unrefined audio. A single
+        row may be given for all rows even in a condition with a time axis.
 
         Raises:
           InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
         """
-        request = self._request(condition, **options)
+        draw = self._read_recording(draw)
+        condition = draw.condition
+        request = self._request(draw)
         with self._own_errors():
-            chunk_samples = whole_number(chunk_samples, "chunk_samples")
-            refine = None if refine is None else whole_number(refine, "refine", least=0)
+            samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
+            refine = None if draw.refine is None else whole_number(draw.refine, "refine", least=0)
         refinement = self._refinement(condition, refine)
         # The first chunk includes the look-ahead of its refinement.
         ahead = 0 if refinement is None else refinement.ahead_samples
         if self._engine is not None:
-            sound = self._engine.stream(request, chunk_samples, ahead)
+            sound = self._engine.stream(request, samples, ahead)
         else:
             opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
-            sound = self.streamed(request, chunk_samples, opening)
+            sound = self.streamed(request, samples, opening)
         if refinement is not None and condition is not None:
             sound = refinement(sound, condition)
-        return (levelled(chunk, condition) for chunk in sound)
+        return (levelled(part, condition) for part in sound)
 
-    def _request(
-        self,
-        condition: Any = None,
-        *,
-        seed: int = 0,
-        row: int = 0,
-        num: int = 1,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: Any = None,
-        **prompt: Any,
-    ) -> Request:
-        """Check the arguments of `stream` and return them as a request."""
+    def _read_recording(self, draw: Draw) -> Draw:
+        """Return a request in which a recording [samples] as the condition is replaced by frames.
+
+        Without a length the sound is as long as the recording.
+        """
+        recording = draw.condition
+        if self._is_own or not isinstance(recording, np.ndarray) or recording.ndim != 1:
+            return draw
+        length = len(recording) if draw.length is None else draw.length
+        return dataclasses.replace(draw, condition=self.frames(recording), length=length)
+
+    def _request(self, draw: Draw) -> Request:
+        """Check the request for sounds, and return it as one for signatures."""
+        condition, speaker = draw.condition, draw.speaker
         known = self._inputs_of(CHUNK)
         if not known:
             raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
-        length, info = self._length(condition, num_samples), known["temperature"]
-        heat: Any = info.default if temperature is None else temperature
+        length, info = self._length(condition, draw.length), known["temperature"]
+        heat: Any = info.default if draw.temperature is None else draw.temperature
         if np.ndim(heat) and self._engine is not None:
             raise InvalidInput("`temperature` must be one number for the engine `numba`.")
         check_speaker(self.known_speakers, speaker)
         sides = self.spec["serving"]["streaming"]
-        options = {name: sides[name] for name in ("hop_samples", "side_frames")}
 
         def conditions(rows: int, length: int) -> Arrays:
             make = self._conditions(condition, for_all=True)
@@ -199,9 +183,18 @@ class SoundSampling(Sampling):
             return found
 
         with self._own_errors():
-            asked = ("time", num, length, seed, conditions)
-            options |= {"temperature": heat, "first_row": row, **prompt}
-            request = Request.checked(*asked, **options)
+            request = Request.checked(
+                "time",
+                draw.num,
+                length,
+                draw.seed,
+                conditions,
+                temperature=heat,
+                first_row=draw.row,
+                hop_samples=sides["hop_samples"],
+                side_frames=sides["side_frames"],
+                **draw.prompt_options(),
+            )
         checked("temperature", info, request.temperature)
         self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt
         return request
@@ -215,19 +208,18 @@ class SoundSampling(Sampling):
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
         return _Refinement(self.spec, passes) if passes else None
 
-    def _length(self, condition: Any, num_samples: int | None) -> int:
+    def _length(self, condition: Any, length: int | None) -> int:
         """Return the checked length of a sound in samples, by default the length of its frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:
                 raise InvalidInput(f"`condition` must be given for {self.name}.")
             most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
-        length = most if num_samples is None else num_samples
+        length = most if length is None else length
         if length is None:
-            raise InvalidInput("`num_samples` must be given if there are no frames.")
+            raise InvalidInput("`length` must be given if there are no frames.")
         with self._own_errors():
-            length = whole_number(length, "num_samples")
-        if length < 1 or (most is not None and length > most):
-            rule = "at least 1" if most is None else f"between 1 and {most}"
-            raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")
+            length = whole_number(length, "length")
+        if most is not None and length > most:
+            raise InvalidInput(f"`length` must be between 1 and {most}, got {length}.")
         return length

@@ -109,9 +109,9 @@ cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
 
 
 def _timed(model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int) -> Spoken:
-    model.generate(frames, seed=seed, num_samples=min(length, model.sample_rate_hz // 10))
+    model.sample(1, min(length, model.sample_rate_hz // 10), seed, frames)
     start = time.perf_counter()
-    sound = model.generate(frames, seed=seed, num_samples=length)[0]
+    sound = model.sample(1, length, seed, frames)[0]
     return Spoken(sound, time.perf_counter() - start)
 
 

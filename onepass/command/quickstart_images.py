@@ -57,8 +57,8 @@ def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarra
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:
-        for image in model.progressions(classes, seed=seed, num=IMAGES):
-            scales.append(image)
+        for image in model.stream(IMAGES, seed=seed, condition=classes, scales=True):
+            scales.append([scale[0] for scale in image])
             times.append(time.perf_counter())
             progress.advance()
     return scales, float(np.median(np.diff(times)))

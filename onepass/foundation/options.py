@@ -19,14 +19,16 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     unknown option raises a TypeError that suggests the closest known one.
 
     Args:
-      options: the dataclass. Its fields have defaults and are described under `Args:`.
+      options: the dataclass. Its fields have defaults and are described under `Args:`. Those that
+        the function names itself stay where they are.
     """
-    fields = dataclasses.fields(options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        known = [each.name for each in own] + [field.name for field in fields]
+        named = {each.name for each in own}
+        fields = [field for field in dataclasses.fields(options) if field.name not in named]
+        known = [*named, *(field.name for field in fields)]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:

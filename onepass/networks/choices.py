@@ -67,3 +67,9 @@ class DrawOptions:
     ) -> tuple[Prompt | None, int]:
         """Return the prompt, and the number of symbols known in every row, as `prompt_of` does."""
         return prompt_of(self.prefix, self.stop, codec, num, length, layout)
+
+
+def token_options(draw: Any) -> DrawOptions:
+    """Return the options of a draw that choose its elements."""
+    heat = 1.0 if draw.temperature is None else draw.temperature
+    return DrawOptions(heat, draw.top_k, draw.top_p, draw.prefix, draw.stop)

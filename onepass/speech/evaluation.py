@@ -1,7 +1,7 @@
 """Measures of a voice on recordings, and corrections of its variance and durations."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class Vocoder(Protocol):
     def sample_rate_hz(self) -> int:
         """Sample rate of the generated audio, in Hz."""
 
-    def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
-        """Return the waveform generated from mel frames, float32 [1, samples]."""
+    def sample(self, *, condition: Any) -> np.ndarray:
+        """Return the waveform drawn from mel frames, float32 [1, samples]."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
         """Return the mel frames of a waveform that is already at the model's level."""
@@ -169,9 +169,9 @@ def spoken(
     """
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
-        made = model.generate(voice.frames(example.text), seed=0)[0]
+        made = model.sample(condition=voice.frames(example.text))[0]
         # Any distance that remains with the recording's own frames is due to the model.
-        again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
+        again = model.sample(condition=recorded_frames(example.mel, 0.0))[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]
         other = examples[(place + 1) % len(examples)].mel

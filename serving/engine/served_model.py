@@ -137,7 +137,7 @@ class ServedModel:
           condition: frames [frames, channels], or None for a model without a condition.
           timeout_seconds: time limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times the
             limit of a request.
-          **options: other arguments of `Bundle.stream`.
+          **options: other keyword arguments of `Model.stream`.
 
         Raises:
           ServingError: InvalidInput, Overloaded, DeadlineExceeded, NotReady or Internal.
@@ -149,7 +149,7 @@ class ServedModel:
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
         self._limit(timeout_seconds)
-        make = functools.partial(bundle.stream, condition, **options)
+        make = functools.partial(bundle.stream, condition=condition, **options)
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:

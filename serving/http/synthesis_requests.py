@@ -94,7 +94,7 @@ def synthesis(
         refine = served.spec.get("refine")
     chunks = served.stream(
         None if frames is None else np.asarray(frames),  # without the gain, which is applied here
-        num_samples=num_samples,
+        length=num_samples,
         timeout_seconds=timeout_seconds,
         seed=fields.seed or 0,
         row=fields.row or 0,

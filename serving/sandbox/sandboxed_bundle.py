@@ -121,7 +121,7 @@ class SandboxedBundle:
             return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """Yield audio in chunks, float32 [1, samples]; arguments are those of `Bundle.stream`."""
+        """Yield audio in chunks, float32 [1, samples]; arguments are those of `Model.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
             self._request(connection, {"do": "stream", "options": options}, arrays)

@@ -118,7 +118,7 @@ class _Answers:
         return {}, {"frames": self._bundle.frames(arrays["waveform"])}
 
     def stream(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        self._chunks = self._bundle.stream(arrays.get("condition"), **head["options"])
+        self._chunks = self._bundle.stream(condition=arrays.get("condition"), **head["options"])
         return {}, {}
 
     def chunk(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:

@@ -52,7 +52,7 @@ def test_no_pixel_of_a_network_changes_one_before_it(monkeypatch, layers):
     model = types.SimpleNamespace(
         config=types.SimpleNamespace(conditioning=types.SimpleNamespace(classes=0)),
         density=types.SimpleNamespace(pixelcnn=network, conditioner=lambda given: NONE),
-        generate=lambda wanted, seed, num: np.repeat(image, num, 0),
+        sample=lambda num, seed, condition: np.repeat(image, num, 0),
         condition=lambda value: {},
         size=SIDE, channels=1, levels=16,
     )  # fmt: skip

@@ -13,19 +13,20 @@ def test_every_guess_has_a_row_with_its_passes_and_the_images_that_differ(monkey
     draws = np.random.default_rng(0)
     images, asked = draws.integers(0, 256, [3, 8, 8, 1]), []
     scales = [[draws.integers(0, 256, [side, side, 1]) for side in (4, 8)] for _ in range(3)]
+    parts = [[scale[None] for scale in image] for image in scales]
 
     def sampled(model, wanted, seed, guess, forecast, slots):
         asked.append((wanted, seed, guess, forecast, slots))
         other = images + (np.arange(3) == 1)[:, None, None, None] * (forecast is None)
         return FixedPoint(*map(guesses.tf.constant, (other, [3, 5, 7 + len(asked)], 9)))
 
-    def generate(wanted, seed, num):
+    def sample(num, seed, condition):
         return images
 
     conditioning = types.SimpleNamespace(classes=2)
     config = types.SimpleNamespace(conditioning=conditioning)
-    known = types.SimpleNamespace(config=config, size=8, generate=generate)
-    multiscale = types.SimpleNamespace(progressions=lambda wanted, seed, num: iter(scales))
+    known = types.SimpleNamespace(config=config, size=8, sample=sample)
+    multiscale = types.SimpleNamespace(stream=lambda num, seed, condition, scales: iter(parts))
     monkeypatch.setattr(guesses, "sampled", sampled)
     assert list(guesses.lines(known, multiscale, 3, 5, {"slots": 2})) == [
         "| grey | what the pass sampled | 5.3 | 3 to 8 | 1 of 3 |",

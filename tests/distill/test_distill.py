@@ -374,7 +374,7 @@ def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
     ("words", "complaint"),
     [
         ("--prime-seconds 0.1", "cannot continue a recording"),
-        ("--backend naive", "must be one of auto, numba, numba-bfloat16, tensorflow"),
+        ("--method naive", "must be one of auto, numba, numba-bfloat16, tensorflow"),
         ("--speaker eve", "knows no speakers"),
         ("--temperature -1", "`--temperature` must be 0 or more"),
     ],
@@ -423,8 +423,8 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     run, folder = models.load(student_run), models.load(tmp_path / "model")
     frames = run.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
     for at, temperature in ((1.0, 1.0), (0.5, None)):  # the declared one is the default
-        spoken = folder.generate(frames, seed=3, temperature=temperature)
-        np.testing.assert_array_equal(run.generate(frames, seed=3, temperature=at), spoken)
+        spoken = folder.sample(condition=frames, seed=3, temperature=temperature)
+        np.testing.assert_array_equal(run.sample(condition=frames, seed=3, temperature=at), spoken)
     card = (tmp_path / "model" / "card.md").read_text()
     for word in (
         "CC0.",
@@ -515,19 +515,19 @@ def student(student_run):
 )
 def test_frames_that_are_none_are_said(student, frames, complaint):
     with pytest.raises(UserError, match=r"^[^\n]+$") as error:
-        student.generate(frames)
+        student.sample(condition=frames)
     assert complaint in str(error.value)
 
 
 def test_one_frame_is_spoken(student):
-    sound = student.generate(np.full((1, 8), 0.5, np.float32))
+    sound = student.sample(condition=np.full((1, 8), 0.5, np.float32))
     assert sound.shape == (1, 256) and np.isfinite(sound).all() and np.std(sound) > 0
 
 
 def test_a_longer_sound_goes_on_from_the_same_beginning(student):
     frames = np.random.default_rng(0).random((40, 8), np.float32)
     side = student.network.side_frames
-    short, long = student.generate(frames[:20]), student.generate(frames)
+    short, long = student.sample(condition=frames[:20]), student.sample(condition=frames)
     same = (20 - side) * 256
     np.testing.assert_allclose(short[0, :same], long[0, :same], atol=1 / 32768)
 
@@ -536,7 +536,7 @@ def test_a_longer_sound_goes_on_from_the_same_beginning(student):
 @pytest.mark.parametrize("minutes", [1, pytest.param(60, marks=pytest.mark.timeout(3600))])
 def test_memory_does_not_grow_with_the_length(student, minutes):
     frames = np.full((minutes * 60 * 16_000 // 256, 8), 0.4, np.float32)
-    chunks = student.stream(frames, chunk_samples=16_000)
+    chunks = student.stream(condition=frames, chunk=16_000)
     for _ in range(10):
         next(chunks)
     tracemalloc.start()

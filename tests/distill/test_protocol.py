@@ -56,7 +56,7 @@ def test_parts_of_a_stream_are_the_sample(channels):
     student = of_any_teacher(Gaussian(levels=256), channels)
     condition = np.random.default_rng(1).normal(size=[2, TIME, channels]) if channels else None
     whole = student.sample(2, TIME, 5, condition, temperature=0.8)
-    parts = list(student.stream(TIME, 5, condition, num=2, chunk=16, temperature=0.8))
+    parts = list(student.stream(2, TIME, 5, condition, chunk=16, temperature=0.8))
     assert [part.shape[1] for part in parts] == [16, 16, 16, 2]
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=2.1 / 255)
 
@@ -96,10 +96,10 @@ def test_the_density_of_sound_is_that_of_the_noise_over_the_volume(kind):
     expected = standard(drawn[0], kind) + volume(lambda z: student.network.draw(z, given), drawn)
     found = student.log_density(1, 12, 3, frames)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3, atol=1e-3)
-    made = student.sample(1, 12, 3, frames, backend="tensorflow")
+    made = student.sample(1, 12, 3, frames, method="tensorflow")
     drawn = student.network.draw(drawn, given).output
     np.testing.assert_allclose(made, np.clip(drawn, -1, 1), atol=1e-5)
-    parts = student.stream(frames, seed=3, num_samples=12, backend="tensorflow")
+    parts = student.stream(condition=frames, seed=3, length=12, method="tensorflow")
     np.testing.assert_allclose(np.concatenate(list(parts), 1), made, atol=1e-5)
 
 
@@ -122,7 +122,7 @@ def of_images(flows):
 def test_images_stream_one_after_another(flows):
     student = of_images(flows)
     whole = student.sample(2, None, 5, "cat", temperature=0.8)
-    parts = list(student.stream(None, 5, "cat", num=2, temperature=0.8))
+    parts = list(student.stream(length=None, seed=5, condition="cat", num=2, temperature=0.8))
     assert [part.shape for part in parts] == 2 * [(1, 8, 8, 3)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 

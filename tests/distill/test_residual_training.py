@@ -138,7 +138,7 @@ def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(tea
 def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
     model, teacher = models.load_student(whole), load_teacher(teacher_run)
     frames = np.random.default_rng(0).random((12, 8), np.float32)
-    sounds = [model.generate(frames, seed=1, backend=b) for b in ("numba", "tensorflow")]
+    sounds = [model.sample(condition=frames, seed=1, method=b) for b in ("numba", "tensorflow")]
     assert sounds[0].shape == (1, 12 * HOP)
     np.testing.assert_allclose(*sounds, atol=1e-4)
     corpus = training.corpus_for(model.config, teacher, data, None, lambda line: None)

@@ -69,12 +69,12 @@ def test_students_of_other_rates_or_no_student_do_not_draft():
 @pytest.mark.slow
 def test_chunks_of_both_backends_and_batches_are_the_whole(student, recordings):
     frames = student.frames_at_level(recordings[0])
-    whole = student.generate(frames, seed=3, num=2, backend="tensorflow")
+    whole = student.sample(condition=frames, seed=3, num=2, method="tensorflow")
     for backend, chunk in (("numba", 800), ("numba", 8000), ("tensorflow", 3000)):
-        parts = list(student.stream(frames, seed=3, num=2, backend=backend, chunk_samples=chunk))
+        parts = list(student.stream(condition=frames, seed=3, num=2, method=backend, chunk=chunk))
         assert parts[0].shape[1] < whole.shape[1] / 4
         np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=STEP)
-    single = student.generate(frames, seed=3)
+    single = student.sample(condition=frames, seed=3)
     np.testing.assert_allclose(single[0], whole[0], atol=STEP)
 
 
@@ -107,7 +107,7 @@ def test_copy_synthesis_has_the_level_of_the_recording(student, change_db):
     for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[::3]:
         speech = audio.amplify(audio.read(path, student.sample_rate_hz), change_db)
         speech = np.clip(speech, -0.97, 0.97)
-        sound = student.generate(student.frames(speech), num_samples=len(speech))[0]
+        sound = student.sample(condition=student.frames(speech), length=len(speech))[0]
         assert abs(audio.rms_db(sound) - audio.rms_db(speech)) < 0.5
         assert audio.clipped_share(sound) < 1e-3
 
@@ -116,7 +116,8 @@ def test_it_speaks_at_the_temperature_that_it_declares(student, recordings):
     frames = student.frames_at_level(recordings[0])[:40]
     assert student.temperature == 0.8
     np.testing.assert_array_equal(
-        student.generate(frames, seed=1), student.generate(frames, seed=1, temperature=0.8)
+        student.sample(condition=frames, seed=1),
+        student.sample(condition=frames, seed=1, temperature=0.8),
     )
 
 

@@ -185,7 +185,7 @@ def test_what_cannot_be_drafted_is_refused(pair, teacher):
     frames = np.zeros([1, 2, 7], np.float32)
     for line, given in {
         "temperature must be 1 for drafts": dict(temperature=0.5),
-        "`prime` must be None for drafts": dict(prime=np.zeros([1, 4], np.int32)),
+        "`prefix` must be None for drafts": dict(prime=np.zeros([1, 4], np.int32)),
     }.items():
         request = Request(8, frames=frames, **given)
         with pytest.raises(UserError, match=line):

@@ -91,8 +91,8 @@ def levels(sound: np.ndarray) -> np.ndarray:
 def spoken(name: str, seed: int, samples: int = SAMPLES, drawer: Any = None, **options: Any):
     """The levels of a sound of a model, or of another one that reads its frames."""
     speaker = {"speaker": model(name).speakers[-1]} if any(model(name).speakers) else {}
-    made = (drawer or model(name)).generate(
-        frames(name), seed=seed, num_samples=samples, **speaker, **options
+    made = (drawer or model(name)).sample(
+        condition=frames(name), seed=seed, length=samples, **speaker, **options
     )
     return levels(made)
 
@@ -100,14 +100,14 @@ def spoken(name: str, seed: int, samples: int = SAMPLES, drawer: Any = None, **o
 def drawn(name: str, seed: int, **options: Any) -> np.ndarray:
     """An image of a model, uint8 [size, size, channels]."""
     condition = CONDITIONS[model(name).config.conditioning.kind]
-    return model(name).generate(condition, seed=seed, **options)[0]
+    return model(name).sample(condition=condition, seed=seed, **options)[0]
 
 
 def enlarged(seed: int) -> np.ndarray:
     """A gradient enlarged to twice its side: its digest and some of its pixels."""
     ramp = np.broadcast_to(np.arange(64, dtype=np.uint8) * 3, [64, 64])
     small = np.stack([ramp, ramp.T, 255 - ramp], -1)
-    large = model(ENLARGER).generate(start=small, size=128, seed=seed)[0]
+    large = model(ENLARGER).sample(prefix=small, length=128, seed=seed)[0]
     digest = hashlib.sha256(np.ascontiguousarray(large)).digest()
     return np.concatenate([np.frombuffer(digest, np.uint8), large[::GRID, ::GRID].ravel()])
 
@@ -143,13 +143,13 @@ def cases() -> Iterator[Case]:
                 yield Case(f"{key}, enlarged", key, functools.partial(enlarged, seed))
             elif makes == "images":
                 for sampler in ("cached", "fixed-point"):
-                    draw = functools.partial(drawn, *given, sampler=sampler)
+                    draw = functools.partial(drawn, *given, method=sampler)
                     yield Case(f"{key}, {sampler}", key, draw)
             else:
                 kind = model_kind(name)
                 samples = TEACHER_SAMPLES if kind == "wavenet" else SAMPLES
                 for backend in BACKENDS.get(name, BACKENDS[kind]):
-                    draw = functools.partial(spoken, *given, samples, backend=backend)
+                    draw = functools.partial(spoken, *given, samples, method=backend)
                     yield Case(f"{key}, {backend}", key, draw)
     yield from of_few_models()
 
@@ -159,17 +159,19 @@ def of_few_models() -> Iterator[Case]:
     for name in DRAFTED:
         key = f"{name}/drafted"
         yield Case(f"{key}, speculative", key, functools.partial(drafted, name, SEEDS[0]))
-        key, options = f"{name}/short", {"samples": NAIVE_SAMPLES, "backend": "naive"}
+        key, options = f"{name}/short", {"samples": NAIVE_SAMPLES, "method": "naive"}
         yield Case(f"{key}, naive", key, functools.partial(spoken, name, SEEDS[0], **options))
     sound, images = BUNDLES
     for number, seed in enumerate(SEEDS):
         key = f"{images}/{number}"
-        yield Case(f"{key}, bundle", key, lambda s=seed: bundle(images).generate(7, seed=s)[0])
+        yield Case(
+            f"{key}, bundle", key, lambda s=seed: bundle(images).sample(condition=7, seed=s)[0]
+        )
         key = f"{sound}/bundle {number}"
         yield Case(
             f"{key}, bundle",
             key,
-            lambda s=seed: levels(bundle(sound).generate(frames(sound), seed=s))[:SAMPLES],
+            lambda s=seed: levels(bundle(sound).sample(condition=frames(sound), seed=s))[:SAMPLES],
         )
     yield Case(f"{PACKED}/file, packed", f"{PACKED}/file", packed)
     yield Case(

@@ -255,7 +255,7 @@ def test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole(name):
     if not case.options:
         case.same(case.draw(length=9), expected[:, :9])
     model = made(case.model)
-    chunks = list(model.stream(case.length, SEED, num=NUM, chunk=7, **case.options))
+    chunks = list(model.stream(length=case.length, seed=SEED, num=NUM, chunk=7, **case.options))
     assert "prefix" in case.options or {chunk.shape[1] for chunk in chunks[:-1]} == {7}
     found = np.concatenate(chunks, 1)
     case.same(found, expected[:, : found.shape[1]])

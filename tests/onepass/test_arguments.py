@@ -17,11 +17,11 @@ from onepass.training.fit import fit
 
 BAD_NUMBERS = (0, -1, 1.5, 2.0, math.nan, None, "x", True, [2])
 WRONG = {
-    "temperature": (math.nan, math.inf, -math.inf, -1, -1e-9, None, "x", "1"),
+    "temperature": (math.nan, math.inf, -math.inf, -1, -1e-9, "x", "1"),
     "num": BAD_NUMBERS,
     "length": (0, -1, 2.5, 4.0, math.nan, None, "x", True, (4, 4), [], [[4]], np.array([4.5])),
     "seed": (-1, 2**64, 1.5, None, "x", math.nan, [1, 2]),
-    "chunk": BAD_NUMBERS,
+    "chunk": [value for value in BAD_NUMBERS if value is not None],
 }
 CASES = [(name, value) for name, values in WRONG.items() for value in values]
 
@@ -124,7 +124,7 @@ def test_a_temperature_is_refused_where_there_is_no_quantile(coins, tmp_path):
     line = "`temperature` must be 1 without a quantile, got 0.5."
     for each in (coins, stored):
         assert refusal(lambda m=each: m.sample(1, 4, 0, temperature=0.5)) == line
-        assert refusal(lambda m=each: m.stream(4, 0, temperature=0.5)) == line
+        assert refusal(lambda m=each: m.stream(length=4, seed=0, temperature=0.5)) == line
     np.testing.assert_array_equal(stored.sample(1, 4, 0), coins.sample(1, 4, 0))
 
 

@@ -80,7 +80,7 @@ def sampling(method, lengths, **options):
 
 def streaming(chunk):
     def call(model, number):
-        list(model.stream((40, 37)[min(number, 1)], seed=number, chunk=chunk))
+        list(model.stream(length=(40, 37)[min(number, 1)], seed=number, chunk=chunk))
 
     return call
 
@@ -125,13 +125,11 @@ BUNDLE_CALLS = {
     # Of one length, since oneDNN makes kernels for every shape.
     "log_prob": lambda bundle, number: bundle.log_prob(rows_of(number)),
     "stream": of_bundle(
-        lambda bundle, length, seed: list(
-            bundle.stream(seed=seed, num_samples=length, chunk_samples=16)
-        )
+        lambda bundle, length, seed: list(bundle.stream(seed=seed, length=length, chunk=16))
     ),
     "stream, top-k": of_bundle(
         lambda bundle, length, seed: list(
-            bundle.stream(seed=seed, num_samples=length, chunk_samples=16, top_k=3)
+            bundle.stream(seed=seed, length=length, chunk=16, top_k=3)
         )
     ),
 }
@@ -201,8 +199,8 @@ def test_a_student_streams_single_elements_with_one_program():
         [keras.Model(given, LAYERS.Dense(2)(hidden))], onepass.likelihoods.Reals()
     )
     drawn = student.sample(1, 9, seed=1)
-    parts = np.concatenate(list(student.stream(9, seed=1, chunk=1)), 1)
+    parts = np.concatenate(list(student.stream(length=9, seed=1, chunk=1)), 1)
     np.testing.assert_allclose(parts, drawn, atol=1e-5)
     with Compilations() as again:
-        list(student.stream(19, seed=2, chunk=1))  # positions that the first call had not
+        list(student.stream(length=19, seed=2, chunk=1))  # positions that the first call had not
     assert again.counts == Counts(0, 0, 0)

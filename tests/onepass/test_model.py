@@ -173,7 +173,7 @@ def test_a_condition_that_is_not_read_is_named(model):
     for call in (
         lambda: model.sample(1, 3, 0, condition),
         lambda: model.log_prob(np.zeros([1, 3]), condition),
-        lambda: next(model.stream(3, 0, condition)),
+        lambda: next(model.stream(length=3, seed=0, condition=condition)),
     ):
         with pytest.raises(ValueError, match="`condition` must be None"):
             call()

@@ -51,12 +51,12 @@ def test_an_address_is_not_asked_before_it_is_whole():
 
 
 @pytest.mark.parametrize("kind", [Bundle, RemoteModel])
-@pytest.mark.parametrize("ask", [lambda m: m.log_prob([[0.0]]), lambda m: m.sample(1, 5, 0)])
-def test_a_program_that_is_no_users_has_neither_sample_nor_log_prob(kind, ask):
+def test_a_program_that_is_no_users_has_no_log_prob(kind, monkeypatch):
     program = kind.__new__(kind)
     program.name, program.spec = "voice", {"kind": "sound"}
-    with pytest.raises(UserError, match="`voice` is not a model of a user; it has `generate`"):
-        ask(program)
+    monkeypatch.setattr(kind, "_inputs_of", lambda self, signature: {})
+    with pytest.raises(UserError, match="`voice` has no log-probabilities"):
+        program.log_prob([[0.0]])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def digits():
 
 @pytest.mark.slow
 def test_the_probability_of_images_is_that_of_each_alone(digits):
-    images = digits.generate([3, 7], seed=1, num=2)
+    images = digits.sample(condition=[3, 7], seed=1, num=2)
     both = digits.log_prob(images, [3, 7])
     alone = [digits.log_prob(images[i : i + 1], label)[0] for i, label in enumerate([3, 7])]
     np.testing.assert_allclose(both, alone, rtol=1e-4)
@@ -90,7 +90,7 @@ def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of
     file = sorted((dev_images("shipped-upsample") / "dev").iterdir())[0]
     photograph = np.asarray(Image.open(file).convert("RGB"))
     small = photograph[::8, ::8]
-    enlarged = model.generate(start=small, size=512, seed=1)[0]
+    enlarged = model.sample(prefix=small, length=512, seed=1)[0]
     assert enlarged.shape == photograph.shape
     np.testing.assert_array_equal(enlarged[::8, ::8], small)
     noise = np.random.default_rng(0).integers(0, 256, photograph.shape, np.uint8)
@@ -102,7 +102,7 @@ def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of
 
 @pytest.mark.slow
 def test_noise_is_less_probable_than_an_image_of_the_model(digits):
-    image = digits.generate(3, seed=1)
+    image = digits.sample(condition=3, seed=1)
     noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
     assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
 

@@ -104,7 +104,7 @@ def test_python_draws_what_the_command_writes_over_files_if_asked_to(start, tmp_
     assert sample(start, tmp_path / "out", "--num 2 --size 8") == 2
     assert "sample_0_0.png already exists; --overwrite replaces it." in capsys.readouterr().err
     assert sample(start, tmp_path / "out", "--num 2 --size 8 --overwrite") == 0
-    drawn = model().generate(start=levels_of(start), size=8, num=2)
+    drawn = model().sample(prefix=levels_of(start), length=8, num=2)
     for row, image in enumerate(drawn):
         np.testing.assert_array_equal(levels_of(tmp_path / "out" / f"sample_0_{row}.png"), image)
 
@@ -151,7 +151,7 @@ def test_a_start_that_is_no_image_is_named(tmp_path, capsys):
 
 def test_factors_alone_need_an_image_to_start_from():
     with pytest.raises(UserError, match="The model enlarges images: name one to start from"):
-        model().generate()
+        model().sample()
 
 
 def test_bits_of_every_scale_count_the_numbers_that_it_adds():
@@ -196,8 +196,8 @@ def test_a_model_folder_of_factors_alone_draws_what_the_run_draws(start, tmp_pat
     assert onepass.main(["export", str(run()), "--out", str(tmp_path / "m" / "1")]) == 2
     assert "enlarges photographs of any shape in tiles" in capsys.readouterr().err
     assert onepass.main(["export", str(run()), "--out", str(tmp_path / "m"), "--bare"]) == 0
-    expected = model().generate(start=levels_of(start))
-    np.testing.assert_array_equal(load(tmp_path / "m").generate(start=levels_of(start)), expected)
+    expected = model().sample(prefix=levels_of(start))
+    np.testing.assert_array_equal(load(tmp_path / "m").sample(prefix=levels_of(start)), expected)
 
 
 def test_the_start_of_a_photograph_is_turned_upright(tmp_path):
@@ -234,5 +234,5 @@ def test_patches_of_type_b_are_trained_on_the_same_squares():
     config = config_of(FactorConfig("B", 1, 8, 8, 2, 1, 4, coordinates=False))
     path = own_folder() / "run_patches"
     trained(config, photographs(), path)
-    image = image_runs.opened(path).generate(start=np.zeros([3, 4, 3], np.uint8))
+    image = image_runs.opened(path).sample(prefix=np.zeros([3, 4, 3], np.uint8))
     assert image.shape == (1, 12, 16, 3)

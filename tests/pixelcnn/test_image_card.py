@@ -154,7 +154,7 @@ def test_a_folder_of_a_model_of_captions_names_some(tmp_path):
     assert named == sorted(set(image_runs.CAPTIONS))
     assert f"- Captions such as: {'; '.join(named)}\n" in (given.out / "card.md").read_text()
     with pytest.raises(UserError, match=f"a caption, such as '{named[0]}'"):
-        opened(given.out).generate()
+        opened(given.out).sample()
 
 
 def test_data_of_an_exported_model_must_be_named(exported, mistake):

@@ -64,7 +64,7 @@ def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, ca
     status, names = sampled("pixelcnn", tmp_path / "out", "--num 4 --seed 7")
     assert status == 0
     assert names == ["grid.png", *(f"sample_7_{row}_{CLASSES[row % 3]}.png" for row in range(4))]
-    expected = model("pixelcnn").generate([0, 1, 2, 0], seed=7, num=4)
+    expected = model("pixelcnn").sample(condition=[0, 1, 2, 0], seed=7, num=4)
     for row, image in enumerate(expected):
         found = levels_of(tmp_path / "out" / f"sample_7_{row}_{CLASSES[row % 3]}.png")
         np.testing.assert_array_equal(found, image)
@@ -90,7 +90,7 @@ def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, cap
 
 @pytest.mark.parametrize("name", ["sample_0_1_dog.png", "grid.png", "progression.gif"])
 def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, name):
-    monkeypatch.setattr(models.ImageModel, "progressions", None)  # nothing is drawn before
+    monkeypatch.setattr(models.ImageModel, "stream", None)  # nothing is drawn before
     (tmp_path / name).write_bytes(b"mine")
     (tmp_path / "sample_0_3_cat.png").write_bytes(b"mine too")
     words = ("sample", run("pixelcnn"), "--out", tmp_path, "--num", 2)
@@ -106,15 +106,17 @@ def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, na
 def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(
     tmp_path, capsys, batch, guidance, end
 ):
-    words = f"--num 2 --seed 7 --sampler fixed-point --batch {batch} --guidance {guidance}"
+    words = f"--num 2 --seed 7 --method fixed-point --batch {batch} --guidance {guidance}"
     assert sampled("pixelcnn", tmp_path, words)[0] == 0
-    drawn = model("pixelcnn").generate([0, 1], seed=7, num=2, guidance=guidance)
+    drawn = model("pixelcnn").sample(condition=[0, 1], seed=7, num=2, guidance=guidance)
     for row, expected in enumerate(drawn):
         found = levels_of(tmp_path / f"sample_7_{row}_{CLASSES[row]}.png")
         np.testing.assert_array_equal(found, expected)
     line = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(f"passes for an image by fixed point: .*place of 64{end}", line)
-    assert not guidance or (model("pixelcnn").generate([0, 1], seed=7, num=2) != drawn).any()
+    assert (
+        not guidance or (model("pixelcnn").sample(condition=[0, 1], seed=7, num=2) != drawn).any()
+    )
 
 
 def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
@@ -122,7 +124,10 @@ def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
     status, names = sampled("multiscale", tmp_path, words)
     expected = ["grid.png", "progression.gif", "progression.png"]
     assert (status, names) == (0, [*expected, "sample_3_0_dog.png", "sample_3_1_dog.png"])
-    drawn = list(model("multiscale").progressions("dog", seed=3, num=2, temperature=(1, 0.5)))
+    options = {"seed": 3, "num": 2, "temperature": (1, 0.5)}
+    drawn = list(
+        zip(*model("multiscale").sample(condition="dog", scales=True, **options), strict=True)
+    )
     strips = levels_of(tmp_path / "progression.png")
     assert strips.shape == (2 * 100, 2 * 98 + 2, 3)
     for row, scales in enumerate(drawn):
@@ -143,7 +148,7 @@ def test_captions_are_drawn_in_turn_and_named_in_the_sheet(tmp_path):
     captions = ["stripes", "a slope"]
     words = ["--num", "3", "--seed", "1", "--caption", *captions]
     assert onepass.main(["sample", str(run("text")), "--out", str(tmp_path / "out"), *words]) == 0
-    drawn = model("text").generate([*captions, "stripes"], seed=1, num=3)
+    drawn = model("text").sample(condition=[*captions, "stripes"], seed=1, num=3)
     for row, image in enumerate(drawn):
         found = levels_of(tmp_path / "out" / f"sample_1_{row}.png")
         np.testing.assert_array_equal(found, image)
@@ -180,9 +185,8 @@ def test_a_transparent_map_is_refused_and_a_transparent_prime_is_on_white_and_sa
         with pytest.raises(UserError, match=r"\.(png|gif) must not have transparency"):
             image_inputs.labels_of(tmp_path / name, None)
     shape = types.SimpleNamespace(channels=1, bits=8)
-    levels, kept = image_inputs.primed(tmp_path / "key.png", None, 8, shape)
-    np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey) == 0, 255, 1))
-    assert kept == 32
+    levels = image_inputs.primed(tmp_path / "key.png", None, 8, shape)
+    np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey)[:4] == 0, 255, 1))
     assert capsys.readouterr().err == f"{tmp_path / 'key.png'}: transparent, laid on white\n"
 
 
@@ -191,7 +195,7 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
     Image.fromarray(labels).save(tmp_path / "map.png")
     words = f"--num 1 --map {tmp_path / 'map.png'}"
     assert sampled("map", tmp_path / "out", words)[0] == 0
-    expected = model("map").generate(labels.astype(int))[0]
+    expected = model("map").sample(condition=labels.astype(int))[0]
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "sample_0_0.png"), expected)
     np.save(tmp_path / "map.npy", labels)
     words = f"--num 1 --map {tmp_path / 'map.npy'}"
@@ -213,7 +217,7 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
 
 @pytest.mark.parametrize("before", [2, 0])
 def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before):
-    drawn = model("multiscale").progressions
+    drawn = model("multiscale").stream
 
     def interrupted(self, *arguments, **options):
         def images():
@@ -224,7 +228,7 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
 
         return images()
 
-    monkeypatch.setattr(models.ImageModel, "progressions", interrupted)
+    monkeypatch.setattr(models.ImageModel, "stream", interrupted)
     status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
     assert status == 130
     kept = ["grid.png", "progression.gif", "progression.png"]

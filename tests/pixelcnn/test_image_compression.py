@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     model, draws = known("PixelCNN"), np.random.default_rng(5)
     pixels = ImageConditionals.pixels
     with eagerly():
-        images = model.generate(2, seed=1, num=2)
+        images = model.sample(condition=2, seed=1, num=2)
 
     def moved(conditionals, name, hidden, coding):
         if coding.tolerance is None:  # in the decoder

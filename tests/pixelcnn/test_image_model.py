@@ -320,36 +320,36 @@ def test_models_that_a_wheel_leaves_out_say_where_they_are(mistake, tmp_path, mo
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
-    three = model(kind).generate(1, seed=5, num=3)
+    three = model(kind).sample(condition=1, seed=5, num=3)
     assert three.shape == (3, 8, 8, 1) and three.dtype == np.uint8
-    np.testing.assert_array_equal(model(kind).generate(1, seed=5), three[:1])
+    np.testing.assert_array_equal(model(kind).sample(condition=1, seed=5), three[:1])
     assert not np.array_equal(three[0], three[1])
-    assert not np.array_equal(model(kind).generate(1, seed=6), three[:1])
+    assert not np.array_equal(model(kind).sample(condition=1, seed=6), three[:1])
 
 
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes(kind):
     known = model(kind)
-    cached = known.generate(1, seed=5, num=3, temperature=0.9)
+    cached = known.sample(condition=1, seed=5, num=3, temperature=0.9)
     assert known.sampler.passes is None
-    iterated = known.generate(1, seed=5, num=3, temperature=0.9, sampler="fixed-point")
+    iterated = known.sample(condition=1, seed=5, num=3, temperature=0.9, method="fixed-point")
     np.testing.assert_array_equal(iterated, cached)
     pixels = 8**2 if known.multiscale is None else known.multiscale.config.base_size**2
     assert 1 < known.sampler.passes < pixels
     three = dict(seed=5, num=3, temperature=0.9)
-    together = known.generate([1, 0, 1], sampler="fixed-point", batch=2, **three)
+    together = known.sample(condition=[1, 0, 1], method="fixed-point", batch=2, **three)
     assert known.sampler.batch_passes > known.sampler.passes > 1
-    np.testing.assert_array_equal(together, known.generate([1, 0, 1], **three))
+    np.testing.assert_array_equal(together, known.sample(condition=[1, 0, 1], **three))
     if kind == "pixelcnn":
-        naive = known.generate(1, seed=5, num=3, temperature=0.9, sampler="naive")
+        naive = known.sample(condition=1, seed=5, num=3, temperature=0.9, method="naive")
         np.testing.assert_array_equal(naive, cached)
-        options = dict(seed=7, given=(cached[0], 20))
-        kept = known.generate(2, sampler="fixed-point", **options)
-        np.testing.assert_array_equal(kept, known.generate(2, **options))
+        options = dict(seed=7, prefix=cached[0].reshape(64, -1)[:20])
+        kept = known.sample(condition=2, method="fixed-point", **options)
+        np.testing.assert_array_equal(kept, known.sample(condition=2, **options))
     else:
-        line = refused(known.generate, 1, sampler="naive")
+        line = refused(known.sample, condition=1, method="naive")
         assert line == "Only a PixelCNN has a naive sampler."
-    line = refused(known.generate, 1, sampler="fast")
+    line = refused(known.sample, condition=1, method="fast")
     assert line == "`sampler` must be one of cached, fixed-point, naive, got fast."
     line = refused(known.generate, 1, num=2, batch=2)
     assert line == '`batch` > 1 requires `sampler="fixed-point"`.'
@@ -359,13 +359,13 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
 
 def test_a_class_goes_by_its_name_or_its_number():
     known = model("pixelcnn")
-    eel = known.generate("eel", seed=1)
-    np.testing.assert_array_equal(known.generate(2, seed=1), eel)
-    np.testing.assert_array_equal(known.generate("2", seed=1), eel)
-    assert not np.array_equal(known.generate("cat", seed=1), eel)
-    mixed = known.generate(["cat", "eel"], seed=1, num=2)
-    np.testing.assert_array_equal(mixed[:1], known.generate("cat", seed=1))
-    np.testing.assert_array_equal(mixed[1:], known.generate("eel", seed=1, num=2)[1:])
+    eel = known.sample(condition="eel", seed=1)
+    np.testing.assert_array_equal(known.sample(condition=2, seed=1), eel)
+    np.testing.assert_array_equal(known.sample(condition="2", seed=1), eel)
+    assert not np.array_equal(known.sample(condition="cat", seed=1), eel)
+    mixed = known.sample(condition=["cat", "eel"], seed=1, num=2)
+    np.testing.assert_array_equal(mixed[:1], known.sample(condition="cat", seed=1))
+    np.testing.assert_array_equal(mixed[1:], known.sample(condition="eel", seed=1, num=2)[1:])
 
 
 def test_a_name_that_is_a_number_is_taken_as_a_name():
@@ -375,7 +375,7 @@ def test_a_name_that_is_a_number_is_taken_as_a_name():
 
 def test_what_is_asked_for_is_what_is_drawn():
     def left_over_right(name):
-        drawn = model("pixelcnn").generate(name, seed=1, num=8).astype(int)
+        drawn = model("pixelcnn").sample(condition=name, seed=1, num=8).astype(int)
         return drawn[:, :, :4].mean() - drawn[:, :, 4:].mean()
 
     # The toys' cats are 200 levels brighter on the left, eels 80 on the right. Eels of a short
@@ -386,10 +386,10 @@ def test_what_is_asked_for_is_what_is_drawn():
 
 @pytest.mark.slow
 def test_a_caption_is_drawn_and_so_is_a_map():
-    text = model("text").generate("a slope", num=2, seed=1)
+    text = model("text").sample(condition="a slope", num=2, seed=1)
     assert text.shape == (2, 8, 8, 1) and not np.array_equal(*text)
     halves = np.repeat(np.array([[0, 1]]), 8, 0).repeat(4, 1)
-    first, other = (model("map").generate(m, seed=1) for m in (halves, 1 - halves))
+    first, other = (model("map").sample(condition=m, seed=1) for m in (halves, 1 - halves))
     assert not np.array_equal(first, other)
 
 
@@ -406,37 +406,41 @@ REFUSALS = [
     ("pixelcnn", dict(condition="fox"), "There is no class `fox`; there are cat, dog, eel."),
     ("pixelcnn", dict(condition=None), "The model needs a condition: a class."),
     ("pixelcnn", dict(condition=[0, 1]), "`condition` must be one or 1, got 2."),
-    ("pixelcnn", dict(size=0), "`size` must be an integer of at least 1, got 0."),
-    ("pixelcnn", dict(start=grey(4, 4)), "A PixelCNN cannot enlarge an image"),
+    ("pixelcnn", dict(length=0), "`length` must be an integer of at least 1, got 0."),
+    ("pixelcnn", dict(prefix=grey(4, 4)), "A PixelCNN cannot enlarge an image"),
     ("pixelcnn", dict(temperature=[1.0, 0.5]), "A PixelCNN has one scale and takes one"),
     ("pixelcnn", dict(temperature=-1), HEAT + "0 or more and finite, got -1.0."),
-    ("multiscale", dict(size=6), "The model draws 4, 8 pixels a side, not 6."),
-    ("multiscale", dict(size=16), "The model draws 4, 8 pixels a side, not 16."),
-    ("multiscale", dict(given=(grey(4, 4), 4)), "Only a PixelCNN can continue from the"),
-    ("multiscale", dict(start=grey(5, 5)), SMALLER + "5x5."),
-    ("multiscale", dict(start=grey(4, 8)), SMALLER + "8x4."),
-    ("multiscale", dict(start=grey(8, 8)), SMALLER + "8x8."),
+    ("multiscale", dict(length=6), "The model draws 4, 8 pixels a side, not 6."),
+    ("multiscale", dict(length=16), "The model draws 4, 8 pixels a side, not 16."),
+    (
+        "multiscale",
+        dict(prefix=np.zeros([4, 1], np.uint8)),
+        "Only a PixelCNN can continue from the",
+    ),
+    ("multiscale", dict(prefix=grey(5, 5)), SMALLER + "5x5."),
+    ("multiscale", dict(prefix=grey(4, 8)), SMALLER + "8x4."),
+    ("multiscale", dict(prefix=grey(8, 8)), SMALLER + "8x8."),
     ("multiscale", dict(temperature=(1.0,) * 3), HEAT + "one number or 2, got 3."),
     ("multiscale", dict(temperature=(1.0, math.nan)), HEAT + "0 or more and finite, got "),
     ("text", dict(condition=None), "The model needs a condition: a caption."),
     ("text", dict(condition="x" * 10_000), "A caption may have 200 characters, got 10,000."),
     ("map", dict(condition="cat"), "The model needs a map of labels."),
-    ("map", dict(condition=grey(8, 8)[..., 0], size=6), "The condition is a map of 8 pixels"),
+    ("map", dict(condition=grey(8, 8)[..., 0], length=6), "The condition is a map of 8 pixels"),
     ("video", dict(condition=None), "The model needs a condition: the frames before, an action"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "value", "line"), REFUSALS)
 def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, value, line):
-    # `progressions` itself refuses: its caller has made no folder yet.
-    assert refused(model(kind).progressions, **{"condition": 0, **value}).startswith(line)
+    # `stream` itself refuses: its caller has made no folder yet.
+    assert refused(model(kind).stream, **{"condition": 0, **value}).startswith(line)
 
 
 def test_a_condition_for_a_model_that_has_none_is_refused():
     free = dataclasses.replace(config_of("pixelcnn").conditioning, kind="none")
     config = dataclasses.replace(config_of("pixelcnn"), conditioning=free)
     known = dataclasses.replace(model("pixelcnn"), config=config)
-    assert refused(known.generate, 1) == "The model draws without a condition."
+    assert refused(known.sample, condition=1) == "The model draws without a condition."
 
 
 # What is no image of the model
@@ -470,6 +474,7 @@ def test_log_prob_does_not_depend_on_the_type_of_whole_numbers():
 
 
 def test_images_to_go_on_from_are_checked_alike():
-    floats = np.full((8, 8, 1), 0.5)
-    assert "`given` must be whole" in refused(model("pixelcnn").generate, 0, given=(floats, 8))
-    assert "`start` must be whole" in refused(model("multiscale").generate, 0, start=floats[:4, :4])
+    floats = np.full((4, 4, 1), 0.5)
+    for kind, prefix in (("pixelcnn", floats.reshape(16, 1)), ("multiscale", floats)):
+        line = refused(model(kind).sample, condition=0, prefix=prefix)
+        assert "`prefix` must be whole" in line

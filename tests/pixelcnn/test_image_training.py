@@ -83,7 +83,7 @@ def test_every_look_leaves_a_sheet_of_what_the_model_draws_for_the_first_of_dev(
     assert model.spec["step"] == best
     labels = [i % len(CLASSES) for i in range(image_runs.DEV)]
     with Image.open(sheets[best // LOOK - 1]) as opened:
-        expected = grid(list(model.generate(labels, num=len(labels))))
+        expected = grid(list(model.sample(condition=labels, num=len(labels))))
         np.testing.assert_array_equal(np.asarray(opened), expected)
 
 
@@ -258,7 +258,7 @@ def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_d
     for part, nats in parts.items():
         np.testing.assert_array_equal(together[part], nats)
     with eagerly():
-        drawn = model.generate("cat", num=2)
+        drawn = model.sample(condition="cat", num=2)
     assert drawn.shape == (2, 8, 8, 1) and not np.array_equal(*drawn)
 
 
@@ -309,7 +309,7 @@ def test_a_part_alone_draws_nothing_and_says_what_is_missing(halves):
     model = opened(halves / "base")
     assert not model.whole
     with pytest.raises(UserError) as caught:
-        model.generate(0)
+        model.sample(condition=0)
     assert str(caught.value) == "The run has not trained 8.2, 8.3, 8.4; it cannot draw."
 
 

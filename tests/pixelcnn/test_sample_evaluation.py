@@ -59,7 +59,7 @@ def test_samples_and_dev_images_are_measured_alike(trained):
     known, dataset = model("pixelcnn"), dev_of("pixelcnn")
     found = evaluate_samples(known, dataset, trained, 9, 4, 1.0, (0.5,))
     labels = [i % 3 for i in range(9)]
-    drawn = known.generate(labels, seed=4, num=9, guidance=1.0, temperature=0.5)
+    drawn = known.sample(condition=labels, seed=4, num=9, guidance=1.0, temperature=0.5)
     expected = np.mean(trained(drawn).labels == labels)
     assert found["class_accuracy"]["mean"] == pytest.approx(expected)
     assert (found["num"], found["guidance"], found["temperature"]) == (9, 1.0, [0.5])

@@ -175,7 +175,7 @@ def test_models_are_listed_and_described(client):
 def test_sound_comes_in_chunks_and_is_the_bundles(client):
     with client.speak("voice", frames=FRAMES, seed=4, row=2, speaker="ben") as speech:
         chunks = list(speech)
-    expected = FakeSound().generate(FRAMES, seed=4, row=2)[0]
+    expected = FakeSound().sample(condition=FRAMES, seed=4, row=2)[0]
     assert speech.sample_rate_hz == FakeSound.sample_rate_hz
     assert {chunk.dtype for chunk in chunks} == {np.dtype(np.float32)}
     assert np.abs(np.concatenate(chunks) - expected).max() <= HALF_STEP + 1e-7
@@ -195,7 +195,7 @@ def test_a_recording_is_spoken_again(tmp_path):
         with pytest.raises(UserError, match=r"Cannot read .*b\.flac"):
             client.speak("voice", recording=tmp_path / "b.flac")
     frames = FakeSound().frames(waveform)
-    assert np.abs(spoken - FakeSound().generate(frames)[0]).max() < 1e-3
+    assert np.abs(spoken - FakeSound().sample(condition=frames)[0]).max() < 1e-3
 
 
 def test_images_come_scale_by_scale(client):
@@ -539,7 +539,7 @@ def test_the_command_writes_sounds_and_their_images(address, tmp_path, capsys):
     assert status == 0
     for row in range(2):
         sound, rate_hz = soundfile.read(tmp_path / f"out/mel_3_{row}.wav", dtype="int16")
-        expected = FakeSound().generate(FRAMES, seed=3, row=row)[0]
+        expected = FakeSound().sample(condition=FRAMES, seed=3, row=row)[0]
         levels = np.rint(expected * 32767.5 - 0.5)
         assert np.abs(sound - levels).max() <= 1 and rate_hz == FakeSound.sample_rate_hz
         assert (tmp_path / f"out/mel_3_{row}.png").read_bytes()[1:4] == b"PNG"
@@ -611,7 +611,7 @@ def test_captions_are_asked_for_in_turn():
     captions = 5 * ["a", "b c"]
     remote = RemoteModel.__new__(RemoteModel)
     remote._client, remote.name, remote.spec = Captions(), "words", {"condition": "caption"}
-    drawn = list(remote.progressions(captions, num=10))
+    drawn = list(remote.stream(10, condition=captions, scales=True))
     assert [int(scales[-1].max()) for scales in drawn] == list(range(10))
     codes = np.concatenate([inputs["caption"] for inputs in asked])
     expected = [encode_caption(caption) for caption in captions]
@@ -642,11 +642,15 @@ def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
             return contextlib.nullcontext([])
 
     monkeypatch.setattr(remote_model, "Client", Known)
-    assert list(RemoteModel("http://localhost:1/words").progressions(condition)) == []
-    found = {key: value for key, value in asked.items() if key not in ("num", "seed")}
+    assert list(RemoteModel("http://localhost:1/words").stream(condition=condition)) == []
+    found = {
+        key: value
+        for key, value in asked.items()
+        if key not in ("num", "seed", "temperature", "guidance")
+    }
     assert found == named or list(found) == [named]
     with pytest.raises(UserError, match="`condition` must be one or 1, got 2"):
-        list(RemoteModel("http://localhost:1/words").progressions([condition, condition]))
+        list(RemoteModel("http://localhost:1/words").stream(condition=[condition, condition]))
 
 
 def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path):

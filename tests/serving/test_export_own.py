@@ -44,7 +44,7 @@ def test_sound_is_streamed_as_it_is_made():
     whole = made.sample(1, LONGEST, SEED)
     np.testing.assert_allclose(whole[0], drawn("sound")[0], atol=1e-6)
     unit = made.serving["streaming"]["unit_samples"]
-    chunks = list(made.stream(seed=SEED, num_samples=2 * unit + 3, chunk_samples=unit))
+    chunks = list(made.stream(seed=SEED, length=2 * unit + 3, chunk=unit))
     assert [chunk.shape[1] for chunk in chunks] == [unit, unit, 3]
     np.testing.assert_allclose(
         np.concatenate(chunks, 1)[0], model("sound").sample(1, 2 * unit + 3, SEED)[0], atol=1e-6
@@ -69,11 +69,14 @@ def test_another_process_draws_without_the_code_of_the_network(tmp_path):
 
 @pytest.mark.integration
 def test_sound_is_spoken_over_http():
-    with own_models.served("http", "sound") as (_, (sound,)):
+    with own_models.served("http", "sound") as (url, (sound,)):
         assert sound.makes_sound and sound.spec["sample_rate_hz"] == RATE_HZ
-        spoken = sound.generate(seed=SMALL_SEED, seconds=LONGEST / RATE_HZ)
         expected = model("sound").sample(1, LONGEST, SMALL_SEED)
-        np.testing.assert_allclose(spoken, expected, atol=2.0 / 65535)
+        with serving.Client(url) as client:
+            seconds = LONGEST / RATE_HZ
+            with client.speak("sound", seed=SMALL_SEED, seconds=seconds) as chunks:
+                spoken = np.concatenate(list(chunks))
+        np.testing.assert_allclose(spoken, expected[0], atol=2.0 / 65535)
         np.testing.assert_allclose(sound.sample(1, LONGEST, SMALL_SEED), expected, atol=1e-6)
 
 
@@ -240,7 +243,7 @@ def test_networks_of_all_kinds_are_exported(name, tmp_path):
     made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=12))
     expected = live.sample(1, 12, 1, *given)
     np.testing.assert_array_equal(made.sample(1, 12, 1, *given), expected)
-    chunks = made.stream(*(x[0] for x in given), seed=1, num_samples=12, chunk_samples=12)
+    chunks = made.stream(*(x[0] for x in given), seed=1, length=12, chunk=12)
     np.testing.assert_array_equal(np.concatenate(list(chunks), 1), expected)
 
 

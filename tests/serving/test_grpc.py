@@ -362,7 +362,7 @@ def test_sound_streams_as_it_is_made(channel):
     chunks = list(speak(channel, seed=3, speaker="ben"))
     assert len(chunks) == 40 * HOP // 16 and {c.sample_rate_hz for c in chunks} == {RATE}
     streamed = np.concatenate([np.frombuffer(chunk.samples, "<f4") for chunk in chunks])
-    whole = FakeSound().generate(frames(1, 40)[0], seed=3)[0]
+    whole = FakeSound().sample(condition=frames(1, 40)[0], seed=3)[0]
     assert np.array_equal(streamed, whole)
 
 

@@ -121,7 +121,7 @@ async def test_what_a_model_does_is_counted():
     bundle, metrics = FakeSound("voice"), Metrics()
     served = ServedModel(bundle, Settings(), metrics)
     await served.predict(FRAMES)
-    stream = served.stream(np.zeros([200, 3], np.float32))
+    stream = served.stream(condition=np.zeros([200, 3], np.float32))
     await anext(stream)
     assert value(metrics, "onepass_streams", model="voice") == 1
     await stream.aclose()

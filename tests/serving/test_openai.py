@@ -44,7 +44,7 @@ def client(running):
 
 
 def spoken(models, words, seed=0):
-    return models.load(models.root / "voice" / "1").generate(frames_of(words), seed=seed)[0]
+    return models.load(models.root / "voice" / "1").sample(condition=frames_of(words), seed=seed)[0]
 
 
 def test_the_models_are_listed_with_their_facts(client):
@@ -185,7 +185,7 @@ def test_a_long_text_is_spoken_part_by_part_from_the_first_to_the_last(models, f
     else:
         samples, _ = soundfile.read(io.BytesIO(answer.content))
     bundle = models.load(models.root / "voice" / "1")
-    made = [bundle.generate(frames_of(p), seed=5, row=n)[0] for n, p in enumerate(parts)]
+    made = [bundle.sample(condition=frames_of(p), seed=5, row=n)[0] for n, p in enumerate(parts)]
     np.testing.assert_allclose(samples, np.concatenate(made), atol=1e-4)
 
 

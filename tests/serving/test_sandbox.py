@@ -93,10 +93,10 @@ def test_what_comes_out_is_what_comes_out_without(load):
         assert found.keys() == expected.keys()
         for name in expected:
             np.testing.assert_array_equal(found[name], expected[name])
-    for condition, options in ((FRAMES[0], {"seed": 5}), (None, {"num_samples": 40})):
-        chunks = list(bundle.stream(condition, **options))
-        assert len(chunks) == len(list(alone.stream(condition, **options)))
-        expected = alone.generate(condition, **options)
+    for condition, options in ((FRAMES[0], {"seed": 5}), (None, {"length": 40})):
+        chunks = list(bundle.stream(condition=condition, **options))
+        assert len(chunks) == len(list(alone.stream(condition=condition, **options)))
+        expected = alone.sample(condition=condition, **options)
         np.testing.assert_array_equal(np.concatenate(chunks, 1), expected)
     waveform = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(bundle.frames(waveform), alone.frames(waveform))
@@ -105,11 +105,11 @@ def test_what_comes_out_is_what_comes_out_without(load):
 def test_streams_that_are_left_give_their_connection_back(load):
     bundle = load()
     for _ in range(3 * CONNECTIONS):
-        chunks = bundle.stream(np.ones([100, 3], np.float32))
+        chunks = bundle.stream(condition=np.ones([100, 3], np.float32))
         next(chunks)
         chunks.close()
-        bundle.stream(FRAMES[0])  # one that nothing is asked of
-    side_by_side = [bundle.stream(FRAMES[0], seed=n) for n in range(CONNECTIONS)]
+        bundle.stream(condition=FRAMES[0])  # one that nothing is asked of
+    side_by_side = [bundle.stream(condition=FRAMES[0], seed=n) for n in range(CONNECTIONS)]
     assert all(next(chunks).shape[0] == 1 for chunks in side_by_side)
 
 
@@ -257,7 +257,7 @@ def test_a_real_bundle_draws_in_a_sandbox_what_its_model_draws(fork_server):
     labels = np.array([int(info.high), 0], np.int32)
     given = {"seed": np.array([5, 5]), "row": np.array([0, 1]), "label": labels}
     drawn = bundle.call("compiled", bundle.check("compiled", given))["picture"]
-    expected = model("pixelcnn").generate([int(label) for label in labels], seed=5, num=2)
+    expected = model("pixelcnn").sample(condition=[int(label) for label in labels], seed=5, num=2)
     np.testing.assert_array_equal(drawn, expected)
 
 
@@ -267,7 +267,7 @@ def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, w
     limits = dataclasses.replace(LIMITS, call_seconds=0.5 if what == "hang" else 120.0)
     bundle = load(limits, **{when: (what, "")})
     with pytest.raises(ModelEnded):
-        call(bundle, 13) if when == "call" else list(bundle.stream(FRAMES[0], seed=14))
+        call(bundle, 13) if when == "call" else list(bundle.stream(condition=FRAMES[0], seed=14))
     assert not bundle.is_alive
     with pytest.raises(NotReady, match="`voice` is being restarted"):
         call(bundle)
@@ -349,7 +349,7 @@ def test_as_many_streams_as_a_sandbox_can_have_and_no_more(load, threads):
 
 def test_a_process_takes_as_many_connections_as_may_be_asked_for(load):
     bundle = load(dataclasses.replace(LIMITS, sandbox_memory_gib=4.0, max_streams=246))
-    streams = [bundle.stream(FRAMES[0], seed=n) for n in range(249)]
+    streams = [bundle.stream(condition=FRAMES[0], seed=n) for n in range(249)]
     assert all(next(chunks).shape[0] == 1 for chunks in streams)
 
 

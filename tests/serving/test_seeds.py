@@ -123,11 +123,11 @@ ASKED = {
     "speak": lambda client, url, name, seed: list(client.speak("voice", frames=FRAMES, seed=seed)),
     "draw": lambda client, url, name, seed: list(client.draw(name, label=3, seed=seed)),
     "predict": lambda client, url, name, seed: client.predict(name, {"label": [3], "seed": [seed]}),
-    "load, sound": lambda client, url, name, seed: loaded(f"{url}/voice").generate(
-        FRAMES, seed=seed
+    "load, sound": lambda client, url, name, seed: loaded(f"{url}/voice").sample(
+        condition=FRAMES, seed=seed
     ),
-    "load, images": lambda client, url, name, seed: loaded(f"{url}/{name}").generate(
-        np.int64(3), seed=seed, num=np.int32(1)
+    "load, images": lambda client, url, name, seed: loaded(f"{url}/{name}").sample(
+        condition=np.int64(3), seed=seed, num=np.int32(1)
     ),
 }
 

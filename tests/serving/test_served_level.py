@@ -61,7 +61,7 @@ def test_the_sound_of_a_recording_is_the_models_less_the_gain_that_the_recording
     answer = ask(models, "POST", SPEAK + "?format=l16", content=data, headers=headers)
     waveform = decode_recording(data, RATE, 10)
     made = models.load(models.root / "voice" / "1")
-    whole = made.generate(np.asarray(made.frames(waveform)))[0]
+    whole = made.sample(condition=np.asarray(made.frames(waveform)))[0]
     expected = audio.to_int16(at_recorded_level(whole, GAIN_DB))
     np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), expected)
 
@@ -69,7 +69,7 @@ def test_the_sound_of_a_recording_is_the_models_less_the_gain_that_the_recording
 def test_the_sound_of_frames_is_the_models_own(models):
     frames = np.full([40, CHANNELS], 0.5, np.float32)
     answer = ask(models, "POST", SPEAK, json={"frames": frames.tolist(), "format": "l16"})
-    whole = models.load(models.root / "voice" / "1").generate(frames)[0]
+    whole = models.load(models.root / "voice" / "1").sample(condition=frames)[0]
     np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole))
 
 
@@ -80,8 +80,8 @@ def test_a_remote_model_gives_frames_of_a_recording_their_level_back():
     parts = np.split(sound, 4)
     remote._client = types.SimpleNamespace(speak=lambda *_, **__: contextlib.nullcontext(parts))
     frames = np.zeros([40, CHANNELS], np.float32)
-    np.testing.assert_array_equal(remote.generate(frames)[0], sound)
-    levelled = remote.generate(recorded_frames(frames, GAIN_DB))[0]
+    np.testing.assert_array_equal(remote.sample(condition=frames)[0], sound)
+    levelled = remote.sample(condition=recorded_frames(frames, GAIN_DB))[0]
     np.testing.assert_array_equal(levelled, at_recorded_level(sound, GAIN_DB))
 
 

@@ -82,7 +82,7 @@ def test_the_orders_of_bytes_differ_and_the_values_do_not():
 def test_a_stream_is_the_whole_sound_in_both_formats(models):
     given = frames()
     body = {"frames": given.tolist(), "seed": 5, "temperature": 0.5}
-    whole = bundle(models).generate(given, seed=5, temperature=0.5)[0]
+    whole = bundle(models).sample(condition=given, seed=5, temperature=0.5)[0]
     wav = ask(models, "POST", SPEAK, json=body)
     l16 = ask(models, "POST", SPEAK, json={**body, "format": "l16"})
     assert wav.headers["content-type"] == "audio/wav"
@@ -124,7 +124,7 @@ def test_a_recording_is_spoken_again(models, container, way):
         response = ask(models, "POST", SPEAK, json={"recording": b64(data), **fields})
     waveform = decode_recording(data, RATE, 10)
     model = bundle(models)
-    whole = model.generate(model.frames(waveform), seed=3, temperature=0.5)[0]
+    whole = model.sample(condition=model.frames(waveform), seed=3, temperature=0.5)[0]
     np.testing.assert_array_equal(np.frombuffer(response.content, ">i2"), audio.to_int16(whole))
 
 
@@ -262,9 +262,9 @@ class Refining(FakeSound):
         super().__init__(*arguments, **rest)
         self.spec |= {"refine": 2}
 
-    def stream(self, condition=None, *, refine=None, **rest):
+    def stream(self, *, refine=None, **rest):
         self.asked.append(refine)
-        return super().stream(condition, **rest)
+        return super().stream(**rest)
 
 
 def test_recordings_are_refined_by_default_and_other_frames_are_not(models):
@@ -296,7 +296,7 @@ def test_an_example_is_a_recording_of_the_package(models):
     body = {"example": name, "format": "l16", "seconds": 0.5}
     response = ask(models, "POST", SPEAK, json=body)
     model = bundle(models)
-    whole = model.generate(model.frames(audio.read(example_path(name), RATE)))[0]
+    whole = model.sample(condition=model.frames(audio.read(example_path(name), RATE)))[0]
     found = np.frombuffer(response.content, ">i2")
     assert len(found) == RATE // 2
     np.testing.assert_array_equal(found, audio.to_int16(whole[: RATE // 2]))

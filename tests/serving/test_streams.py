@@ -27,8 +27,8 @@ async def collected(stream):
 
 async def test_the_chunks_together_are_the_whole():
     bundle = FakeSound()
-    chunks = await collected(served(bundle).stream(FRAMES, seed=3, row=2, num_samples=777))
-    whole = FakeSound().generate(FRAMES, seed=3, row=2, num_samples=777)[0]
+    chunks = await collected(served(bundle).stream(FRAMES, seed=3, row=2, length=777))
+    whole = FakeSound().sample(condition=FRAMES, seed=3, row=2, length=777)[0]
     np.testing.assert_array_equal(np.concatenate(chunks), whole)
     assert len(chunks) > 10
     assert {chunk.ndim for chunk in chunks} == {1}

@@ -36,7 +36,7 @@ def test_a_sound_is_the_bundles_own(models):
     body = {"inputs": {"frames": given, "num_frames": [5], "seed": [3], "row": [1]}}
     answer = ask(models, "POST", SPEAK, json=body).json()["outputs"]
     bundle = models.load(models.root / "voice" / "1")
-    sound = bundle.generate(np.array(given[0], np.float32), seed=3, row=1)
+    sound = bundle.sample(condition=np.array(given[0], np.float32), seed=3, row=1)
     assert answer["num_samples"] == [5 * HOP]
     np.testing.assert_allclose(answer["sound"], sound, rtol=1e-6)
 

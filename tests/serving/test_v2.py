@@ -73,7 +73,9 @@ def test_the_index_has_every_version(client):
 @pytest.mark.parametrize("binary", [(True,) * 3, (False,) * 3, (False, True, False)])
 def test_bytes_json_and_both_mixed_give_the_same_sound(running, client, binary):
     frames, inputs = speech(4, binary)
-    expected = running.store.load(running.store.root / "voice" / "1").generate(frames[0], seed=4)
+    expected = running.store.load(running.store.root / "voice" / "1").sample(
+        condition=frames[0], seed=4
+    )
     wanted = [
         None,
         [http.InferRequestedOutput("sound", binary_data=True)],
@@ -107,7 +109,9 @@ def test_requests_side_by_side_are_all_answered(client, running):
         bundle = running.store.load(running.store.root / "voice" / "1")
         for seed, request in asked:
             sound = request.get_result().as_numpy("sound")
-            np.testing.assert_array_equal(sound, bundle.generate(speech(seed)[0][0], seed=seed))
+            np.testing.assert_array_equal(
+                sound, bundle.sample(condition=speech(seed)[0][0], seed=seed)
+            )
 
 
 def test_the_signature_is_a_parameter(running, client):

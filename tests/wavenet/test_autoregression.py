@@ -106,7 +106,11 @@ def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
 def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
     network = vocoder_of(BUNCHES, compute_dtype="float64")
     condition = sound_of(network)[2]
-    chunks = list(autoregressive(network).stream(SAMPLES, SEED, condition, num=BATCH, chunk=17))
+    chunks = list(
+        autoregressive(network).stream(
+            length=SAMPLES, seed=SEED, condition=condition, num=BATCH, chunk=17
+        )
+    )
     assert [chunk.shape[1] for chunk in chunks] == [20, 20, 6]
     levels = network.codec.encode(np.concatenate(chunks, 1)).numpy()
     np.testing.assert_array_equal(levels, drawn_by(network, "xla"))
@@ -148,7 +152,9 @@ def test_the_shipped_teacher_draws_the_sound_of_its_seed():
     frames = np.random.default_rng(0).normal(0.5, 0.1, [5, 80]).astype(np.float32)
     condition = model.network.condition(np.stack([frames] * BATCH))
     for method, backend in (("auto", "numba"), ("cached", "xla")):
-        expected = model.generate(frames, seed=SEED, num=BATCH, temperature=1.0, backend=backend)
+        expected = model.sample(
+            condition=frames, seed=SEED, num=BATCH, temperature=1.0, method=backend
+        )
         length = expected.shape[1]
         sound = model.autoregressive.sample(BATCH, length, SEED, condition, method=method)
         np.testing.assert_array_equal(sound, expected)

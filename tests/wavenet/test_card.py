@@ -34,8 +34,8 @@ def test_exported_model_speaks_as_its_run_does(exported):
     run, folder = models.load(exported / "run"), models.load(exported / "model")
     speech = 0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)
     np.testing.assert_array_equal(run.frames(speech), folder.frames(speech))
-    one = run.generate(run.frames(speech), seed=3, num_samples=300)
-    other = folder.generate(folder.frames(speech), seed=3, num_samples=300)
+    one = run.sample(condition=run.frames(speech), seed=3, length=300)
+    other = folder.sample(condition=folder.frames(speech), seed=3, length=300)
     np.testing.assert_array_equal(one, other)
     assert len(np.unique(one)) > 50
 
@@ -64,10 +64,33 @@ def test_card_names_licence_command_and_measured_figures(exported):
 def test_streamed_sound_is_the_generated_sound(exported):
     model = models.load(exported / "model")
     frames = model.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32))
-    whole = model.generate(frames, seed=1, num_samples=700)
-    parts = list(model.stream(frames, seed=1, num_samples=700, chunk_samples=256))
+    whole = model.sample(condition=frames, seed=1, length=700)
+    parts = list(model.stream(condition=frames, seed=1, length=700, chunk=256))
     assert [part.shape[1] for part in parts] == [256, 256, 188]
     np.testing.assert_array_equal(whole, np.concatenate(parts, 1))
+
+
+def test_a_prefix_begins_the_sound_and_is_continued(exported):
+    model = models.load(exported / "model")
+    frames = np.asarray(model.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)))
+    whole = model.sample(2, 600, 1, frames)
+    again = model.sample(2, 600, 1, frames, prefix=whole[0, :300])
+    np.testing.assert_array_equal(again[0], whole[0])
+    np.testing.assert_array_equal(again[1, :300], whole[0, :300])
+    parts = list(model.stream(2, 600, 1, frames, prefix=whole[0, :300], chunk=256))
+    assert [part.shape[1] for part in parts[:2]] == [256, 44]
+    np.testing.assert_array_equal(np.concatenate(parts, 1), again)
+    for prefix, line in ((whole[0], "must be shorter than `length`, 600, got 600"), ([1], "float")):
+        with pytest.raises(ValueError, match=line):
+            model.sample(1, 600, 1, frames, prefix=np.asarray(prefix))
+
+
+def test_a_recording_stands_for_its_frames_and_its_length(exported):
+    model = models.load(exported / "model")
+    recording = 0.1 * np.sin(np.arange(700) / 9).astype(np.float32)
+    expected = model.sample(1, 700, 1, model.frames(recording))
+    np.testing.assert_array_equal(model.sample(seed=1, condition=recording), expected)
+    assert model.sample(1, 300, 1, recording).shape == (1, 300)
 
 
 @pytest.fixture(scope="module")

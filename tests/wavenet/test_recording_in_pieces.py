@@ -97,8 +97,10 @@ def test_a_student_makes_the_same_sound_of_pieces(tmp_path, refine):
     whole, lazy = np.asarray(model.frames(waveform)), model.frames_in_pieces(pieces)
     np.testing.assert_array_equal(np.asarray(lazy), whole)
     assert lazy.shape == whole.shape and len(lazy) == len(whole)
-    given = {"seed": 3, "num": 2, "refine": refine, "chunk_samples": 1000}
-    sounds = [np.concatenate(list(model.stream(frames, **given)), 1) for frames in (whole, lazy)]
+    given = {"seed": 3, "num": 2, "refine": refine, "chunk": 1000}
+    sounds = [
+        np.concatenate(list(model.stream(condition=frames, **given)), 1) for frames in (whole, lazy)
+    ]
     np.testing.assert_array_equal(*sounds)
 
 

@@ -60,10 +60,10 @@ def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
     frames = model.frames(waveform)
     assert frames.gain_db == model.level_gain_db(waveform)
     assert abs(audio.rms_db(waveform) + frames.gain_db + 20.0) < 6.01  # near what is aimed at
-    own = model.generate(np.asarray(frames), seed=3)
-    sound = model.generate(frames, seed=3)
+    own = model.sample(condition=np.asarray(frames), seed=3)
+    sound = model.sample(condition=frames, seed=3)
     np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
-    chunks = list(model.stream(frames, seed=3, chunk_samples=200))
+    chunks = list(model.stream(condition=frames, seed=3, chunk=200))
     np.testing.assert_allclose(np.concatenate(chunks, 1), sound, atol=1e-4)
 
 
@@ -108,7 +108,7 @@ def test_the_command_writes_what_generate_gives_and_says_what_the_file_is(tmp_pa
     assert f"{tmp_path / 'a.wav'}: its 2 channels cancel each other, the loudest is taken\n" in said
     assert f"{tmp_path / 'a.wav'}: is resampled from 22,050 Hz to 4,000 Hz\n" in said
     model, known = sound_bundles.model(STUDENT), audio.read(tmp_path / "a.wav", RATE_HZ)
-    expected = model.generate(model.frames(known), num_samples=len(known))[0]
+    expected = model.sample(condition=model.frames(known), length=len(known))[0]
     written, _ = soundfile.read(tmp_path / "out" / "a_0_0.wav", dtype="int16")
     np.testing.assert_allclose(written, audio.to_int16(expected), atol=1)
 

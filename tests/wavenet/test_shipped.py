@@ -71,7 +71,7 @@ def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
     generator, levels_db, distances = np.random.default_rng(0), [], []
     for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
         speech = audio.read(path, teacher.sample_rate_hz)
-        sound = teacher.generate(teacher.frames(speech), num_samples=len(speech))[0]
+        sound = teacher.sample(condition=teacher.frames(speech), length=len(speech))[0]
         noise = generator.normal(0, np.std(speech), len(speech)).astype(np.float32)
         distances.append([log_mel_distance_db(x, speech, mel) for x in (sound, noise)])
         levels_db.append(audio.rms_db(sound) - audio.rms_db(speech))

@@ -56,7 +56,7 @@ def stream(
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:
         raise ValueError(
-            f"`prime` must be a multiple of {symbols.block} samples, which are drawn as one, got "
+            f"`prefix` must be a multiple of {symbols.block} samples, which are drawn as one, got "
             f"{start}."
         )
     sampler = sampler_of(network, backend)
@@ -81,7 +81,7 @@ def sampler_of(network: Network, backend: str) -> Any:
     """
     known = methods_of(network, network.likelihood)
     if backend not in known:
-        raise UserError(f"`backend` must be one of {', '.join(known)}, got {backend!r}.")
+        raise UserError(f"`method` must be one of {', '.join(known)}, got {backend!r}.")
     if backend == "numba":
         check_known(network)
     name = "auto" if backend == "cached" else backend

@@ -64,7 +64,7 @@ class SpeculativeSampler:
         """
         by_rejection = self._acceptance == "rejection"
         if request.prime is not None:
-            raise UserError("`prime` must be None for drafts.")
+            raise UserError("`prefix` must be None for drafts.")
         if by_rejection and request.temperature != 1.0:
             raise UserError(f"The temperature must be 1 for drafts, got {request.temperature:g}.")
         network, length, rows = self._network, self.block_samples, tf.constant(request.rows)

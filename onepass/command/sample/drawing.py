@@ -26,7 +26,7 @@ class Drawing(contextlib.ExitStack):
     Args:
       given: the options of the command.
       model: a local or served model.
-      arguments: keyword arguments for the model's `stream`, `progressions` or `sample`.
+      arguments: keyword arguments for the model's `stream` or `sample`.
     """
 
     title, unit = "drawing", "sample"  # title and unit of the progress bar

@@ -16,7 +16,7 @@ from pixelcnn.request_checks import check_request
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.grids import image_name, write_png
 
-UNUSED = ("sampler", "guidance", "batch", "prime", "prime_rows")
+UNUSED = ("method", "guidance", "batch", "prime", "prime_rows")
 
 
 class Enlargement(Drawing):

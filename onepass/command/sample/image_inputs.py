@@ -14,8 +14,8 @@ from onepass.foundation.errors import UserError
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 
 
-def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:
-    """Return an image to continue, in the model's levels, and the number of pixels to keep.
+def primed(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
+    """Return the rows of pixels of an image to continue, in the model's levels.
 
     Args:
       path: the image file.
@@ -30,7 +30,7 @@ def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndar
     rows = size // 2 if rows is None else rows
     if not 0 <= rows <= size:
         raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
-    return image, rows * size
+    return image[:rows]
 
 
 def at_own_size(path: Path, model: Any) -> np.ndarray:

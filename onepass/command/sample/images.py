@@ -62,8 +62,14 @@ class ImageDrawing(Drawing):
     def start(self) -> Iterator[list[np.ndarray]]:
         """Return an iterator over the images, each a list of its scales, smallest first."""
         arguments = {**self.arguments, **_images_given(self.given, self.model)}
-        fixed = {"seed": self.given.seed, "num": self.total}
-        return iter(self.model.progressions(self._conditions, **fixed, **arguments))
+        images = self.model.stream(
+            self.total,
+            seed=self.given.seed,
+            condition=self._conditions,
+            scales=True,
+            **arguments,
+        )
+        return ([scale[0] for scale in scales] for scales in images)
 
     def write(self, part: list[np.ndarray]) -> int:
         """Write the largest scale of an image to its PNG file."""
@@ -97,8 +103,8 @@ def _check_flags(given: Any, kind: str) -> None:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
     if kind != "video":
         return
-    if getattr(given, "sampler", "cached") != "cached":
-        raise UserError("`--sampler` is not for a video model.")
+    if getattr(given, "method", "auto") != "auto":
+        raise UserError("`--method` is not for a video model.")
     for flag in NOT_OF_VIDEOS:
         if getattr(given, flag, None) is not None:
             raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
@@ -133,16 +139,16 @@ def _class_name(model: Any, condition: Any) -> str | None:
 
 
 def _images_given(given: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `progressions` that are read from image files, by name.
+    """Return the arguments of `stream` that are read from image files, by name.
 
     Raise UserError if a file cannot be read, or for `--prime-rows` without `--prime`.
     """
     found: dict[str, Any] = {}
     if getattr(given, "start", None) is not None:
-        found["start"] = at_own_size(given.start, model)
+        found["prefix"] = at_own_size(given.start, model)
     prime, prime_rows = (getattr(given, name, None) for name in ("prime", "prime_rows"))
     if prime is not None:
-        found["given"] = primed(prime, prime_rows, given.size or model.size, model)
+        found["prefix"] = primed(prime, prime_rows, given.size or model.size, model)
     elif prime_rows is not None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     return found

@@ -33,7 +33,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """The argument of the model's `stream`, `progressions` or `sample` that an option sets.
+    """The argument of the model's `stream` or `sample` that an option sets.
 
     Attributes:
       argument: the argument's name; "": the option's own name.
@@ -145,7 +145,7 @@ class SoundOptions(Sounds):
     draft: Path | None = None
     """Student (or `shipped`) that drafts samples for a WaveNet with a logistic or Gaussian output,
     which checks many per pass; the distribution is exactly the WaveNet's. For accelerators."""
-    backend: Annotated[
+    method: Annotated[
         Literal["auto", "numba", "numba-bfloat16", "xla", "fixed-point", "tensorflow", "naive"],
         AS_IT_IS,
     ] = "auto"
@@ -185,12 +185,12 @@ class Images(Options):
 class ImageOptions(Images):
     """Draw images: PNG files, contact sheets and, for a multiscale model, how the images grow."""
 
-    size: Annotated[int | None, AS_IT_IS] = None
+    size: Annotated[int | None, Reaches("length")] = None
     """Side in pixels, for a photograph the longer one; None: the size in training. A multiscale
     model can draw each of its sizes."""
-    sampler: Annotated[SamplerName, AS_IT_IS] = "cached"
-    """cached: compute one pixel per step. fixed-point: the same images in fewer, more expensive
-    passes over whole rows, for accelerators. naive: a full pass per pixel."""
+    method: Annotated[Literal["auto"] | SamplerName, AS_IT_IS] = "auto"
+    """cached, also as auto: compute one pixel per step. fixed-point: the same images in fewer, more
+    expensive passes over whole rows, for accelerators. naive: a full pass per pixel."""
     batch: Annotated[int, AS_IT_IS] = 1
     """Images per fixed-point pass; the next image takes the place of a finished one."""
     start: Path | None = None

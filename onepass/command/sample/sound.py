@@ -40,13 +40,14 @@ class SoundHere(SoundDrawing):
         prime = _prime(given, model, source.recording, whole)
         self.recording = source.recording
         self.total = whole - (0 if prime is None else len(prime))
-        arguments = dict(self.arguments, num_samples=self.total)
+        arguments = dict(self.arguments)
         if prime is not None:
-            arguments["prime"] = audio.amplify(prime, source.gain_db)
-        if model.refinable:
+            arguments["prefix"] = audio.amplify(prime, source.gain_db)
+        if "refine" in model.options:
             arguments["refine"] = given.refine
-        drawn = model.stream(source.frames, seed=given.seed, num=len(self.paths), **arguments)
-        return self._chunks(drawn, prime, source.gain_db)
+        drawn = model.stream(len(self.paths), whole, given.seed, source.frames, **arguments)
+        begun = 0 if prime is None else len(prime)
+        return self._chunks(without_beginning(drawn, begun), prime, source.gain_db)
 
     def _chunks(
         self, drawn: Iterator[np.ndarray], prime: np.ndarray | None, gain_db: float
@@ -75,21 +76,32 @@ class ServedSound(SoundDrawing):
     title, unit = "speaking", "sound"
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
-        arguments |= {"seconds": given.seconds, "force": given.force, **_source(given, model)}
+        source, rate_hz = _source(given, model), model.spec["sample_rate_hz"]
+        self._condition = {"force": given.force, **source}
+        self._length = None if given.seconds is None else max(1, round(given.seconds * rate_hz))
         file, other = given.recording or given.mel, "text" if given.text else "sample"
-        name = file.stem if file else safe_name(arguments.get("example") or other)
-        super().__init__(given, model, arguments, name, model.spec["sample_rate_hz"])
+        name = file.stem if file else safe_name(source.get("example") or other)
+        super().__init__(given, model, arguments, name, rate_hz)
 
     def start(self) -> Iterator[Chunk]:
         """Yield the chunks of each row as they arrive; raise UserError if a row has none."""
-        frames = self.arguments.pop("frames", None)
         for row in range(self.total):
             rows, seed = range(row, row + 1), self.given.seed
-            for chunk in self.model.stream(frames, seed=seed, row=row, **self.arguments):
-                yield Chunk(rows, chunk[None])
+            for chunk in self.model.stream(
+                1, self._length, seed, self._condition, row=row, **self.arguments
+            ):
+                yield Chunk(rows, chunk)
             if not self.end_rows():  # this row's files are complete even if the next fails
                 raise UserError(f"The model `{self.model.name}` returned no sound.")
             self.advance(1)
+
+
+def without_beginning(chunks: Iterator[np.ndarray], samples: int) -> Iterator[np.ndarray]:
+    """Yield chunks [rows, n] without the first samples."""
+    for chunk in chunks:
+        rest, samples = chunk[:, samples:], max(0, samples - chunk.shape[1])
+        if rest.shape[1]:
+            yield rest
 
 
 def _check_sources(given: Any) -> None:
@@ -104,12 +116,12 @@ def _check_sources(given: Any) -> None:
 def _check_ability(given: Any, model: Any) -> None:
     """Raise UserError for an option that a model of this kind does not support."""
     kind = model.spec["kind"]
-    if given.backend not in model.backends:
-        names = ", ".join(model.backends)
-        raise UserError(f"`--backend` must be one of {names} for a {kind}, got {given.backend}.")
-    if given.prime_seconds and not model.primable:
+    if given.method not in model.methods:
+        names = ", ".join(model.methods)
+        raise UserError(f"`--method` must be one of {names} for a {kind}, got {given.method}.")
+    if given.prime_seconds and ("prefix" not in model.options or given.draft):
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
-    if given.refine and not model.refinable:
+    if given.refine and "refine" not in model.options:
         raise UserError(f"`--refine` must be 0: only students can be refined, not a {kind}.")
     if given.mel and model.data.features != ("mel",):
         rule = "must not be given for a model that reads other frames than mel"
@@ -159,7 +171,7 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the source of a sound as an argument of `stream`, by name; print a note about tags.
+    """Return the source of a sound as an argument of `Client.speak`; print a note about tags.
 
     Raises:
       UserError: there are several sources, or none for a model that needs one and has no examples.

@@ -302,9 +302,9 @@ def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
     model = opened(distilled())
     assert model.multiscale.has_flow and model.spec["kind"] == "multiscale"
     with quickly():
-        drawn = model.generate("dog", num=2, seed=3)
+        drawn = model.sample(condition="dog", num=2, seed=3)
         assert drawn.shape == (2, 8, 8, 1) and len(np.unique(drawn)) > 3
-        np.testing.assert_array_equal(model.generate("dog", num=1, seed=3), drawn[:1])
+        np.testing.assert_array_equal(model.sample(condition="dog", num=1, seed=3), drawn[:1])
         assert np.isfinite(model.log_prob(drawn, "dog")).all()
 
 

@@ -19,6 +19,7 @@ class Without:
             raise ImportError(name, name=floor)
         runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths", "plain_files")
         runs += ("allowed_operations", "program_functions", "saved_folder", "tensorflow_state")
+        runs += ("options",)
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
         closed = room in ("onepass.replicator", "onepass.foundation")
         if closed and not any(module.startswith(name) for module in allowed):

@@ -387,7 +387,7 @@ def test_every_operation_that_is_allowed_exists():
 
 ALONE = """
     bundle = serving.load(sys.argv[1])
-    np.save(sys.argv[2], bundle.generate("dog", seed=5, num=2))
+    np.save(sys.argv[2], bundle.sample(2, None, 5, "dog"))
 """
 
 
@@ -396,5 +396,5 @@ def test_a_bundle_draws_the_same_in_a_process_without_the_training_packages(
     tmp_path, without_training
 ):
     without_training(ALONE, bundle_folder("pixelcnn"), tmp_path / "drawn.npy")
-    expected = model("pixelcnn").generate("dog", seed=5, num=2)
+    expected = model("pixelcnn").sample(condition="dog", seed=5, num=2)
     np.testing.assert_array_equal(np.load(tmp_path / "drawn.npy"), expected)

@@ -47,7 +47,7 @@ FREE_SAMPLES = 200
 
 def sound_of(kind, frames=None):
     """Return the request of a kind: frames or a number of samples, and the last speaker."""
-    given = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
+    given = {"length": FREE_SAMPLES} if kind == FREE else {}
     if kind in LENGTHS:
         count, network = frames or LENGTHS[kind], model(kind).network.config
         drawn = np.random.default_rng(count).random((count, network.feature_channels))
@@ -70,32 +70,32 @@ def assert_same(one, other):
 @pytest.mark.parametrize("kind", some_slow([*STUDENTS, *TEACHERS], SLOW))
 def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     given = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
-    spoken = bundle(kind).generate(**given)
+    spoken = bundle(kind).sample(**given)
     # Numba adds in float32, in which the sums of a mixture come out otherwise in the last bits.
-    backend = {"backend": "xla"} if kind == VOCODER else {}
-    assert_same(spoken, model(kind).generate(**given, **backend))
+    backend = {"method": "xla"} if kind == VOCODER else {}
+    assert_same(spoken, model(kind).sample(**given, **backend))
     assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
 
 
 @pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, FREE, VOCODER], SLOW))
 def test_a_streamed_sound_is_the_whole(kind):
     made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
-    chunks = list(made.stream(**given, chunk_samples=100 if kind in TEACHERS else 5000))
+    chunks = list(made.stream(**given, chunk=100 if kind in TEACHERS else 5000))
     first = made.serving["streaming"]["unit_samples"]
     assert len(chunks) > 1
-    assert chunks[0].shape[1] == min(first, made.generate(**given).shape[1])
-    assert_same(np.concatenate(chunks, axis=1), made.generate(**given))
+    assert chunks[0].shape[1] == min(first, made.sample(**given).shape[1])
+    assert_same(np.concatenate(chunks, axis=1), made.sample(**given))
 
 
 @pytest.mark.slow
 def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
     given = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
-    every = bundle(DRAFT).generate(**given)
-    short = bundle(DRAFT).generate(**given, num_samples=1999)
-    streamed = np.concatenate(list(bundle(DRAFT).stream(**given, num_samples=1999)), axis=1)
+    every = bundle(DRAFT).sample(**given)
+    short = bundle(DRAFT).sample(**given, length=1999)
+    streamed = np.concatenate(list(bundle(DRAFT).stream(**given, length=1999)), axis=1)
     assert_same(short, every[:, :1999])
     assert_same(streamed, short)
-    later = bundle(DRAFT).generate(**{**given, "num": 1}, row=BATCH)
+    later = bundle(DRAFT).sample(**{**given, "num": 1}, row=BATCH)
     assert_same(later, every[BATCH:])
 
 
@@ -127,7 +127,7 @@ def test_rows_padded_together_are_the_rows_alone(kind, signature):
     np.testing.assert_array_equal(spoken["num_samples"], np.array(counts) * hop)
     for n, count in enumerate(counts):
         given = dict(seed=seeds[n], row=rows[n], temperature=heats[n])
-        sound = made.generate(alone[n], **given)[0]
+        sound = made.sample(condition=alone[n], **given)[0]
         assert_same(spoken["sound"][n, : count * hop], sound)
         assert not spoken["sound"][n, count * hop :].any()
 
@@ -137,7 +137,7 @@ def test_a_batch_of_chunks_may_be_at_different_places():
     made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
     unit = made.serving["streaming"]["unit_samples"] // hop
     given = sound_of(FRAMED, 3 * unit)
-    whole = made.generate(**given, seed=3, num=BATCH)
+    whole = made.sample(**given, seed=3, num=BATCH)
     frames = np.repeat(given["condition"][None], BATCH, 0)
 
     def chunk(first, state):
@@ -188,10 +188,8 @@ def test_the_engine_speaks_the_same(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
     assert (fast.engine, made.engine) == ("numba", "tensorflow")
     given = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
-    assert_same(fast.generate(**given), made.generate(**given))
-    assert_same(
-        np.concatenate(list(fast.stream(**given, chunk_samples=999)), 1), made.generate(**given)
-    )
+    assert_same(fast.sample(**given), made.sample(**given))
+    assert_same(np.concatenate(list(fast.stream(**given, chunk=999)), 1), made.sample(**given))
 
 
 @pytest.mark.slow
@@ -218,7 +216,7 @@ def test_the_engine_answers_a_call_as_the_program(kind):
         inputs["frames"] = np.random.default_rng(0).random((BATCH, 40, 7), np.float32)
         inputs["num_frames"] = [40, 3, 21]
     else:
-        inputs |= dict(num_samples=[100, 16, 77], speaker=[0, 1, 1])
+        inputs |= dict(length=[100, 16, 77], speaker=[0, 1, 1])
     ours, theirs = (b.call(PLAIN, b.check(PLAIN, inputs)) for b in (fast, made))
     assert_same(ours["sound"], theirs["sound"])
     np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
@@ -232,8 +230,8 @@ def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
     (folder / "model.json").write_text(json.dumps(spec | {"temperature": 0.5}))
     assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
     made, given = serving.load(path, "numba"), sound_of(PLAIN_STUDENT)
-    cool, hot = (made.generate(**given, temperature=each) for each in (0.5, 1.0))
-    np.testing.assert_array_equal(made.generate(**given), cool)
+    cool, hot = (made.sample(**given, temperature=each) for each in (0.5, 1.0))
+    np.testing.assert_array_equal(made.sample(**given), cool)
     frames = given["condition"][None]
     inputs = made.check(PLAIN, {"frames": frames, "num_frames": [frames.shape[1]]})
     assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
@@ -250,23 +248,23 @@ def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     made, plain_frames = serving.load(path, backend), sound_of(PLAIN_STUDENT)
     assert made.known_speakers == SPEAKERS[:2]
     given = {**plain_frames, "condition": recorded_frames(plain_frames["condition"], 0.0)}
-    live = onepass.load(folder).generate(**given)
-    assert_same(made.generate(**given), live)
-    chunks = list(made.stream(**given, chunk_samples=5000))
+    live = onepass.load(folder).sample(**given)
+    assert_same(made.sample(**given), live)
+    chunks = list(made.stream(**given, chunk=5000))
     assert_same(np.concatenate(chunks, axis=1), live)
     for each in (made, onepass.load(folder)):
         firsts = [next(iter(each.stream(**given, refine=n))).shape[1] for n in (0, 1)]
         # It holds whole pieces, and does not wait for the second chunk, which is much longer.
         assert firsts[0] <= firsts[1] < 2 * firsts[0]
-    plain = made.generate(**given, refine=0)
-    assert_same(plain, made.generate(**plain_frames))  # which may be of text
-    assert_same(plain, onepass.load(folder).generate(**plain_frames))
+    plain = made.sample(**given, refine=0)
+    assert_same(plain, made.sample(**plain_frames))  # which may be of text
+    assert_same(plain, onepass.load(folder).sample(**plain_frames))
     assert np.abs(plain - live).max() > 10 * STEP
 
 
 @pytest.mark.parametrize(("kind", "passes"), [(VOCODER, 1), (DRAFT, -1)])
 def test_only_students_of_a_mel_are_refined(kind, passes):
-    for speak in (bundle(kind).generate, bundle(kind).stream):
+    for speak in (bundle(kind).sample, bundle(kind).stream):
         with pytest.raises(InvalidInput, match="`refine` must be"):
             speak(**sound_of(kind), refine=passes)
 
@@ -280,10 +278,10 @@ def test_auto_takes_the_engine_for_students_in_float32():
 def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
     half, given = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
     assert half.engine == "tensorflow"
-    spoken, exact = half.generate(**given), bundle(PLAIN_STUDENT).generate(**given)
+    spoken, exact = half.sample(**given), bundle(PLAIN_STUDENT).sample(**given)
     error = np.sqrt(np.mean(np.square(spoken - exact)) / np.mean(np.square(exact)))
     assert 1e-5 < error < 0.05
-    streamed = np.concatenate(list(half.stream(**given, chunk_samples=1600)), 1)
+    streamed = np.concatenate(list(half.stream(**given, chunk=1600)), 1)
     np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
     with pytest.raises(UserError, match="needs float32"):
         serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
@@ -292,12 +290,12 @@ def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
 ALONE = """
     bundle = serving.load(sys.argv[1])
     frames = np.load(sys.argv[2])
-    chunks = list(bundle.stream(frames, seed=5, num=2))
+    chunks = list(bundle.stream(2, None, 5, frames))
     try:
         bundle.frames(chunks[0][0])
     except ValueError as error:
         print(error)
-    np.savez(sys.argv[3], whole=bundle.generate(frames, seed=5, num=2), parts=np.hstack(chunks))
+    np.savez(sys.argv[3], whole=bundle.sample(2, None, 5, frames), parts=np.hstack(chunks))
 """
 
 
@@ -309,7 +307,7 @@ def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
     np.save(files[0], given["condition"])
     said = without_training(ALONE, bundle_folder(DRAFT), *files)
     assert said == "Features of a recording need the package replicator.\n"
-    spoken, expected = np.load(files[1]), model(DRAFT).generate(**given, seed=5, num=2)
+    spoken, expected = np.load(files[1]), model(DRAFT).sample(**given, seed=5, num=2)
     assert_same(spoken["whole"], expected)
     assert_same(spoken["parts"], expected)
 
@@ -329,13 +327,13 @@ def test_a_bundle_gives_a_recording_its_level_back_as_the_live_model_does(change
     waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
     frames = bundle(DRAFT).frames(audio.amplify(waveform, change_db))
     assert abs(frames.gain_db + change_db) < 7
-    own = bundle(DRAFT).generate(np.asarray(frames), seed=3)
-    sound = bundle(DRAFT).generate(frames, seed=3)
+    own = bundle(DRAFT).sample(condition=np.asarray(frames), seed=3)
+    sound = bundle(DRAFT).sample(condition=frames, seed=3)
     np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
     scale = max(1.0, 10.0 ** (-frames.gain_db / 20.0))
-    live = model(DRAFT).generate(frames, seed=3)
+    live = model(DRAFT).sample(condition=frames, seed=3)
     np.testing.assert_allclose(sound, live, atol=1.01 * STEP * scale)
-    parts = list(bundle(DRAFT).stream(frames, seed=3))
+    parts = list(bundle(DRAFT).stream(condition=frames, seed=3))
     np.testing.assert_allclose(np.concatenate(parts, 1), sound, atol=1.01 * STEP * scale)
 
 
@@ -393,13 +391,13 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be an integer of"),
         (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
         (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
-        (FREE, dict(), "`num_samples` must be given"),
-        (FREE, dict(num_samples=0), "`num_samples` must be an integer of at least 1"),
-        (FREE, dict(num_samples=9, speaker="dora"), "must be one of anna, ben, cleo"),
+        (FREE, dict(), "`length` must be given"),
+        (FREE, dict(length=0), "`length` must be an integer of at least 1"),
+        (FREE, dict(length=9, speaker="dora"), "must be one of anna, ben, cleo"),
     ],
 )
 def test_what_cannot_be_spoken_is_refused_at_once(kind, given, message):
-    for speak in (bundle(kind).generate, bundle(kind).stream):
+    for speak in (bundle(kind).sample, bundle(kind).stream):
         with pytest.raises(InvalidInput, match=message):
             speak(**given)
 

@@ -52,8 +52,8 @@ def batch_of(kind, signature, calls):
 )
 def test_a_bundle_draws_what_the_live_model_draws(kind):
     request, heat = REQUESTS[kind], 0.9
-    drawn = bundle(kind).generate(request, seed=SEED, num=3, temperature=heat)
-    expected = model(kind).generate(request, seed=SEED, num=3, temperature=heat)
+    drawn = bundle(kind).sample(condition=request, seed=SEED, num=3, temperature=heat)
+    expected = model(kind).sample(condition=request, seed=SEED, num=3, temperature=heat)
     np.testing.assert_array_equal(drawn, expected)
     assert drawn.dtype == np.uint8 and len(np.unique(drawn)) > 10
     assert not np.array_equal(drawn[0], drawn[1])
@@ -62,10 +62,10 @@ def test_a_bundle_draws_what_the_live_model_draws(kind):
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
     fields = {"seed": 4, "num": 2}
-    expected = model(kind).generate("dog", guidance=2.0, **fields)
-    drawn = bundle(kind).generate("dog", guidance=2.0, **fields)
+    expected = model(kind).sample(condition="dog", guidance=2.0, **fields)
+    drawn = bundle(kind).sample(condition="dog", guidance=2.0, **fields)
     np.testing.assert_array_equal(drawn, expected)
-    plain = model(kind).generate("dog", **fields)
+    plain = model(kind).sample(condition="dog", **fields)
     assert (plain[1] != expected[1]).any()
     calls = [bundle(kind).inputs("dog", 4, 1, guidance=weight) for weight in (2.0, 0.0)]
     both = batch_of(kind, "compiled", calls)["picture"]
@@ -108,8 +108,10 @@ def test_every_program_is_lowered_once_to_what_needs_no_translation(kind):
 
 def test_a_bundle_without_lowered_programs_draws_the_same(tmp_path):
     path = resigned(without_lowered("pixelcnn", tmp_path))
-    drawn = serving.load(path).generate("dog", seed=SEED, num=2)
-    np.testing.assert_array_equal(drawn, bundle("pixelcnn").generate("dog", seed=SEED, num=2))
+    drawn = serving.load(path).sample(condition="dog", seed=SEED, num=2)
+    np.testing.assert_array_equal(
+        drawn, bundle("pixelcnn").sample(condition="dog", seed=SEED, num=2)
+    )
 
 
 @pytest.mark.slow
@@ -120,74 +122,77 @@ def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
     requests = list(enumerate(REQUESTS[kind]))
     calls = [made.inputs(request, SEED, row) for row, request in (*requests[::-1], requests[0])]
     drawn = batch_of(kind, signature, calls)["picture"]
-    expected = model(kind).generate(REQUESTS[kind], seed=SEED, num=3)
+    expected = model(kind).sample(condition=REQUESTS[kind], seed=SEED, num=3)
     np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
 
 
 @pytest.mark.integration
 def test_every_scale_is_that_of_the_live_model_each_in_the_next():
     heats = (1.0, 0.5)
-    (drawn,) = bundle("multiscale").progressions(2, seed=3, temperature=heats)
-    (expected,) = model("multiscale").progressions(2, seed=3, temperature=heats)
-    assert [scale.shape for scale in drawn] == [(4, 4, 1), (8, 8, 1)]
+    drawn = bundle("multiscale").sample(condition=2, seed=3, temperature=heats, scales=True)
+    expected = model("multiscale").sample(condition=2, seed=3, temperature=heats, scales=True)
+    assert [scale.shape for scale in drawn] == [(1, 4, 4, 1), (1, 8, 8, 1)]
     for ours, theirs in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(drawn[1][::2, ::2], drawn[0])
-    warm = bundle("multiscale").generate(2, seed=3, temperature=(1.0, 1.0))
-    assert not np.array_equal(warm[0], drawn[1])
+    np.testing.assert_array_equal(drawn[1][:, ::2, ::2], drawn[0])
+    warm = bundle("multiscale").sample(condition=2, seed=3, temperature=(1.0, 1.0))
+    assert not np.array_equal(warm, drawn[1])
 
 
 @pytest.mark.integration
 def test_a_small_image_is_enlarged_as_live():
     start = toys(1, 4, 4)["images"][0][..., None]
-    scales = list(bundle("multiscale").progressions(1, seed=9, num=2, start=start))
-    expected = model("multiscale").generate(1, seed=9, num=2, start=start)
-    np.testing.assert_array_equal([s[-1] for s in scales], expected)
-    assert len(scales[0]) == 2
+    options = {"seed": 9, "num": 2, "prefix": start}
+    scales = bundle("multiscale").sample(condition=1, scales=True, **options)
+    expected = model("multiscale").sample(condition=1, **options)
+    np.testing.assert_array_equal(scales[-1], expected)
+    assert len(scales) == 2
     np.testing.assert_array_equal(scales[0][0], start)
-    np.testing.assert_array_equal(scales[0][1][::2, ::2], start)
+    np.testing.assert_array_equal(scales[1][0, ::2, ::2], start)
 
 
 def grown(made, inputs, scales):
     """Compares every scale, drawn from the one before, with those expected."""
     start = {}
     for scale in scales:
-        drawn = made.call(f"scale_{len(scale)}", inputs | start)["picture"]
-        np.testing.assert_array_equal(drawn[0], scale)
+        drawn = made.call(f"scale_{scale.shape[1]}", inputs | start)["picture"]
+        np.testing.assert_array_equal(drawn, scale)
         start = {"start": drawn}
 
 
 @pytest.mark.integration
 def test_an_image_grows_scale_by_scale_to_the_same_pixels():
     request = {"seed": SEED, "temperature": (1.0, 0.5)}
-    for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **request)):
+    for row, scales in enumerate(
+        model("multiscale").stream(3, condition="eel", scales=True, **request)
+    ):
         grown(
             bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **request)[1], scales
         )
 
 
 def test_an_image_that_was_begun_is_completed_as_live():
-    given = (toys(1, 3)["images"][0][..., None], 20)
-    drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
-    expected = model("pixelcnn").generate("cat", seed=4, num=2, given=given)
+    begun = toys(1, 3)["images"][0].reshape(-1, 1)[:20]
+    drawn = bundle("pixelcnn").sample(condition="cat", seed=4, num=2, prefix=begun)
+    expected = model("pixelcnn").sample(condition="cat", seed=4, num=2, prefix=begun)
     np.testing.assert_array_equal(drawn, expected)
     for image in drawn:
-        np.testing.assert_array_equal(np.ravel(image)[:20], np.ravel(given[0])[:20])
+        np.testing.assert_array_equal(image.reshape(-1, 1)[:20], begun)
     assert not np.array_equal(drawn[0], drawn[1])
 
 
 @pytest.mark.slow
 def test_a_bundle_of_captions_over_scales_draws_as_live():
-    drawn = bundle("text").generate(CAPTION, seed=1, num=2)
-    np.testing.assert_array_equal(drawn, model("text").generate(CAPTION, seed=1, num=2))
+    drawn = bundle("text").sample(condition=CAPTION, seed=1, num=2)
+    np.testing.assert_array_equal(drawn, model("text").sample(condition=CAPTION, seed=1, num=2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["shipped-digits", "shipped-digits-teacher"])
 def test_shipped_digits_draw_as_live(name, tmp_path):
     assert onepass.main(["export", name, "--out", str(tmp_path / name / "1")]) == 0
-    drawn = serving.load(tmp_path / name).generate(list(range(10)), seed=1, num=10)
-    expected = load(name).generate(list(range(10)), seed=1, num=10)
+    drawn = serving.load(tmp_path / name).sample(condition=list(range(10)), seed=1, num=10)
+    expected = load(name).sample(condition=list(range(10)), seed=1, num=10)
     np.testing.assert_array_equal(drawn, expected)
 
 
@@ -195,7 +200,7 @@ def test_shipped_digits_draw_as_live(name, tmp_path):
 def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
     assert onepass.main(["export", "shipped-objects", "--out", str(tmp_path / "objects/1")]) == 0
     made = serving.load(tmp_path / "objects")
-    live = load("shipped-objects").progressions(2, seed=4, num=12)
+    live = load("shipped-objects").stream(12, seed=4, condition=2, scales=True)
     for row, scales in enumerate(live):
         grown(made, made.inputs(2, 4, row)[1], scales)
 
@@ -229,9 +234,9 @@ def with_input(name):
         ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
         ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
         ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must be one number or 1, got 2."),
-        ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
-        ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
-        ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
+        ("pixelcnn", 0, {"prefix": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
+        ("pixelcnn", 0, {"prefix": np.zeros([65, 1], np.uint8)}, "`prefix` must have at most 64"),
+        ("pixelcnn", 0, {"prefix": np.zeros([3], np.uint8)}, "`prefix` must be pixels [n, 1]"),
         pytest.param(
             *("exported map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
             marks=pytest.mark.slow,
@@ -245,7 +250,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
 ):
     made = bundle(kind.removeprefix("exported ")) if kind not in OTHERS else with_input(kind)
     with pytest.raises(InvalidInput) as refused:
-        made.progressions(condition, **options)
+        made.stream(condition=condition, **options)
     assert str(refused.value).startswith(complaint)
 
 
@@ -253,14 +258,14 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"given": (np.zeros([8, 8, 1], np.uint8), 3)}, "Only a PixelCNN can complete"),
-        ({"start": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
-        ({"start": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
+        ({"prefix": np.zeros([3, 1], np.uint8)}, "The image to start from mu"),
+        ({"prefix": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
+        ({"prefix": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
     ],
 )
 def test_what_a_multiscale_model_cannot_draw_is_refused(options, complaint):
     with pytest.raises(InvalidInput, match=complaint):
-        bundle("multiscale").progressions(0, **options)
+        bundle("multiscale").stream(condition=0, **options)
 
 
 def test_an_engine_for_sound_draws_no_image(mistake):
@@ -340,7 +345,7 @@ def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
     words = ["sample", str(bundle_folder("pixelcnn")), "--num", "2", "--seed", "3"]
     assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
     drawn = np.asarray(Image.open(tmp_path / "sample_3_1_eel.png"))
-    expected = bundle("pixelcnn").generate("eel", seed=3, num=2)[1, ..., 0]
+    expected = bundle("pixelcnn").sample(condition="eel", seed=3, num=2)[1, ..., 0]
     np.testing.assert_array_equal(drawn, expected)
 
 

@@ -162,15 +162,15 @@ def test_a_served_model_draws_and_streams_what_the_model_draws(protocol, asked):
                 once = drawn(model(name), name, case, SEED, condition=ONCE[name])
                 same(drawn(remote, name, case, SEED, condition=ONCE[name]), once, name)
             if name == "picture":
-                images = remote.generate(seed=SEED, num=NUM)
+                images = remote.sample(seed=SEED, num=NUM)
                 np.testing.assert_array_equal(images, expected[0])
             if own_models.length(name) != LONGEST or name in ("attention", "real"):
                 continue  # images, and what has no step, are not streamed
             options = row_of(name, case, 0)
             condition = options.pop("condition", None)
-            rest = () if condition is None else (rows_of_condition(condition, 0),)
-            parts = list(remote.stream(*rest, seed=SEED, length=LONGEST, chunk=7, **options))
-            found = np.concatenate(parts)
+            one = None if condition is None else rows_of_condition(condition, 0)
+            parts = list(remote.stream(1, LONGEST, SEED, one, chunk=7, **options))
+            found = np.concatenate(parts, 1)[0]
             np.testing.assert_allclose(found, expected[0][0, : len(found)], rtol=0, atol=1e-6)
             for text, condition in WRONG.get(name, {}).items():
                 with pytest.raises(UserError, match=text) as refused:
@@ -258,11 +258,11 @@ def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
     for text, condition in WRONG[name].items():
         if "rows, got 1" not in text:  # which a stream takes for all
             with pytest.raises(InvalidInput, match=text):
-                list(made.stream(condition, seed=SEED, num=NUM, num_samples=LONGEST))
+                list(made.stream(condition=condition, seed=SEED, num=NUM, length=LONGEST))
         with pytest.raises(InvalidInput, match=text) as refused:
             made.sample(NUM, LONGEST, SEED, condition)
         assert "\n" not in str(refused.value)
     with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
         bundle("pairs").sample(1, 5, SEED, np.ones([1, 5, 2]))
-    with pytest.raises(InvalidInput, match="has conditions by name: call `sample`"):
-        bundle("classes").generate(seed=SEED)
+    with pytest.raises(InvalidInput, match="`length` must be"):
+        bundle("classes").sample(seed=SEED)

@@ -56,11 +56,11 @@ def parts_of(stream):
 def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
     made, live = bundle(name), drawn(model(name), name)[0]
     for options in ({}, {"prefix": PREFIXES[name]}):
-        given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, **options}
+        given = {"seed": SEED, "num": NUM, "length": LENGTH, **options}
         expected = drawn(model(name), name, **options)[0] if options else live
-        found = parts_of(made.stream(GIVEN[name], chunk_samples=1, **given))
+        found = parts_of(made.stream(condition=GIVEN[name], chunk=1, **given))
         np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e-6)
-        whole = made.generate(GIVEN[name], **given)
+        whole = made.sample(condition=GIVEN[name], **given)
         np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-6)
 
 
@@ -238,8 +238,8 @@ def test_sound_with_a_step_of_its_own_is_streamed_by_a_server(tmp_path):
         remote = RemoteModel(f"{server.url}/singing")
         assert remote.makes_sound
         one = {name: value[0] for name, value in SUNG.items()}
-        parts = list(remote.stream(one, seed=SEED, length=LENGTH))
-        np.testing.assert_allclose(np.concatenate(parts), expected[0], atol=1e-6)
+        parts = list(remote.stream(condition=one, seed=SEED, length=LENGTH))
+        np.testing.assert_allclose(np.concatenate(parts, 1), expected[:1], atol=1e-6)
         with pytest.raises(UserError, match="`condition_score` must be given"):
             speak(remote, server.url)
         remote.close()

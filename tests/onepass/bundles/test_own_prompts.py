@@ -32,7 +32,7 @@ STREAMED = {
 def test_a_bundle_streams_what_it_draws_and_ends_early(case):
     options, made = STREAMED[case], bundle("long")
     whole = model("long").sample(NUM, 530, SEED, **options)
-    given = {"seed": SEED, "num": NUM, "num_samples": 530, "chunk_samples": 1}
+    given = {"seed": SEED, "num": NUM, "length": 530, "chunk": 1}
     parts = list(made.stream(**given, **options))
     assert [part.shape[1] for part in parts] == ([256, 256, 18] if case != "stop" else [256, 256])
     found = np.concatenate(parts, 1)
@@ -78,7 +78,7 @@ def stream_of(made, with_options):
     prompt = {} if "prefix" in with_options else {"prefix": [1]}
 
     def stream(num, length, seed, **options):
-        return list(made.stream(num=num, num_samples=length, seed=seed, **prompt, **options))
+        return list(made.stream(num=num, length=length, seed=seed, **prompt, **options))
 
     return stream
 
@@ -103,7 +103,7 @@ def test_nothing_is_streamed_beyond_what_was_exported():
     made = bundle("tokens")
     for options in ({}, {"prefix": [1]}, {"temperature": [1.0]}):
         with pytest.raises(InvalidInput, match=f"`length` must be at most {LONGEST}, as exported"):
-            made.stream(num_samples=LONGEST + 1, seed=SEED, **options)
+            made.stream(length=LONGEST + 1, seed=SEED, **options)
     state = {n: i for n, i in made.signatures["prompted_chunk"].inputs.items() if "state_" in n}
     given = {name: np.zeros([1, *info.shape[1:]], info.dtype) for name, info in state.items()}
     given |= {"prefix": [[1]], "num_samples": [2], "start": [LONGEST - 1]}

@@ -17,7 +17,7 @@ FRAMES = np.full([3, 80], -3.0, np.float32)
 TAKEN = (np.int8(7), np.uint64(7), np.array(7), tf.constant(7))
 REFUSED = (1.0, np.float32(7), "7", None, np.array([7]), [7], True, np.bool_(True), -1)
 LARGE = {"seed": 2**64 - 1, "top_k": 2**64}  # other numbers end at 2^31 - 1
-OPTIONAL = ("patience", "first_samples", "refine", "num_samples", "size")  # None: not set
+OPTIONAL = ("patience", "refine", "length", "chunk")  # None: not set
 
 
 def test_an_integer_is_what_python_takes_as_an_index_and_no_boolean():
@@ -152,10 +152,10 @@ def test_options_of_a_draw_are_single_values():
 
 
 WHOLE = {  # of models that are shipped, and of what is written
-    "speech": (lambda **given: load("shipped-small").generate(FRAMES, **given), "seed num"),
+    "speech": (lambda **given: load("shipped-small").sample(condition=FRAMES, **given), "seed num"),
     "speech in parts": (
-        lambda **given: streamed(load("shipped-small").stream(FRAMES, **given)),
-        "seed num num_samples chunk_samples first_samples refine",
+        lambda **given: streamed(load("shipped-small").stream(condition=FRAMES, **given)),
+        "seed num length chunk refine",
     ),
     "density of speech": (
         lambda **given: load("shipped-small").log_density(
@@ -164,12 +164,19 @@ WHOLE = {  # of models that are shipped, and of what is written
         "seed num",
     ),
     "teacher": (
-        lambda **given: load("shipped-teacher").generate(FRAMES, **{"num_samples": 64, **given}),
-        "seed num num_samples chunk_samples",
+        lambda **given: load("shipped-teacher").sample(
+            **{"length": 64, "condition": FRAMES, **given}
+        ),
+        "seed num length",
     ),
-    "images": (lambda **given: load("shipped-digits").generate(7, **given), "seed num batch size"),
+    "images": (
+        lambda **given: load("shipped-digits").sample(condition=7, **given),
+        "seed num batch length",
+    ),
     "images in turn": (
-        lambda **given: np.stack(list(load("shipped-digits").stream(32, condition=7, **given))),
+        lambda **given: np.stack(
+            list(load("shipped-digits").stream(length=32, condition=7, **given))
+        ),
         "seed num",
     ),
 }

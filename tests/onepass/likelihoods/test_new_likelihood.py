@@ -183,7 +183,7 @@ def test_probabilities_of_a_channel_sum_to_one_given_those_before_it(likelihood)
 
 def test_cached_images_are_those_of_whole_passes():
     model = image_model("laplace", "pixelcnn")
-    drawn = model.generate("cat", seed=2, num=2)
+    drawn = model.sample(condition="cat", seed=2, num=2)
     slow = model.sample(2, model.size, 2, "cat", method="naive")
     np.testing.assert_array_equal(drawn, slow)
     assert np.all(np.isfinite(model.log_prob(drawn, "cat")))

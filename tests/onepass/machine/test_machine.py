@@ -214,7 +214,7 @@ def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
     model = new_model("mixture")
     monkeypatch.setattr(model.samplers, "_chunk", None)  # would be compiled by XLA
     drawn = model.sample(num=2, length=15, seed=4)
-    streamed = np.concatenate(list(model.stream(15, 4, num=2, chunk=7)), 1)
+    streamed = np.concatenate(list(model.stream(length=15, seed=4, num=2, chunk=7)), 1)
     np.testing.assert_array_equal(streamed, drawn)
     noise = noise_of(model, 4, 2, (15,))
     expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise)

@@ -150,7 +150,7 @@ def test_a_model_of_one_length_is_sampled_trained_stored_and_exported(name, tmp_
     for fails in (
         lambda: model.sample(2, LENGTH + 1, 1),
         lambda: model.log_prob(np.zeros([1, LENGTH + 1], np.int32)),
-        lambda: model.stream(LENGTH + 1, 1),
+        lambda: model.stream(length=LENGTH + 1, seed=1),
         lambda: stored.sample(2, LENGTH + 1, 1),
     ):
         with pytest.raises(ValueError, match=rf"`network` cannot take {LENGTH + 1} elements: "):

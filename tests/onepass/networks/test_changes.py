@@ -184,14 +184,14 @@ def test_a_student_follows_its_networks():
     networks = [keras.Model(given, last(LAYERS.Conv1D(4, 2, padding="causal")(given)))]
     student = FlowStudent(networks, onepass.likelihoods.Reals())
     before = student.sample(1, 6, seed=1)
-    streamed = np.concatenate(list(student.stream(6, seed=1, chunk=3)), 1)
+    streamed = np.concatenate(list(student.stream(length=6, seed=1, chunk=3)), 1)
     np.testing.assert_allclose(streamed, before, atol=1e-5)
     last.activation = tf.tanh
     drawn = student.sample(1, 6, seed=1)
     assert np.abs(drawn - before).max() > 1e-4
     expected = FlowStudent(networks, onepass.likelihoods.Reals()).sample(1, 6, seed=1)
     np.testing.assert_array_equal(drawn, expected)
-    streamed = np.concatenate(list(student.stream(6, seed=1, chunk=3)), 1)
+    streamed = np.concatenate(list(student.stream(length=6, seed=1, chunk=3)), 1)
     np.testing.assert_allclose(streamed, expected, atol=1e-5)
 
 

@@ -135,7 +135,7 @@ def test_a_condition_that_does_not_fit_is_one_line(name):
     tokens = np.zeros([NUM, LENGTH], np.int32)
     for call in (
         lambda: drawn(model, condition),
-        lambda: model.stream(LENGTH, 1, condition, num=NUM),
+        lambda: model.stream(length=LENGTH, seed=1, condition=condition, num=NUM),
         lambda: model.log_prob(tokens, condition),
         lambda: model.conditionals(tokens, condition),
     ):

@@ -75,9 +75,9 @@ def sample(travels):
         np.testing.assert_array_equal(draw(model, method), travels.drawn, method)
     if travels.name in WITHOUT_STEP:
         with pytest.raises(onepass.UnsupportedNetworkError):
-            list(model.stream(LENGTH, SEED, num=NUM, chunk=7))
+            list(model.stream(length=LENGTH, seed=SEED, num=NUM, chunk=7))
         return
-    chunks = list(model.stream(LENGTH, SEED, num=NUM, chunk=7))
+    chunks = list(model.stream(length=LENGTH, seed=SEED, num=NUM, chunk=7))
     np.testing.assert_array_equal(np.concatenate(chunks, 1), travels.drawn)
 
 

@@ -52,7 +52,7 @@ def test_every_method_draws_the_same_also_in_a_partial_last_frame(length):
     x = drawn(model(), length)
     for method in METHODS:
         np.testing.assert_array_equal(drawn(model(), length, method=method), x)
-    parts = model().stream(length, 1, MEL, num=NUM, chunk=5)
+    parts = model().stream(length=length, seed=1, condition=MEL, num=NUM, chunk=5)
     np.testing.assert_array_equal(np.concatenate(list(parts), 1), x)
     y, nats = drawn(model(), length, return_log_prob=True)
     np.testing.assert_array_equal(y, x)

@@ -88,7 +88,7 @@ def test_every_method_draws_the_same_at_any_length(name):
     np.testing.assert_allclose(nats[:, :-2], model.log_prob(short), atol=1e-5)
     assert nats.shape == (2, length)
     with pytest.raises(UnsupportedNetworkError, match=f"multiples of {period} time steps"):
-        model.stream(length, seed=1)
+        model.stream(length=length, seed=1)
     found = check_causal(network)
     assert found.is_causal and not found.has_step
     assert f"changes the rate of time: it takes multiples of {period}" in found.message

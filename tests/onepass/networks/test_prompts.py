@@ -78,7 +78,7 @@ BAD = {
 def test_arguments_without_a_meaning_are_refused_at_the_call(model, text):
     for call in (
         lambda **o: model.sample(2, LENGTH, 1, **o),
-        lambda **o: model.stream(LENGTH, 1, num=2, **o),
+        lambda **o: model.stream(length=LENGTH, seed=1, num=2, **o),
     ):
         with pytest.raises(ValueError, match=text):
             call(**BAD[text])

@@ -93,7 +93,7 @@ def test_every_method_names_the_table_and_takes_its_length(read, rows):
         assert f"the table of positions in its layer `where` has {rows} rows" in line
         assert "\n" not in line
     with pytest.raises(ValueError, match=f"has {rows} rows"):
-        model.stream(rows + 1, 0)  # at the call
+        model.stream(length=rows + 1, seed=0)  # at the call
 
 
 def test_a_longer_sequence_after_a_short_one_and_a_stored_model_know_their_table(tmp_path):

@@ -42,32 +42,32 @@ def test_it_reaches_a_model_of_sound_and_one_of_images(toy):
     drawn = sound.sample(2, 40, 1, frames, method="toy")
     level = sound.network.codec.decode(tf.constant([LEVEL])).numpy()
     np.testing.assert_array_equal(drawn, np.broadcast_to(level, [2, 40]))
-    np.testing.assert_array_equal(sound.generate(frames, num_samples=40, backend="toy"), drawn[:1])
+    np.testing.assert_array_equal(
+        sound.sample(condition=frames, length=40, method="toy"), drawn[:1]
+    )
     images = onepass.load("shipped-digits-teacher")
     np.testing.assert_array_equal(
         images.sample(1, None, 1, 7, method="toy"), np.full([1, 32, 32, 3], LEVEL)
     )
-    kept = np.full([32, 32, 3], 9, np.uint8)
-    drawn = images.generate(7, sampler="toy", given=(kept, 40))[0].reshape(-1, 3)
+    begun = np.full([40, 3], 9, np.uint8)
+    drawn = images.sample(condition=7, method="toy", prefix=begun)[0].reshape(-1, 3)
     assert (drawn[:40] == 9).all() and (drawn[40:] == LEVEL).all()
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
     sound = onepass.load("shipped-teacher")
     known = "auto, numba, xla, cached, fixed-point, naive"
-    for draw in (sound.generate, lambda **given: next(sound.stream(**given))):
-        with pytest.raises(UserError, match=f"`backend` must be one of {known}, got 'cuda'"):
-            draw(num_samples=4, backend="cuda")
-    with pytest.raises(UserError, match=f"`method` must be one of {known}, speculative, got 'x'"):
-        sound.sample(1, 4, 1, method="x")
+    for draw in (sound.sample, sound.stream):
+        with pytest.raises(UserError, match=f"`method` must be one of {known}, speculative, got"):
+            draw(length=4, method="cuda")
     student = onepass.load("shipped-kathleen")
     frames = np.zeros([2, student.network.config.feature_channels], np.float32)
     with pytest.raises(
-        UserError, match="`backend` must be one of auto, numba, numba-bfloat16, tensorflow, got"
+        UserError, match="`method` must be one of auto, numba, numba-bfloat16, tensorflow, got"
     ):
-        student.generate(frames, backend="xla")
+        student.sample(condition=frames, method="xla")
     images = onepass.load("shipped-digits-teacher")
-    with pytest.raises(UserError, match="`sampler` must be one of cached, fixed-point, naive"):
+    with pytest.raises(UserError, match="`method` must be one of auto, cached, fixed-point, naive"):
         images.sample(1, None, 1, 7, method="numba")
 
 

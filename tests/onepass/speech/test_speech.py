@@ -539,7 +539,7 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
     assert own.config.density_channels == 8 and own.temperature == density.temperature
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Yes.", voice=own)
-    assert model.generate(frames).shape == (1, len(frames) * model.hop_samples)
+    assert model.sample(condition=frames).shape == (1, len(frames) * model.hop_samples)
     assert len(list((tmp_path / "run" / "spoken").glob("*.wav"))) == 2
     assert "| text spoken |" in (tmp_path / "voice" / "card.md").read_text()
     capsys.readouterr()
@@ -554,6 +554,6 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
 def test_a_text_is_spoken_loud_where_it_has_vowels_and_quiet_before():
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Ah, no.")
-    sound = model.generate(frames)[0]
+    sound = model.sample(condition=frames)[0]
     power = np.sqrt(np.mean(sound.reshape(len(frames), -1) ** 2, axis=1))
     assert power[:2].max() < 0.1 * power.max() and 0.02 < power.max() < 0.7

@@ -162,7 +162,7 @@ def test_a_prime_of_a_vocoder_is_continued(kind):
 def test_a_prime_of_half_a_bunch_is_refused():
     network = network_of("bunches of 4")
     request = request_of(network, 40, prime=vocoders.levels_of(network, 2, 82))
-    with pytest.raises(ValueError, match="`prime` must be a multiple of 4"):
+    with pytest.raises(ValueError, match="`prefix` must be a multiple of 4"):
         generate(network, request)
 
 

@@ -54,7 +54,7 @@ def test_a_checkpoint_with_one_hot_symbols_a_speaker_and_mel_frames_is_untouched
     x = model.sample(2, 28, 1, given)
     for method in ("cached", "naive"):
         np.testing.assert_allclose(model.sample(2, 28, 1, given, method=method), x, atol=1e-6)
-    parts = model.stream(28, 1, given, num=2, chunk=10)
+    parts = model.stream(length=28, seed=1, condition=given, num=2, chunk=10)
     np.testing.assert_allclose(np.concatenate(list(parts), 1), x, atol=1e-6)
 
     symbols = torch.tensor(np.pad(model.symbols(x).numpy(), [[0, 0], [0, 2]])).long()
