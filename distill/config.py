@@ -85,7 +85,7 @@ class StudentConfig:
     """For the residual: number of coefficients of the linear prediction; 0: same as the teacher."""
     exact_prediction: bool = True
     """Compute the coefficients of the linear prediction in float64, so that rounding does not
-    change them; otherwise in the network's own type, as models of version 0.2 do."""
+    change them; otherwise in the network's own type."""
     reads_f0: bool = False
     """For the residual: estimate F0 and voicing in the conditioner even if no source needs
     them; set from the teacher."""

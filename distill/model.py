@@ -19,7 +19,7 @@ from distill.generation import (
     stream,
 )
 from distill.losses.kl_divergence import log_density
-from distill.presets import KIND, REMOVED, DistillConfig
+from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
@@ -29,7 +29,7 @@ from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.model_spec import kind_of
-from onepass.foundation.stored_config import checked_config, completed, stored_config
+from onepass.foundation.stored_config import checked_config, stored_config
 from onepass.interface import Draw
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
@@ -40,8 +40,6 @@ from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.trained_speech import TrainedSpeechModel, spec_of_speech
 
-# Settings that the config.json of a version 0.2 run lacks, and removed settings that it has.
-OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
 Frames = np.ndarray | FramesInPieces
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # entries of config.json about the teacher
 
@@ -271,7 +269,7 @@ def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
         (KIND,),
         needed,
         lambda stored: (
-            stored_config(DistillConfig, completed(stored, OF_VERSION_0_2)),
+            stored_config(DistillConfig, stored),
             stored_config(DataConfig, stored.get("data", {})),
         ),
     )

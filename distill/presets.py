@@ -2,12 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distill.config import DiscriminatorConfig, StudentConfig
 from onepass.foundation.errors import UserError
 from onepass.foundation.field_rules import at_least
-from onepass.foundation.stored_config import Removed
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
@@ -17,9 +16,6 @@ if TYPE_CHECKING:  # configurations are read without TensorFlow
 
 KIND = "parallel-wavenet"  # in config.json and model.json
 _DISCRIMINATORS = DiscriminatorConfig()
-_DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
-# Settings of version 0.2 that have been removed.
-REMOVED: dict[str, Any] = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 

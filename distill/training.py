@@ -18,7 +18,7 @@ from distill.losses.unit_classifier import (
     train_units,
 )
 from distill.pipeline import planned_stages
-from distill.presets import KIND, REMOVED, DistillConfig
+from distill.presets import KIND, DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from onepass.foundation.errors import UserError
@@ -69,10 +69,7 @@ class StudentRecipe(Recipe):
             **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
             teacher_weights=digest(teacher.network),
         )
-        known = defaults(config)
-        student = known["student"] | REMOVED["student"]
-        data = defaults(teacher.config.data)
-        unsaid = {**known, **REMOVED, "student": student, "data": data}
+        unsaid = {**defaults(config), "data": defaults(teacher.config.data)}
         run.check(stored, CHANGEABLE, unsaid)
         corpus = corpus_for(config, teacher, self.data, run.sharing(FEATURES), run.log)
         run.claim(stored, CHANGEABLE, unsaid)

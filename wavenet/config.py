@@ -85,7 +85,7 @@ class WaveNetConfig:
     """Number of samples for which the coefficients of these predictors are constant."""
     exact_prediction: bool = True
     """Compute the linear prediction from mel frames in float64, which makes it robust to rounding;
-    False: in the frames' type, as models of version 0.2 do."""
+    False: in the frames' type."""
     pitch_taps: int = 0
     """Number of residuals, around the sample one pitch period ago, that layers and head read; 0: no
     such residuals, and F0 is not used."""

@@ -201,7 +201,7 @@ def table(systems: Mapping[str, dict]) -> list[str]:
 
 
 def _recordings(systems: Mapping[str, dict]) -> int | str:
-    """Return the number of measured recordings; "all" if unknown, as in results of version 0.2."""
+    """Return the number of measured recordings; "all" if unknown."""
     counts = [_given(m) for each in systems.values() for m in each["measures"].values()]
     return max(filter(None, counts), default="all")
 

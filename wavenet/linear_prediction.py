@@ -38,7 +38,7 @@ class MelPrediction:
       order: number of coefficients K.
       exact: whether to sum and solve in float64. Where loud and silent bands are adjacent, rounding
         errors in float32, and even more in TensorFloat32, can change the predictor. False: compute
-        in the frames' type, with the same bits as version 0.2.
+        in the frames' type.
 
     Raises:
       UserError: If the order is less than 1.
@@ -165,12 +165,12 @@ _SOLVER: contextvars.ContextVar[Solver] = contextvars.ContextVar("solver", defau
 
 
 def levinson_unrolled(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the result of `levinson`, summed in the order that version 0.2 used."""
-    return _steps_of_version_0_2(correlation, correlation.shape[-1] - 1)
+    """Return the result of `levinson`, op by op, as models are trained that are not exact."""
+    return _unrolled_steps(correlation, correlation.shape[-1] - 1)
 
 
 @tf.function(autograph=False, reduce_retracing=True)  # the same bits as op by op, in less time
-def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _unrolled_steps(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
     coefficients, error = correlation[..., :0], correlation[..., 0]
     for i in range(1, order + 1):
         explained = tf.reduce_sum(coefficients * tf.reverse(correlation[..., 1:i], [-1]), -1)

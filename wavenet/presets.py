@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from onepass.foundation.field_rules import at_least, require
-from onepass.foundation.stored_config import completed, stored_config
+from onepass.foundation.stored_config import stored_config
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
@@ -352,7 +352,4 @@ def config_from(stored: dict) -> TrainConfig:
     Raises:
       UserError: If an entry is invalid; the message names it.
     """
-    missing: dict = {"pitch_steps": 0}  # for runs older than this setting
-    if isinstance(stored.get("network"), dict):
-        missing["network"] = {"exact_prediction": False}  # the behaviour of version 0.2
-    return stored_config(TrainConfig, completed(stored, missing))
+    return stored_config(TrainConfig, stored)

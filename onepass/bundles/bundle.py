@@ -196,7 +196,7 @@ class Bundle(SoundSampling, ImageSampling):
         with gradients.
 
         Raises:
-          UserError: the bundle has no such model, as for a student or in version 0.2; or the
+          UserError: the bundle has no such model, as for a student; or the
             program has a disallowed operation.
         """
         from onepass.storage.load import load

@@ -62,10 +62,7 @@ class Checkpoints:
 
     def scores(self) -> list[tuple[int, float]]:
         """Return (step, score) of every evaluation, in order; NaN if a score was not finite."""
-        stored = self._scores()
-        if "scores" not in stored and {"step", "score"} <= stored.keys():  # written by version 0.2
-            return [(stored["step"], stored["score"])]
-        pairs = stored.get("scores", [])
+        pairs = self._scores().get("scores", [])
         return [(step, math.nan if score is None else score) for step, score in pairs]
 
     def scores_without_improvement(self, step: int) -> int:

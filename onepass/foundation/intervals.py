@@ -91,7 +91,7 @@ def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int
     """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
     Args:
-      measured: a `Measure` as a dict; those of version 0.2 have no `n`.
+      measured: a `Measure` as a dict.
       scale: factor for the ends of the interval.
       digits: number of digits after the decimal point.
     """

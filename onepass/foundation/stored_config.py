@@ -44,39 +44,11 @@ def defaults(config: Any) -> dict[str, Any]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Removed:
-    """A marker, in the defaults for `completed`, for a setting that only earlier versions had.
-
-    Attributes:
-      unused: the only stored value of the setting that is still accepted; None: any value.
-      reason: end of the error message for any other value.
-    """
-
-    unused: Any = None
-    reason: str = ""
-
-
-def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
-    """Return stored settings, with defaults for missing settings and without removed ones.
-
-    Raises:
-      UserError: a `Removed` setting has a value that is no longer supported.
-    """
-    if isinstance(given_defaults, Removed):
-        if given_defaults.unused not in (None, stored):
-            rule = f"`{name}` must be {given_defaults.unused}, got {stored}"
-            raise UserError(f"{rule}: {given_defaults.reason}.")
-        return given_defaults
-    if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
+def completed(stored: Any, defaults: Any) -> Any:
+    """Return stored settings, with defaults for those that are missing."""
+    if not (isinstance(stored, dict) and isinstance(defaults, dict)):
         return stored
-    prefix = f"{name}." if name else ""
-    known = {
-        key: completed(value, given_defaults.get(key), f"{prefix}{key}")
-        for key, value in stored.items()
-    }
-    settings = (given_defaults | known).items()
-    return {key: value for key, value in settings if not isinstance(value, Removed)}
+    return defaults | {key: completed(value, defaults.get(key)) for key, value in stored.items()}
 
 
 def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:

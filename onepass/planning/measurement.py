@@ -81,9 +81,7 @@ class Measurement:
             Operation(name, kind, size, tuple(inputs), devices, resource)
             for name, kind, size, inputs, devices, resource in stored["program"]
         ]
-        run = dict(stored["run"] or {})
-        if "beside_seconds" in run:  # the name in version 0.2
-            run["paired_seconds"] = run.pop("beside_seconds")
+        run = stored["run"]
         return cls(program, stored["memory"], Run(**run) if run else None)
 
 

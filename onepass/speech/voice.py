@@ -120,7 +120,7 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the training data had questions, or if unknown, as in voices of version 0.2."""
+        """True if the training data had questions, or if unknown."""
         return bool(self.spec.get("questions", True))
 
     @property

@@ -123,11 +123,9 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
-        # Not stored before version 0.3; then two noise channels mean that TFP's `sample` draws.
-        by_sample = self.name == "FromTFP" and self.noise_channels == 2
-        self.tempers = spec.get("tempers", not by_sample)
+        self.tempers = spec["tempers"]
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
-        self.table = program.table if spec.get("has_table") else None  # not before version 0.3
+        self.table = program.table if spec.get("has_table") else None
         self.form = spec.get("form")
         self.sections = spec.get("sections")
         self.min_log_scale = spec.get("min_log_scale")
@@ -248,8 +246,8 @@ def made(program: Any, spec: dict[str, Any]) -> Autoregressive:
         order=spec["order"],
         inputs=_spec(spec["inputs"]),
         conditions={name: _spec(each) for name, each in named.items()},
-        start=spec.get("start"),  # not stored before version 0.3: default
-        input_scale=spec.get("input_scale"),
+        start=spec["start"],
+        input_scale=spec["input_scale"],
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")
     return model

@@ -171,30 +171,6 @@ def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(
     assert_same(newest(tmp_path / "run"), newest(whole[0]))
 
 
-def with_settings_of_drafts(run, folder, passes: int):
-    """Return a copy of a run whose config.json has the settings of a version with drafts."""
-    shutil.copytree(run, folder)
-    stored = json.loads((folder / "config.json").read_text())
-    stored["student"]["draft_passes"], stored["pitch_steps"] = passes, 100
-    (folder / "config.json").write_text(json.dumps(stored))
-    return folder
-
-
-@pytest.mark.slow
-def test_a_stored_student_without_a_draft_is_loaded_and_resumed(distil, student_run, tmp_path):
-    run = with_settings_of_drafts(student_run, tmp_path / "run", 0)
-    assert models.load_student(run).config == models.load_student(student_run).config
-    assert distil()[0].step == 4
-    assert "draft" not in (run / "config.json").read_text()
-
-
-def test_a_stored_student_with_a_draft_is_refused_in_one_line(distil, student_run, tmp_path):
-    run = with_settings_of_drafts(student_run, tmp_path / "run", 12)
-    for use in (lambda: models.load_student(run), distil):
-        with pytest.raises(UserError, match=r"`student\.draft_passes` must be 0, got 12: students"):
-            use()
-
-
 def test_every_term_is_logged_by_its_name(whole):
     line = read_metrics(whole[0])[-1]
     assert {"loss", "kl", "entropy", "multi", "squared", "contrastive"} <= set(line)

@@ -57,8 +57,8 @@ def test_levinson_solves_the_normal_equations(order):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_a_prediction_that_is_not_exact_is_that_of_version_0_2_to_the_bit():
-    """Power, autocorrelation and recursion in float32, in version 0.2's order of operations."""
+def test_a_prediction_that_is_not_exact_is_the_recursion_in_float32_to_the_bit():
+    """Power, autocorrelation and recursion, in the order of operations of its definition."""
     frames = above_silence(mel_spectrogram(resonance(4000), MEL), MEL)
     bands = tf.exp(tf.cast(MEL.silence, tf.float32) * (1.0 - tf.clip_by_value(frames, -0.5, 1.5)))
     r = tf.matmul(tf.square(tf.matmul(bands, band_to_bin(MEL))), bin_to_lag(MEL, 24))
@@ -76,7 +76,7 @@ def test_a_prediction_that_is_not_exact_is_that_of_version_0_2_to_the_bit():
     assert not np.array_equal(made, MelPrediction(MEL, 24)(frames)[0])
 
 
-def test_stored_models_of_version_0_2_keep_its_prediction_and_new_ones_are_exact():
+def test_shipped_models_say_whether_their_prediction_is_exact_and_new_ones_are():
     names = ("teacher", "kathleen", "universal-teacher", "small")
     models = [load(folder(f"shipped-{name}")) for name in names]
     networks = [getattr(m.config, "student", None) or m.config.network for m in models]
