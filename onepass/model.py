@@ -7,20 +7,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
 from onepass.foundation.options import takes
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.choices import DrawOptions
 from onepass.networks.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from onepass.networks.condition_values import given_once, given_to
 from onepass.networks.elements import as_array, check_elements, check_parts, codec_for
 from onepass.networks.layout import layout_of
 from onepass.networks.named_conditions import first_state, rows
 from onepass.networks.network import condition_specs
-from onepass.networks.prompts import decoded, ended, stopped
+from onepass.networks.prompts import decoded
 from onepass.networks.ragged import with_lengths, zero_after_end
 from onepass.networks.symbols_of import symbols_of
 from onepass.networks.trainable import Weights, weights_read
@@ -280,7 +280,7 @@ class Autoregressive:
         nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
         return nats if lengths is None else zero_after_end(lengths, nats)
 
-    @takes(DrawOptions)
+    @takes(Draw)
     def sample(
         self,
         num: int,
@@ -309,11 +309,11 @@ class Autoregressive:
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", what proposes symbols: a smaller model with equal symbols and
             noise, a student, or an object with `as_draft(model)`; it affects only the speed.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
+          **options: the fields of `Draw`.
 
         Returns:
           The elements; with `return_log_prob`, a pair of the elements and their `log_prob` in nats
-          under the model itself, at temperature 1 without `top_k` and `top_p`; 0 after a row's end.
+          under the model itself, at temperature 1 and without other options; 0 after a row's end.
 
         Raises:
           ValueError: an argument is invalid for this model.
@@ -325,8 +325,9 @@ class Autoregressive:
             raise ValueError(f"`method` must be one of {', '.join(methods)}, got {method!r}.")
         num, sizes = whole_number(num, "num"), checked_length(length, self.order)
         return_log_prob = checked_flag(return_log_prob, "return_log_prob")
-        shape, how = self.layout.shape(sizes), DrawOptions(**options)
-        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        shape, layout = self.layout.shape(sizes), self.layout
+        how = Draw(**options).checked(num, sizes[0], self.order, layout.event)
+        heat = how.choice(self.distribution, self.codec, num, layout.noise_axes)
         self.check_length(sizes)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
@@ -335,16 +336,16 @@ class Autoregressive:
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
-            symbols = tf.constant(stopped(symbols.numpy(), prompt))
+            symbols = prompt.filled(symbols)
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
         nats = self.compiled.function("log_prob", self._log_prob)(symbols, given).numpy()
         if prompt is not None:
-            nats[ended(symbols.numpy(), prompt)] = 0.0
+            nats[prompt.ended(symbols).numpy()] = 0.0
         return elements, nats
 
-    @takes(DrawOptions)
+    @takes(Draw)
     def stream(
         self,
         length: int,
@@ -366,7 +367,7 @@ class Autoregressive:
           num: number of rows.
           chunk: number of time steps per chunk, rounded up to a multiple of the number of symbols
             that the network computes together.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of `DrawOptions`.
+          **options: the fields of `Draw`.
 
         Raises:
           ValueError: an argument is invalid for this model; raised by the call itself, before the
@@ -378,8 +379,8 @@ class Autoregressive:
         self.follow()
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        how = DrawOptions(**options)
-        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        how = Draw(**options).checked(num, length, self.order, self.layout.event)
+        heat = how.choice(self.distribution, self.codec, num, self.layout.noise_axes)
         given = given_once(self.symbol_network, condition, self.order, (num, length))
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)

@@ -14,6 +14,7 @@ from onepass.bundles.requests import Request
 from onepass.bundles.sampling import Sampling
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
 from onepass.bundles.sound_sampling import levelled
+from onepass.draw import OPTIONS
 from onepass.foundation.errors import UserError
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
@@ -21,7 +22,7 @@ from serving.settings import TOKEN_VARIABLE
 
 ROWS = 8  # images per request
 CAPTIONS = ("caption", "text")  # what servers call the condition
-STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
+STREAMED = {*OPTIONS, "chunk"}
 
 
 class RemoteModel(Sampling):
@@ -80,8 +81,8 @@ class RemoteModel(Sampling):
 
         If the condition comes from a local model's `frames(...)`, the sound has the recording's
         level. For a user's model of sequences, or of sound with conditions other than frames,
-        `length` is required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` work
-        as in `Autoregressive.stream`.
+        `length` is required, and `chunk` and the fields of `Draw` work as in
+        `Autoregressive.stream`.
 
         Raises:
           UserError: the model generates images, or an argument is missing, unknown or invalid.

@@ -70,8 +70,7 @@ class Sampling:
           condition: an array [num, ...] for the model's only condition, arrays by name for several
             conditions, or None for a model without conditions.
           return_log_prob: whether to return the log probabilities as well.
-          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop`, which
-            `onepass.networks.choices.DrawOptions` describes.
+          **options: fields of `onepass.draw.Draw`.
 
         Raises:
           UserError: the model is not a user's model, or it is on a server and an argument is

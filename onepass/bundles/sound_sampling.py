@@ -142,8 +142,8 @@ class SoundSampling(Sampling):
           **options: `seed`, an integer in [0, 2^64); `row`, the row of the seed for the first
             sound; `num`, the number of sounds; `num_samples` of each sound, None for the length of
             the frames; `speaker`, by name, None for the first; `temperature`, one number, or [num]
-            for a user's model, None for the model's default; and for a user's model `prefix`,
-            `top_k`, `top_p` and `stop` of `sample`.
+            for a user's model, None for the model's default; and for a user's model the
+            other fields of `onepass.draw.Draw`.
 
         Raises:
           InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
