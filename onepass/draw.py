@@ -333,6 +333,8 @@ class Draw:
       top_k: number of most probable tokens to draw from; 0: all tokens.
       top_p: draw only from the most probable tokens that together have at least this probability,
         in (0, 1]; applied after `temperature` and `top_k`.
+      min_p: draw only from tokens whose probability is at least this share of the most probable
+        one's, in [0, 1]; 0: all tokens.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix. For the command: numbers for all rows, an npy
         file, or one file per row.
@@ -348,6 +350,9 @@ class Draw:
     )
     top_p: Any = dataclasses.field(
         default=1.0, metadata={KIND: Number(low=0.0, high=1.0, is_above=True, needs_tokens=True)}
+    )
+    min_p: Any = dataclasses.field(
+        default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
     )
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(

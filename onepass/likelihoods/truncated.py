@@ -1,4 +1,4 @@
-"""Distributions from which only the most probable tokens are drawn: top-k and top-p."""
+"""Distributions over tokens that are adjusted and truncated, as `Draw` asks, before a draw."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,11 +24,13 @@ class Choice(NamedTuple):
       top_k: number of the most probable symbols that may be drawn; 0: all.
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
+      min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
     """
 
     temperature: tf.Tensor
     top_k: Any = 0
     top_p: Any = 1.0
+    min_p: Any = 0.0
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
@@ -48,7 +50,7 @@ class Truncated:
 
     Symbols that tie with the least probable one kept are kept, too. Sources: Fan et al. 2018,
     arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
-    (top-p).
+    (top-p); Nguyen et al. 2025, arXiv:2407.01082, section 3 (min-p).
 
     Args:
       distribution: a `Categorical` or a `Tabulated` distribution.
@@ -113,7 +115,7 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
       logits: float32 or float64 [..., levels].
       choice: temperature and truncation of the draw.
     """
-    if not choice.asks("top_k", "top_p"):
+    if not choice.asks("top_k", "top_p", "min_p"):
         return logits
     # A small temperature would make large logits infinite, so the largest is shifted to 0.
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -124,6 +126,9 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
         least = _least_of_most_probable(odds, choice.top_k)
     if choice.asks("top_p"):
         least = tf.maximum(least, _least_of_share(tf.where(odds >= least, odds, 0.0), choice.top_p))
+    if choice.asks("min_p"):
+        largest = tf.reduce_max(odds, axis=-1, keepdims=True)
+        least = tf.maximum(least, choice.min_p[..., tf.newaxis] * largest)
     return tf.where(odds >= least, logits, tf.constant(float("-inf"), logits.dtype))
 
 
