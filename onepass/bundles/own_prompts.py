@@ -103,7 +103,7 @@ def _with_prompt(
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
     found = prompt_inputs(_facts(model, longest))
     inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in found.items()}
-    for name in LISTS.keys() & inputs.keys():
+    for name in filter(inputs.__contains__, LISTS):
         most = int(inputs[LISTS[name]].high or 1)
         sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < most]
         rule = {"axis": 1, "length": LISTS[name], "buckets": [*sizes, most]}

@@ -33,13 +33,13 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
     for name, count in LISTS.items():
         if name not in known:
             continue
-        elements = given.get(name)
+        lists = (given[each] for each in LISTS if LISTS[each] == count and each in given)
         if count not in given:
-            width = 0 if elements is None else elements.shape[1]
-            given[count] = np.full([rows], width, np.int32)
-        elif elements is None and given[count].any():
+            widths = [array.shape[1] for array in lists]
+            given[count] = np.full([rows], max(widths, default=0), np.int32)
+        if name not in given and given[count].any():
             raise InvalidInput(f"`{name}` must be given if `{count}` is not 0.")
-        if elements is None:
+        if name not in given:
             given[name] = np.zeros([rows, 1], known[name].dtype)
 
 
