@@ -18,7 +18,7 @@ import tensorflow as tf
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
-from onepass.networks.prompts import NEVER, Prompt
+from onepass.networks.prompts import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
@@ -150,7 +150,7 @@ def _naive_speed(network: Network, batch: int, samples: int = 2) -> Measure:
     known *= network.config.block_samples
     total, symbols = known + samples, SoundSymbols(network)
     levels = tf.fill([batch, total], network.config.levels // 2)
-    prompt = Prompt(levels, tf.fill([batch], known), tf.constant(NEVER))
+    prompt = Prompt(levels, tf.fill([batch], known), tf.constant(NO_STOP))
     noise = network.likelihood.noise(0, list(range(batch)), 0, total)
     condition = _condition(network, batch, total)
 

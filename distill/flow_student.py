@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from distill.drafts import NOISE, FlowDraft
 from distill.losses.kl_divergence import log_density
+from onepass.draw import Draw
 from onepass.foundation.arguments import (
     checked_length,
     checked_seed,
@@ -15,7 +16,7 @@ from onepass.foundation.arguments import (
     whole_number,
 )
 from onepass.foundation.tensorflow_state import check_compiler
-from onepass.interface import Draw, Model
+from onepass.interface import Model
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive

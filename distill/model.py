@@ -24,13 +24,13 @@ from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
+from onepass.draw import Draw
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import checked_config, stored_config
-from onepass.interface import Draw
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded

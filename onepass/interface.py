@@ -4,97 +4,12 @@ What is asked of a model is one record, `Draw`: its fields are the keyword argum
 `stream`, with the same names, order and defaults for every model.
 """
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
+from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.options import takes
-
-Acceptance = Literal["coupling", "rejection"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Draw:
-    """A request for rows of a model. A model refuses options that it does not have.
-
-    Args:
-      num: number of rows; it does not affect any single row.
-      length: size of a row including the prefix: a number of time steps; a side in pixels, or
-        (height, width, channels). None: that of the condition, or the size in training.
-      seed: seed of the noise, an integer in [0, 2^64).
-      condition: what the model reads besides the noise. For a network of one's own, an array for
-        `num` rows or a dict of arrays by name; for a trained model, what stands for it: a
-        recording [samples] or its frames [frames, channels], a class, a caption or a map, for all
-        rows, or for images a list with one for each row.
-      method: the sampler, one of the model's `methods`; "auto" chooses the fastest. Samples differ
-        between methods by rounding at most.
-      temperature: at least 0, a number or one for each row (a multiscale model: for each scale,
-        base first); 1 samples the distribution, smaller values are closer to its mode. None: the
-        model's default, 1 unless its model.json says otherwise.
-      top_k: number of most probable tokens to draw from; 0: all tokens.
-      top_p: draw only from the most probable tokens that together have at least this probability,
-        in (0, 1]; applied after `temperature` and `top_k`.
-      prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
-        rows of different lengths; a PixelCNN begins with pixels [n, channels] or rows of pixels
-        [rows, width, channels], a multiscale model with a smaller image [side, side, channels],
-        which it enlarges. None: no prefix.
-      stop: the element that ends a row; all later elements of the row are equal to it. None: rows
-        do not end early.
-      guidance: weight by which every pixel's distribution is moved away from the unconditional one;
-        0 samples the model.
-      refine: number of passes that fit a student's sound to the mel that it read
-        (`distill.refinement`). None: for frames of a recording or of a text the number in
-        model.json, otherwise 0.
-      speaker: name of the speaker, for models with speakers.
-      row: row of the seed for the first row, for exported and served models.
-      draft: what proposes symbols for the method "speculative": a smaller model with equal symbols
-        and noise, a student, or an object with `as_draft(model)`; it affects only the speed.
-      acceptance: for drafts of sound: "coupling" draws what the other methods draw; "rejection"
-        draws from the same distribution in fewer passes, at temperature 1 only.
-      batch: number of images per pass of the method "fixed-point"; a finished image is replaced by
-        the next one.
-      scales: whether to return a list of all scales of each image, smallest first, in place of the
-        largest one.
-      return_log_prob: whether to also return the log-probability of every element.
-    """
-
-    num: int = 1
-    length: Any = None
-    seed: int = 0
-    condition: Any = None
-    method: str = "auto"
-    temperature: Any = None
-    top_k: Any = 0
-    top_p: Any = 1.0
-    prefix: Any = None
-    stop: Any = None
-    guidance: float = 0.0
-    refine: int | None = None
-    speaker: str | None = None
-    row: int = 0
-    draft: Any = None
-    acceptance: Acceptance = "coupling"
-    batch: int = 1
-    scales: bool = False
-    return_log_prob: bool = False
-
-    def prompt_options(self) -> dict[str, Any]:
-        """Return the options that choose the elements of a network of one's own."""
-        names = ("top_k", "top_p", "prefix", "stop")
-        return {name: getattr(self, name) for name in names}
-
-    def changed_options(self) -> dict[str, Any]:
-        """Return the options after `condition` that differ from their defaults."""
-        options = dataclasses.fields(self)[4:]
-        values = {field.name: getattr(self, field.name) for field in options}
-        defaults = {field.name: field.default for field in options}
-        return {name: value for name, value in values.items() if not _same(value, defaults[name])}
-
-
-def _same(value: Any, default: Any) -> bool:
-    """Return whether an option has its default; arrays never do."""
-    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 class Model:

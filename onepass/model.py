@@ -7,20 +7,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import OPTIONS, Draw
 from onepass.foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.interface import Draw, Model
+from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.choices import token_options
 from onepass.networks.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from onepass.networks.condition_values import given_once, given_to
 from onepass.networks.elements import as_array, check_elements, check_parts, codec_for
 from onepass.networks.layout import layout_of
 from onepass.networks.named_conditions import first_state, rows
 from onepass.networks.network import condition_specs
-from onepass.networks.prompts import decoded, ended, stopped
+from onepass.networks.prompts import decoded
 from onepass.networks.ragged import with_lengths, zero_after_end
 from onepass.networks.symbols_of import symbols_of
 from onepass.networks.trainable import Weights, weights_read
@@ -75,9 +75,7 @@ class Autoregressive(Model):
       compiled: functions compiled for the network, which `follow` drops when it has changed.
     """
 
-    options = frozenset(
-        {"method", "temperature", "top_k", "top_p", "prefix", "stop", "draft", "return_log_prob"}
-    )
+    options = frozenset({*OPTIONS, "method", "draft", "return_log_prob"})
     kind = "autoregressive"
     sample_rate_hz: int | None = None
     compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
@@ -303,8 +301,9 @@ class Autoregressive(Model):
             raise ValueError(f"`method` must be one of {known}, got {draw.method!r}.")
         num, sizes = whole_number(draw.num, "num"), checked_length(draw.length, self.order)
         return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
-        shape, how = self.layout.shape(sizes), token_options(draw)
-        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        shape, layout = self.layout.shape(sizes), self.layout
+        how = draw.checked(num, sizes[0], self.order, layout.event)
+        heat = how.choice(self.distribution, self.codec, num, layout.noise_axes)
         self.check_length(sizes)
         if (draw.method == "speculative") != (draw.draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
@@ -315,13 +314,13 @@ class Autoregressive(Model):
             draw.method, noise, condition, heat, prompt, shared, draw.draft
         )
         if prompt is not None:
-            symbols = tf.constant(stopped(symbols.numpy(), prompt))
+            symbols = prompt.filled(symbols)
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
         nats = self.compiled.function("log_prob", self._log_prob)(symbols, condition).numpy()
         if prompt is not None:
-            nats[ended(symbols.numpy(), prompt)] = 0.0
+            nats[prompt.ended(symbols).numpy()] = 0.0
         return elements, nats
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
@@ -332,8 +331,11 @@ class Autoregressive(Model):
         self.follow()
         (length,), num = checked_length(draw.length, self.order), whole_number(draw.num, "num")
         chunk = whole_number(CHUNK if chunk is None else chunk, "chunk")
-        seed, how = checked_seed(draw.seed), token_options(draw)
-        heat = how.choice(self.distribution, num, self.layout.noise_axes)
+        seed, how = (
+            checked_seed(draw.seed),
+            draw.checked(num, length, self.order, self.layout.event),
+        )
+        heat = how.choice(self.distribution, self.codec, num, self.layout.noise_axes)
         condition = given_once(self.symbol_network, draw.condition, self.order, (num, length))
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)

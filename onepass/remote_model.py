@@ -14,9 +14,9 @@ from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from onepass.bundles.sampling import OWN_OPTIONS, Sampling
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
 from onepass.bundles.sound_sampling import levelled
+from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
-from onepass.interface import Draw
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
-from onepass.interface import Draw, Model
+from onepass.interface import Model
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.likelihoods.noise import as_key
 from onepass.samplers import SAMPLERS

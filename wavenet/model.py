@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
-from onepass.interface import Draw
 from onepass.samplers import methods_of
 from onepass.samplers.acceptance import Acceptance
 from onepass.samplers.compiled import Compiled

@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from onepass.draw import Draw
 from onepass.foundation.arguments import checked_seed, whole_number
 from onepass.foundation.field_rules import at_least, require
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.interface import Draw, Model
+from onepass.interface import Model
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames

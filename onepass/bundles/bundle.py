@@ -16,7 +16,7 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.image_sampling import IMAGE_OPTIONS, ImageSampling
 from onepass.bundles.numba_engine import engine_for
-from onepass.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
+from onepass.bundles.prompt_inputs import NUM_PREFIX, PROMPTED
 from onepass.bundles.sampling import OWN_OPTIONS
 from onepass.bundles.signature import (
     ARRAY,
@@ -35,10 +35,10 @@ from onepass.bundles.signature import (
 )
 from onepass.bundles.sound_sampling import SOUND_OPTIONS, SoundSampling
 from onepass.bundles.stored_models import scanned_copy
+from onepass.draw import OPTIONS, Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_paths import named_for_tensorflow
 from onepass.foundation.tensorflow_state import check_process
-from onepass.interface import Draw
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -281,7 +281,7 @@ class Bundle(SoundSampling, ImageSampling):
             names, batches = (COMPILED,), [1]
         for rows, name in itertools.product(batches, names):
             yield name, self._example(name, rows, -(-samples // self.hop_samples))
-        if TOP_K in self._inputs_of(PROMPTED):
+        if any(OPTIONS[n].needs_tokens for n in OPTIONS.keys() & self._inputs_of(PROMPTED).keys()):
             inputs = self._example(PROMPTED, 1, samples)
             # All elements but one, so that both reading a prompt and drawing are compiled.
             inputs[NUM_PREFIX][:] = samples - 1

@@ -1,11 +1,10 @@
-"""Command-line values that are numbers or npy files: conditions, entries and prefixes."""
+"""Command-line values that are numbers or npy files: conditions and entries."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from onepass.foundation.arguments import number_of
 from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError
 
@@ -60,42 +59,5 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 def _value(word: str) -> Any:
     """Return the number in a word, or the array in the npy file that it names."""
     is_file = word.endswith(SUFFIX) or Path(word).is_file()
-    number = None if is_file else _number(word)
+    number = None if is_file else number_of(word)
     return read_npy(Path(word)) if number is None else number
-
-
-def prefix_of(words: Sequence[str]) -> Any:
-    """Return the values of `--prefix`, numbers or npy files, as `Autoregressive.sample` takes them.
-
-    Raises:
-      UserError: a word is neither a number nor an npy file that can be read.
-    """
-    files = [word for word in words if word.endswith(SUFFIX)]
-    if not files:
-        return np.array([number_of(word, "--prefix", " or npy files") for word in words])
-    if len(files) < len(words):
-        raise UserError("--prefix must be numbers, or npy files, not both.")
-    arrays = [read_npy(Path(word)) for word in files]
-    return arrays[0] if len(arrays) == 1 else arrays
-
-
-def number_of(word: str, option: str, others: str = "") -> int | float:
-    """Convert a word to an integer or, if that is not possible, to a float.
-
-    Raises:
-      UserError: the word is not a number; the message includes `others`, a phrase for alternatives.
-    """
-    number = _number(word)
-    if number is None:
-        raise UserError(f"{option} must be numbers{others}, got {word}.")
-    return number
-
-
-def _number(word: str) -> int | float | None:
-    for kind in (int, float):
-        try:
-            number: int | float = kind(word)
-        except ValueError:
-            continue
-        return number
-    return None

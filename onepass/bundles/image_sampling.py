@@ -10,8 +10,8 @@ from onepass.bundles.errors import InvalidInput
 from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from onepass.bundles.sampling import Sampling
 from onepass.bundles.signature import COMPILED, IMAGE, Arrays, Signature, scale_name
+from onepass.draw import Draw
 from onepass.foundation.arguments import checked_seed, whole_number
-from onepass.interface import Draw
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
 # For each kind of condition: its description, its input, and its types.

@@ -1,8 +1,7 @@
-"""Signatures of a user's model that take a prompt and options for choosing tokens.
+"""Signatures of a user's model that take the options of `Draw`, such as a prompt.
 
 `prompted` generates whole rows, and `prompted_chunk` the next segment of rows whose state the
-client keeps. A model in raster order takes no prefix; only models over tokens take `top_k` and
-`top_p`.
+client keeps. A model has the inputs of those options that suit it.
 """
 
 from collections.abc import Callable
@@ -29,25 +28,21 @@ from onepass.bundles.own_signatures import (
 )
 from onepass.bundles.prompt_inputs import (
     ENDED,
-    HAS_STOP,
     NUM_PREFIX,
     PREFIX,
     PROMPTED,
     PROMPTED_CHUNK,
-    STOP,
-    TOP_K,
-    TOP_P,
     WITH_LOG_PROB,
 )
-from onepass.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
+from onepass.bundles.prompted_rows import Part, Rows, chosen
 from onepass.bundles.signature import COMPILED, LOG_PROB, STATE, Signature, TensorInfo
+from onepass.draw import LISTS, OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.capabilities import table_of
-from onepass.likelihoods.truncated import Choice
 from onepass.model import Autoregressive
-from onepass.networks.prompts import NEVER, Prompt
+from onepass.networks.prompts import NO_STOP, Prompt
 
-SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
-LEAST_TOP_P = 1e-30  # 0 would leave no tokens
+SHORTEST_BUCKET = 16  # length that the shortest lists are padded to
+STOP = "stop"
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
@@ -103,64 +98,63 @@ def _with_prompt(
 ) -> tuple[Signature, dict[str, TensorInfo]]:
     """Return the signature `compiled`, and its inputs together with those of a prompt.
 
-    Unless `longest` is 0, also add a rule to `exported` that pads prefixes to up to this length.
+    Also add rules to `exported` that pad lists, such as prefixes of up to `longest` elements.
     """
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
-    if longest:
-        sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < longest]
-        rule = {"axis": 1, "length": NUM_PREFIX, "buckets": [*sizes, longest]}
-        exported.serving["padded"] = {**exported.serving.get("padded", {}), PREFIX: rule}
-    return base, {**base.inputs, **_prompt_inputs(model, longest)}
+    found = prompt_inputs(_facts(model, longest))
+    inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in found.items()}
+    for name in filter(inputs.__contains__, LISTS):
+        most = int(inputs[LISTS[name]].high or 1)
+        sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < most]
+        rule = {"axis": 1, "length": LISTS[name], "buckets": [*sizes, most]}
+        exported.serving["padded"] = {**exported.serving.get("padded", {}), name: rule}
+    return base, {**base.inputs, **inputs}
+
+
+def _facts(model: Autoregressive, longest: int) -> Facts:
+    of_tokens = table_of(model.distribution) is not None
+    sizes = model.codec.levels, element_type(model).name, *element_range(model), longest
+    return Facts(model.order == "time", of_tokens, *sizes)
 
 
 def _flag() -> TensorInfo:
     return TensorInfo(INT32, (None,), 0, 1, 0)
 
 
-def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
-    inputs = {}
-    if table_of(model.distribution) is not None:
-        inputs[TOP_K] = TensorInfo(INT32, (None,), low=0, default=0)
-        inputs[TOP_P] = TensorInfo(FLOAT32, (None,), LEAST_TOP_P, 1, 1)
-    if model.order == "time":
-        dtype, (low, high) = element_type(model), element_range(model)
-        inputs[PREFIX] = TensorInfo(dtype, (None, None), low, high)
-        inputs[NUM_PREFIX] = TensorInfo(INT32, (None,), 0, longest, 0)
-        if model.codec.levels is not None:
-            inputs[STOP] = TensorInfo(dtype, (None,), low, high, low)
-            inputs[HAS_STOP] = _flag()
-    return inputs
+def _encode(model: Autoregressive) -> Callable[..., tf.Tensor]:
+    return lambda elements, name: tf.cast(model.codec.encode(elements), tf.int32)
 
 
-def _heat(given: Tensors) -> Any:
+def _heat(model: Autoregressive, given: Tensors) -> Any:
     """Return a row's temperature or, for a model over tokens, the `Choice` that includes it."""
-    temperature = tf.reshape(given["temperature"], [])
-    if TOP_K not in given:
-        return temperature
-    return Choice(temperature, given[TOP_K][0], given[TOP_P][0])
+    return choice_of(given, _encode(model), model.codec.levels or 0)
 
 
-def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
-    """Return the symbol that ends a row, or `NEVER` if the request has no `stop`."""
-    if STOP not in given:
-        return tf.constant(NEVER)
-    symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
-    return tf.where(given[HAS_STOP][0] > 0, symbol, NEVER)
+def _prompt(model: Autoregressive, given: Tensors, symbols: tf.Tensor) -> Prompt:
+    """Return the prompt of a row whose first symbols are the prefix, [1, ...]."""
+    stop = tf.constant(NO_STOP)
+    if STOP in given:
+        stop = OPTIONS[STOP].tensor_of(given, STOP, _encode(model), model.codec.levels or 0)
+    return Prompt(symbols, given[NUM_PREFIX], stop)
 
 
 def _log_prob(
-    model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
+    model: Autoregressive,
+    conditions: Conditions,
+    elements: Any,
+    prompt: Prompt | None,
+    given: Tensors,
 ) -> tf.Tensor:
     """Return the log probability of every element of a row, or zeros if it is not requested.
 
-    If `part` is given, elements after the one that ends its row also get zeros.
+    If `prompt` is given, elements after the one that ends its row also get zeros.
     """
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
         length = tf.shape(elements)[1] if model.order == "time" else None
         nats = tf.cast(model.log_prob(elements, conditions.of(given, length)), tf.float32)
-        return nats if part is None else tf.where(is_after(symbols, part), 0.0, nats)
+        return nats if prompt is None else tf.where(prompt.ended(symbols), 0.0, nats)
 
     def nothing() -> tf.Tensor:
         return tf.zeros(tf.shape(elements), tf.float32)
@@ -179,12 +173,11 @@ def _of_steps(
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
         # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
+        known = model.codec.encode(given[PREFIX][:, :count])
         part = Part(
             noise_source(given, start),
-            _heat(given),
-            _padded(model.codec.encode(given[PREFIX][:, :count]), count + rows.longest_loop),
-            given[NUM_PREFIX][0],
-            _stop(model, given),
+            _heat(model, given),
+            _prompt(model, given, _padded(known, count + rows.longest_loop)),
             count,
             _padded(given.get("frames"), count + rows.longest_loop),
         )
@@ -199,7 +192,7 @@ def _of_steps(
         if is_chunk:
             stored = {states[name]: value[0] for name, value in after.items()}
             return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
-        nats = _log_prob(model, streaming.conditions, elements, part, given)
+        nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
         return {**outputs, LOG_PROB: _padded(nats, longest)[0]}
 
     def made(given: Tensors) -> Tensors:
@@ -237,21 +230,17 @@ def _of_passes(
 
     def row(given: Tensors) -> Tensors:
         source = noise_source(given, tf.zeros_like(given["row"]))
-        prompt = part = None
+        prompt = None
         if PREFIX in given:
             known = _padded(model.codec.encode(given[PREFIX]), shape[0])
-            prompt = Prompt(
-                tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
-            )
-            # For `filled` and `_log_prob`, which read neither its temperature nor its condition.
-            part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
+            prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
-        symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)
+        symbols = drawn(source.key[0], row, _heat(model, given), conditions.of(given), prompt)
         symbols = tf.ensure_shape(symbols, [1, *shape])
-        if part is not None:
-            symbols = filled(symbols, part)
+        if prompt is not None:
+            symbols = prompt.filled(symbols)
         elements = model.codec.decode(symbols)
-        nats = _log_prob(model, conditions, elements, part, given)
+        nats = _log_prob(model, conditions, elements, prompt, given)
         made = {output: tf.cast(elements[0], signature.outputs[output].dtype), LOG_PROB: nats[0]}
         known = signature.outputs.items()
         return {name: tf.ensure_shape(made[name], info.shape[1:]) for name, info in known}

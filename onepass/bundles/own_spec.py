@@ -35,6 +35,7 @@ from onepass.bundles.signature import (
     STATE,
     Signature,
 )
+from onepass.draw import LISTS
 from onepass.foundation.errors import UserError
 
 MOST_ROWS = 2**12  # rows of one call
@@ -144,7 +145,7 @@ ROW = ("seed", "row", "temperature")
 CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
 PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
 TIMED = PADDING | {"length": one_of("num_samples")}
-PREFIXES = PADDING | {"length": one_of(NUM_PREFIX)}
+LISTED = {name: PADDING | {"length": one_of(count)} for name, count in LISTS.items()}
 STATES = {"dtype": TEXT, "fill": FINITE}
 
 
@@ -172,8 +173,8 @@ def check_own_spec(
         _check_conditions(spec, signatures)
         if streams:
             _check_sequences(spec, signatures)
-        elif PROMPTED in signatures and PREFIX in signatures[PROMPTED].inputs:
-            _check_rules("padded", spec["serving"].get("padded"), {PREFIX: PREFIXES})
+        elif PROMPTED in signatures:
+            _check_rules("padded", spec["serving"].get("padded"), _lists(signatures[PROMPTED]))
         _check_sizes(spec, signatures)
     except _Broken as error:
         raise UserError(
@@ -249,7 +250,7 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
     known = signatures[COMPILED].inputs
     padded = {"frames": PADDING} if "frames" in known else {}
     padded |= {n: TIMED for n, info in known.items() if is_condition(n) and is_timed(info)}
-    padded |= {PREFIX: PREFIXES} if has_prompts else {}
+    padded |= _lists(signatures[PROMPTED]) if has_prompts else {}
     _check_rules("padded", serving.get("padded"), padded)
     states = {name for name in signatures[CHUNK].inputs if name.startswith(STATE)}
     stored = serving["streaming"]["state"]
@@ -257,6 +258,11 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
     for signature in (CHUNK, PROMPTED_CHUNK) if has_prompts else (CHUNK,):
         for name, rule in (stored or {}).items():
             _check_state(rule, signature, signatures[signature], name)
+
+
+def _lists(signature: Signature) -> dict[str, dict[str, Rule]]:
+    """Return the rules of padding for the inputs that are lists."""
+    return {name: rule for name, rule in LISTED.items() if name in signature.inputs}
 
 
 def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:

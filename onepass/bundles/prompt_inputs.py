@@ -1,8 +1,8 @@
-"""The inputs of signatures that take a prompt, and the rules for these inputs.
+"""The inputs of signatures that take a prompt and options for choosing tokens, and their rules.
 
-A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` if `has_stop` is
-1. Without these inputs, a request has neither a prefix nor a stop; with `prefix` but without
-`num_prefix`, the whole of `prefix` counts.
+They are made of the fields of `onepass.draw.Draw`. An input that is a list for each row, such as
+`prefix`, has another that counts its elements, `num_prefix`. A request may omit both; with `prefix`
+but without `num_prefix`, the whole of `prefix` counts.
 """
 
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput
+from onepass.draw import COUNT, LISTS
 
 PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
-PREFIX, NUM_PREFIX, STOP, HAS_STOP = "prefix", "num_prefix", "stop", "has_stop"
-TOP_K, TOP_P = "top_k", "top_p"
+PREFIX, NUM_PREFIX = "prefix", f"{COUNT}prefix"
 WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
 LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, including its prefix
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the inputs for a prefix and a stop that a request may omit.
+    """Add the lists that a request may omit, and the numbers of their elements.
 
     Args:
       known: inputs of the signature.
@@ -28,26 +28,32 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
       rows: number of rows of the request.
 
     Raises:
-      InvalidInput: `num_prefix` is not 0 although there is no prefix.
+      InvalidInput: a number of elements is not 0 although there is no list.
     """
-    if HAS_STOP in known and STOP in given and HAS_STOP not in given:
-        given[HAS_STOP] = np.ones([rows], np.int32)
-    if NUM_PREFIX not in known:
-        return
-    prefix = given.get(PREFIX)
-    if prefix is None:
-        given[PREFIX] = np.zeros([rows, 1], known[PREFIX].dtype)
-    if NUM_PREFIX not in given:
-        given[NUM_PREFIX] = np.full([rows], 0 if prefix is None else prefix.shape[1], np.int32)
-    elif prefix is None and given[NUM_PREFIX].any():
-        raise InvalidInput(f"`{PREFIX}` must be given if `{NUM_PREFIX}` is not 0.")
+    for name, count in LISTS.items():
+        if name not in known:
+            continue
+        lists = (given[each] for each in LISTS if LISTS[each] == count and each in given)
+        if count not in given:
+            widths = [array.shape[1] for array in lists]
+            given[count] = np.full([rows], max(widths, default=0), np.int32)
+        if name not in given and given[count].any():
+            raise InvalidInput(f"`{name}` must be given if `{count}` is not 0.")
+        if name not in given:
+            given[name] = np.zeros([rows, 1], known[name].dtype)
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a `num_prefix` that exceeds the given prefix or the row's length.
+    """Raise InvalidInput for a count beyond its list, or a prefix beyond the row's length.
 
     In a call for a segment of a row, also raise it if the segment ends after the longest row.
     """
+    for name, count in LISTS.items():
+        if name in known and arrays[count].max() > arrays[name].shape[1]:
+            raise InvalidInput(
+                f"`{count}` must be at most the {arrays[name].shape[1]} of `{name}`, got"
+                f" {arrays[count].max()}."
+            )
     if NUM_PREFIX not in arrays:
         return
     for name in LENGTHS if "start" in arrays else ():
@@ -56,11 +62,7 @@ def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
             raise InvalidInput(
                 f"`start` + `{name}` must be at most {known[name].high:g}, got {ends.max()}."
             )
-    counts, width = arrays[NUM_PREFIX], arrays[PREFIX].shape[1]
-    if counts.max() > width:
-        raise InvalidInput(
-            f"`{NUM_PREFIX}` must be at most the {width} of `{PREFIX}`, got {counts.max()}."
-        )
+    counts = arrays[NUM_PREFIX]
     for name in LENGTHS:
         longer = counts > arrays.get(name, counts)
         if longer.any():

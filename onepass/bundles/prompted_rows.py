@@ -25,7 +25,7 @@ PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A distribution over tokens that draws among the most probable ones if a row requests it.
+    """A distribution over tokens that draws as `Truncated` if a row requests it.
 
     Args:
       distribution: the model's distribution, which has a table of its levels.
@@ -50,7 +50,7 @@ class Chosen:
             return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
 
         # Finding the most probable tokens takes longer than drawing one.
-        return tf.cond((temperature.top_k > 0) | (temperature.top_p < 1.0), part, whole)
+        return tf.cond(temperature.differs, part, whole)
 
 
 def chosen(distribution: Distribution) -> Any:
@@ -75,7 +75,7 @@ class Bounded:
         return self.prompt.over(drawn, position)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return whether the row ends with the symbols [1, 1] at a position, bool [1]."""
+        """Return whether the row ends with the symbols [1, 1] at a position, bool [1, 1]."""
         return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
 
 
@@ -85,18 +85,14 @@ class Part(NamedTuple):
     Attributes:
       source: the noise, starting at the first of these symbols.
       heat: the temperature, or the `Choice` among tokens that includes it.
-      symbols: [1, at least `count`], of which the first `known` are the prefix.
-      known: int32 [], number of symbols in the prefix.
-      stop: int32 [], the symbol that ends the row; `NEVER` if no symbol does.
+      prompt: symbols [1, at least `count`] that begin with the prefix, and those that end the row.
       count: int32 [], number of symbols to return, including the prefix.
       channels: [1, time, channels], the condition, or None.
     """
 
     source: NoiseSource
     heat: Any
-    symbols: tf.Tensor
-    known: tf.Tensor
-    stop: tf.Tensor
+    prompt: Prompt
     count: tf.Tensor
     channels: Any
 
@@ -141,17 +137,17 @@ class Rows:
         )
         symbols = symbols[:, : part.count]
         missing = part.count - tf.shape(symbols)[1]
-        return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
+        return part.prompt.filled(tf.pad(symbols, [[0, 0], [0, missing]])), ended, state
 
     def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
         """Read as much of the prefix as passes can; return what was read and the state after it."""
-        position, readable = tf.constant(0), tf.minimum(part.known, part.count)
+        position, readable = tf.constant(0), tf.minimum(part.prompt.known[0], part.count)
         for size in self._sizes:
 
             def body(position: tf.Tensor, state: State, size: int = size) -> tuple:
                 cut = _window(part, position, size)
                 start = part.source.start + position
-                return position + size, self._read(cut.symbols, cut.channels, start, state)
+                return position + size, self._read(cut.prompt.symbols, cut.channels, start, state)
 
             position, state = tf.while_loop(
                 lambda position, _, size=size: position + size <= readable,
@@ -159,7 +155,7 @@ class Rows:
                 (position, state),
                 parallel_iterations=1,
             )
-        return part.symbols[:, :position], state
+        return part.prompt.symbols[:, :position], state
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
         before = self._streaming.unpacked(start, state)
@@ -174,9 +170,8 @@ class Rows:
         cut = _window(part, position, size)
         source = part.source.after(position)
         noise = (source.key, source.row, source.start)
-        more = (cut.symbols, cut.known, part.stop, cut.count)
-        new, state = self._draw(*noise, part.heat, *more, cut.channels, state)
-        is_end = _ends(new, cut) & (tf.range(size) < cut.count)
+        new, state = self._draw(*noise, part.heat, cut.prompt, cut.count, cut.channels, state)
+        is_end = cut.prompt.ends(new) & (tf.range(size) < cut.count)
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
     def _drawn(
@@ -185,9 +180,7 @@ class Rows:
         row: tf.Tensor,
         start: tf.Tensor,
         heat: Any,
-        symbols: tf.Tensor,
-        known: tf.Tensor,
-        stop: tf.Tensor,
+        prompt: Prompt,
         count: tf.Tensor,
         channels: tf.Tensor | None,
         state: State,
@@ -196,40 +189,21 @@ class Rows:
         before = self._streaming.unpacked(start, state)
         row = tf.ensure_shape(row, [1])
         noise = self._noise(key[0], row, start[0], size)
-        prompt: Any = Bounded(Prompt(symbols, known[tf.newaxis], stop), count)
-        given = (noise, self._streaming.conditions.unpacked(channels), heat, before, prompt)
+        bounded: Any = Bounded(prompt, count)
+        given = (noise, self._streaming.conditions.unpacked(channels), heat, before, bounded)
         new, after = cached_chunk(self._network, self._distribution, *given)
         return tf.ensure_shape(new, [1, size]), self._streaming.packed(after)
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
     """Return the request for the next `size` symbols of a row, starting at `position`."""
-    symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
+    prompt = part.prompt.after(position, size)
+    prompt = prompt._replace(
+        symbols=tf.ensure_shape(prompt.symbols, [1, size]),
+        known=tf.ensure_shape(tf.minimum(prompt.known, size), [1]),
+    )
     channels = part.channels
     if channels is not None:
         channels = channels[:, position : position + size]
         channels = tf.ensure_shape(channels, [1, size, channels.shape[-1]])
-    return part._replace(
-        symbols=symbols,
-        known=tf.clip_by_value(part.known - position, 0, size),
-        count=part.count - position,
-        channels=channels,
-    )
-
-
-def _ends(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return which symbols [1, n] after the prefix are the one that ends the row, bool [1, n]."""
-    if not symbols.dtype.is_integer:
-        return tf.zeros_like(symbols, tf.bool)
-    return (symbols == part.stop) & (tf.range(tf.shape(symbols)[1]) >= part.known)
-
-
-def filled(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return symbols in which all symbols after a row's end equal the symbol that ends it."""
-    return tf.where(is_after(symbols, part), tf.cast(part.stop, symbols.dtype), symbols)
-
-
-def is_after(symbols: tf.Tensor, part: Part) -> tf.Tensor:
-    """Return which symbols [1, n] come after the symbol that ended the row, bool [1, n]."""
-    is_end = tf.cast(_ends(symbols, part), tf.int32)
-    return tf.cumsum(is_end, 1) - is_end > 0
+    return part._replace(prompt=prompt, count=part.count - position, channels=channels)

@@ -8,17 +8,12 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.condition_inputs import COUNT, FRAMES, is_timed
-from onepass.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
 from onepass.bundles.signature import SEED, Arrays, TensorInfo
+from onepass.draw import LISTS, Draw
 from onepass.foundation.arguments import (
     check_unmasked,
     checked_length,
-    checked_prefix,
     checked_seed,
-    checked_stop,
-    checked_temperatures,
-    checked_top_k,
-    checked_top_p,
     whole_number,
 )
 
@@ -33,12 +28,8 @@ class Request:
       num: number of rows.
       shape: shape of a row: (time,) or (height, width, channels).
       seed: seed of the noise, an integer in [0, 2^64).
-      temperature: float32 [num], the temperature of each row.
       conditions: inputs of the signatures that are conditions, and `speaker`, each [num, ...].
-      top_k: number of most probable tokens to draw among; 0: all.
-      top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
-      prefix: elements that each row begins with, one array [n] per row; None: no prefix.
-      stop: the element that ends a row, or None.
+      draw: the checked options.
       first_row: row of the seed for the first row.
       hop_samples: hop length of the frames, in elements.
       side_frames: number of frames before and after a segment that its elements depend on.
@@ -47,12 +38,8 @@ class Request:
     num: int
     shape: tuple[int, ...]
     seed: int
-    temperature: np.ndarray
     conditions: Arrays
-    top_k: int
-    top_p: float
-    prefix: list[np.ndarray] | None
-    stop: Any
+    draw: Draw
     first_row: int = 0
     hop_samples: int = 1
     side_frames: int = 0
@@ -60,80 +47,53 @@ class Request:
     @classmethod
     def checked(
         cls,
+        draw: Draw,
         order: str,
-        num: Any,
-        length: Any,
-        seed: Any,
         condition: Callable[[int, int], Arrays] | None = None,
         *,
-        temperature: Any = 1.0,
-        top_k: Any = 0,
-        top_p: Any = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
-        first_row: Any = 0,
-        **more: int,
+        hop_samples: int = 1,
+        side_frames: int = 0,
     ) -> "Request":
-        """Check the arguments, which are like those of `Autoregressive.sample`; return the request.
+        """Check what is asked of a model, and return it as a request for its signatures.
 
         Args:
+          draw: what is asked.
           order: "time" or "raster", the order in which the model generates its elements.
-          num: number of rows.
-          length: number of elements of a sequence, or (height, width, channels).
-          seed: seed of the noise, an integer in [0, 2^64).
           condition: function that returns the inputs that are conditions, given the number of rows
             and the size of the first axis of a row; None for a model without conditions.
-          temperature: one temperature, or [num].
-          top_k: number of most probable tokens to draw among; 0: all.
-          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
-          prefix: elements that the rows begin with, or None.
-          stop: the element that ends a sequence, or None.
-          first_row: row of the seed for the first row.
-          **more: `hop_samples` and `side_frames` of the request.
+          hop_samples: hop length of the frames, in elements.
+          side_frames: number of frames on either side of a segment that it depends on.
 
         Raises:
           ValueError: an argument is invalid.
         """
-        num, shape = whole_number(num, "num"), checked_length(length, order)
-        first_row = whole_number(first_row, "row", 0)
+        num, shape = whole_number(draw.num, "num"), checked_length(draw.length, order)
+        first_row = whole_number(draw.row, "row", 0)
         if first_row + num - 1 > LAST_ROW:
             raise ValueError(f"`row` must be at most {LAST_ROW} for the last row, got {first_row}.")
-        heat = np.broadcast_to(checked_temperatures(temperature, num), [num])
+        seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
         conditions = {} if condition is None else condition(num, shape[0])
-        if order != "time" and (prefix is not None or stop is not None):
-            raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
-        rows = None if prefix is None else checked_prefix(prefix, num, shape[0])
-        return cls(
-            num,
-            shape,
-            seed_number(seed),
-            np.asarray(heat, np.float32),
-            conditions,
-            checked_top_k(top_k),
-            checked_top_p(top_p),
-            rows,
-            None if stop is None else checked_stop(stop),
-            first_row,
-            **more,
-        )
+        return cls(num, shape, seed, conditions, draw, first_row, hop_samples, side_frames)
+
+    @property
+    def temperature(self) -> np.ndarray:
+        """The temperature of each row, float32 [num]."""
+        return np.broadcast_to(np.asarray(self.draw.temperature, np.float32), [self.num])
 
     @property
     def words(self) -> list[str]:
-        """Names, in backquotes, of this request's arguments that only prompt signatures take."""
-        asked = {
-            PREFIX: self.prefix is not None,
-            STOP: self.stop is not None,
-            TOP_K: self.top_k != 0,
-            TOP_P: self.top_p != 1.0,
-        }
-        return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
+        """Names, in backquotes, of this request's options that only prompt signatures take."""
+        return [f"`{name}`" for name, kind in self.draw.asked().items() if kind.is_prompted]
 
     def check_known(self, known: Mapping[str, TensorInfo]) -> None:
         """Raise ValueError if a prompt signature, with inputs `known`, lacks a requested option."""
-        if STOP not in known and self.stop is not None:
-            raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
-        if TOP_K not in known and (self.top_k != 0 or self.top_p != 1.0):
-            raise ValueError("`top_k` and `top_p` need a distribution over tokens.")
+        for name, kind in self.draw.asked().items():
+            if name not in known and kind.needs_tokens:
+                raise ValueError(f"`{name}` needs a distribution over tokens.")
+            if name not in known and kind.needs_levels:
+                raise ValueError(
+                    f"`{name}` needs a model of integer symbols, got one of real numbers."
+                )
 
     def inputs(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
@@ -175,20 +135,12 @@ class Request:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt; {} for a signature that takes none."""
+        """Return the inputs of the options; {} for a signature that takes none."""
         inputs: Arrays = {}
-        if TOP_K in known:
-            inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)
-            inputs[TOP_P] = np.full([len(rows)], self.top_p, np.float32)
-        if STOP in known and self.stop is not None:
-            stop = as_elements(known[STOP], self.stop[np.newaxis], STOP)
-            inputs[STOP] = np.repeat(stop, len(rows))
-        if PREFIX in known and self.prefix is not None:
-            parts = [self.prefix[row][first : first + count] for row in rows]
-            if any(part.size for part in parts):
-                inputs[PREFIX] = as_elements(known[PREFIX], _stacked(parts), PREFIX)
-                inputs[NUM_PREFIX] = np.array([len(part) for part in parts], np.int32)
-        return inputs
+        for name, kind in self.draw.asked().items():
+            if kind.is_prompted and name in known:
+                inputs |= kind.arrays(getattr(self.draw, name), name, rows, first, count)
+        return {n: as_elements(known[n], x, n) if n in LISTS else x for n, x in inputs.items()}
 
 
 def seed_number(seed: Any) -> int:
@@ -214,14 +166,6 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
         "row": np.array(rows, np.int32),
         "temperature": np.full(sides, temperature, np.float32),
     }
-
-
-def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Return rows of different lengths as one array, padded with copies of arbitrary elements."""
-    width = max(map(len, parts))
-    filler = next(part[-1:] for part in parts if part.size)
-    given = [part if part.size else filler for part in parts]
-    return np.stack([np.pad(part, [0, width - len(part)], "edge") for part in given])
 
 
 def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.ndarray:

@@ -10,15 +10,14 @@ from onepass.bundles.condition_inputs import ELEMENTS, conditions_given, names_o
 from onepass.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from onepass.bundles.requests import Request, as_elements
 from onepass.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
+from onepass.draw import OPTIONS, Draw
 from onepass.foundation.arguments import checked_flag, whole_number
 from onepass.foundation.errors import UserError
-from onepass.interface import Draw, Model
+from onepass.interface import Model
 
 BATCHES = range(1, 9)  # numbers of rows in a call to a server, which batches them itself
 OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and the state
-OWN_OPTIONS = frozenset(  # of a user's model
-    {"temperature", "top_k", "top_p", "prefix", "stop", "row", "return_log_prob"}
-)
+OWN_OPTIONS = frozenset({*OPTIONS, "row", "return_log_prob"})  # of a user's model
 
 
 class Sampling(Model):
@@ -84,16 +83,7 @@ class Sampling(Model):
     def _own_request(self, draw: Draw, for_all: bool = False) -> Request:
         """Check a request for arrays of a user's model; raise ValueError if it is invalid."""
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
-        return Request.checked(
-            order,
-            draw.num,
-            draw.length,
-            draw.seed,
-            self._conditions(draw.condition, for_all),
-            temperature=1.0 if draw.temperature is None else draw.temperature,
-            first_row=draw.row,
-            **draw.prompt_options(),
-        )
+        return Request.checked(draw, order, self._conditions(draw.condition, for_all))
 
     def log_prob(
         self,

@@ -13,9 +13,9 @@ from onepass.bundles.prompt_inputs import PROMPTED, PROMPTED_CHUNK
 from onepass.bundles.requests import Request
 from onepass.bundles.sampling import Sampling, only_output
 from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, checked
+from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
-from onepass.interface import Draw
 
 CHUNK_SAMPLES = 32_000  # approximate
 SOUND_OPTIONS = frozenset({"temperature", "speaker", "refine", "row"})
@@ -184,16 +184,11 @@ class SoundSampling(Sampling):
 
         with self._own_errors():
             request = Request.checked(
+                dataclasses.replace(draw, length=length, temperature=heat),
                 "time",
-                draw.num,
-                length,
-                draw.seed,
                 conditions,
-                temperature=heat,
-                first_row=draw.row,
                 hop_samples=sides["hop_samples"],
                 side_frames=sides["side_frames"],
-                **draw.prompt_options(),
             )
         checked("temperature", info, request.temperature)
         self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt

@@ -63,6 +63,40 @@ def checked_seed(seed: Any) -> int:
     return number
 
 
+def real_number(
+    value: Any, name: str, low: float = -math.inf, high: float = math.inf, is_above: bool = False
+) -> float:
+    """Check an argument and return it as a Python float.
+
+    Args:
+      value: a scalar.
+      name: name of the argument, for the error message.
+      low: smallest allowed number; infinite: any.
+      high: largest allowed number; infinite: any.
+      is_above: whether `low` itself is outside the range.
+
+    Raises:
+      UserError: `value` is not a finite number, or is out of its range.
+    """
+    try:
+        is_other = isinstance(value, str | bool) or np.ndim(value) > 0
+        number = math.nan if is_other else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    is_low = number <= low if is_above else number < low
+    if is_low or number > high or not math.isfinite(number):
+        raise UserError(f"`{name}` must be {_range(low, high, is_above)}, got {value!r}.")
+    return number
+
+
+def _range(low: float, high: float, is_above: bool) -> str:
+    if math.isfinite(high):
+        return f"a number in {'(' if is_above else '['}{low:g}, {high:g}]"
+    if math.isinf(low):
+        return "a finite number"
+    return f"a finite number{f' above {low:g}' if is_above else f', {low:g} or more'}"
+
+
 def checked_temperature(temperature: Any, tempers: bool = True) -> float:
     """Check a temperature and return it as a Python float.
 
@@ -74,62 +108,32 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
       UserError: `temperature` is not a finite number of at least 0, or is not 1 although the
         distribution supports only 1.
     """
-    try:
-        number = math.nan if isinstance(temperature, str) else float(temperature)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0.0):
-        raise UserError(f"`temperature` must be a finite number, 0 or more, got {temperature!r}.")
+    number = real_number(temperature, "temperature", 0.0)
     if number != 1.0 and not tempers:
         raise UserError(f"`temperature` must be 1 without a quantile, got {temperature}.")
     return number
 
 
-def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> Any:
-    """Check temperatures; return a Python float if there is one for all rows, else an array [num].
-
-    Args:
-      temperature: a scalar, or an array [num] with one temperature per row.
-      num: number of rows.
-      tempers: whether the distribution can be sampled at temperatures other than 1.
-
-    Raises:
-      UserError: a temperature is invalid, or the shape is neither [] nor [num].
-    """
-    if isinstance(temperature, str) or np.ndim(temperature) == 0:
-        return checked_temperature(temperature, tempers)
-    if np.shape(temperature) != (num,):
-        raise UserError(
-            f"`temperature` must be a number or one for each of {num} rows, got shape"
-            f" {list(np.shape(temperature))}."
-        )
-    return np.array([checked_temperature(each, tempers) for each in np.asarray(temperature)])
+def number_of(word: str) -> int | float | None:
+    """Convert a word to an integer or, if that is not possible, to a float; None: it is neither."""
+    for kind in (int, float):
+        try:
+            number: int | float = kind(word)
+        except ValueError:
+            continue
+        return number
+    return None
 
 
-def checked_top_k(top_k: Any) -> int:
-    """Check `top_k`, a number of tokens (0 means all), and return it as a Python integer.
-
-    More tokens than there are mean all, so the result is at most the largest int32.
+def number_in(word: str, option: str, others: str = "") -> int | float:
+    """Convert a word of a command's option to a number.
 
     Raises:
-      UserError: `top_k` is not an integer of at least 0.
+      UserError: the word is not a number; the message includes `others`, a phrase for alternatives.
     """
-    return min(whole_number(top_k, "top_k", least=0, most=None), MOST)
-
-
-def checked_top_p(top_p: Any) -> float:
-    """Check `top_p`, a share of probability, and return it as a Python float.
-
-    Raises:
-      UserError: `top_p` is not a number in (0, 1].
-    """
-    try:
-        is_other = isinstance(top_p, str | bool) or np.ndim(top_p) > 0
-        number = math.nan if is_other else float(top_p)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0.0 < number <= 1.0:
-        raise UserError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
+    number = number_of(word)
+    if number is None:
+        raise UserError(f"{option} must be numbers{others}, got {word}.")
     return number
 
 
@@ -233,18 +237,26 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
     return rows * num if rows[0].ndim == axes else list(rows[0])
 
 
-def checked_stop(stop: Any) -> Any:
-    """Check the element that ends a sequence and return it as a NumPy array without axes.
+def checked_elements(value: Any, name: str, most: int | None = None) -> np.ndarray:
+    """Check a set of elements and return the different ones as an array [n], in order.
+
+    Args:
+      value: one number or, unless `most` is 1, a list, set or array [n] of them.
+      name: name of the argument, for the error message.
+      most: largest number of elements; None: any.
 
     Raises:
-      UserError: `stop` is not a single number.
+      UserError: the elements are not numbers, or too many or none.
     """
+    check_unmasked(value, name)
     try:
-        element = np.asarray(stop)
+        elements = np.asarray(list(value) if isinstance(value, set | frozenset) else value)
     except ValueError:  # ragged
-        element = np.asarray(None)
-    if element.dtype.kind not in "iuf":
-        raise UserError(f"`stop` must be one element, a number, got {stop!r}.")
-    if element.ndim:
-        raise UserError(f"`stop` must be one element, got shape {list(element.shape)}.")
-    return element
+        elements = np.asarray(None)
+    rule = "one element, a number" if most == 1 else "a number or a list of numbers"
+    if elements.dtype.kind not in "iuf" and elements.size:
+        raise UserError(f"`{name}` must be {rule}, got {value!r}.")
+    if elements.ndim > (0 if most == 1 else 1) or not elements.size:
+        got = f"shape {list(elements.shape)}"
+        raise UserError(f"`{name}` must be {rule.partition(',')[0]}, got {got}.")
+    return np.unique(elements)

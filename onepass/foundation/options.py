@@ -50,13 +50,26 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def entries_of(options: type) -> dict[str, str]:
+    """Return the text of each field in the docstring of a dataclass, on one line, by name."""
+    entries, found = _entries(options), {}
+    for entry in re.findall(r"^  (\w.*(?:\n    .*)*)", entries, re.M):
+        name, _, text = entry.partition(": ")
+        found[name] = " ".join(text.split())
+    return found
+
+
+def _entries(options: type) -> str:
+    entries = re.search(r"^Args:\n((?:  .*\n?)*)", inspect.getdoc(options) or "", re.M)
+    return "" if entries is None else entries[1].rstrip()
+
+
 def _described(function: Callable, options: type) -> str:
     """Return a function's docstring with the entries of its options in place of `**options`."""
-    entries = re.search(r"^Args:\n((?:  .*\n?)*)", inspect.getdoc(options) or "", re.M)
-    own = inspect.getdoc(function) or ""
-    if entries is None:
+    entries, own = _entries(options), inspect.getdoc(function) or ""
+    if not entries:
         return own
-    return re.sub(r"^  \*\*options:.*(?:\n    .*)*", lambda _: entries[1].rstrip(), own, flags=re.M)
+    return re.sub(r"^  \*\*options:.*(?:\n    .*)*", lambda _: entries, own, flags=re.M)
 
 
 def _default(field: dataclasses.Field) -> Any:

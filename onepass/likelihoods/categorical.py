@@ -59,7 +59,7 @@ class Categorical:
           noise: [..., 1], uniform in (0, 1).
           temperature: divides the logits; 0 gives the mode.
         """
-        return sample_categorical(level_grid.real(parameters), noise[..., 0], temperature)
+        return sample_categorical(self.logits(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return int32 [...], the level with the largest logit."""
@@ -71,9 +71,13 @@ class Categorical:
         """Return uniforms float32 [rows, length, 1], one for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
+    def logits(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Return the parameters as float32 or float64 [..., levels], not normalised."""
+        return level_grid.real(parameters)
+
     def table(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of every level, float32 or float64 [..., levels], nats."""
-        return tf.nn.log_softmax(level_grid.real(parameters))
+        return tf.nn.log_softmax(self.logits(parameters))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy float32 [...], nats."""

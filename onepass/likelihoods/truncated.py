@@ -1,8 +1,8 @@
-"""Distributions from which only the most probable tokens are drawn: top-k and top-p."""
+"""Distributions over tokens that are adjusted and truncated, as `Draw` asks, before a draw."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
@@ -17,16 +17,31 @@ BITS = 31
 class Choice(NamedTuple):
     """Settings of a draw from a distribution over tokens.
 
+    Each setting but the temperature has a default that changes nothing and costs nothing.
+
     Attributes:
       temperature: at least 0, a scalar or [...]; divides the logits before truncation.
       top_k: number of the most probable symbols that may be drawn; 0: all.
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
+      min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
     """
 
     temperature: tf.Tensor
-    top_k: tf.Tensor
-    top_p: tf.Tensor
+    top_k: Any = 0
+    top_p: Any = 1.0
+    min_p: Any = 0.0
+
+    def asks(self, *names: str) -> bool:
+        """Return whether one of the settings is not its default, which is no tensor."""
+        return any(tf.is_tensor(getattr(self, name)) for name in names)
+
+    @property
+    def differs(self) -> tf.Tensor:
+        """True if a setting other than the temperature has another value than its default."""
+        defaults = self._field_defaults.items()
+        found = [tf.reduce_any(getattr(self, n) != value) for n, value in defaults if self.asks(n)]
+        return tf.reduce_any(tf.stack(found)) if found else tf.constant(False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +50,7 @@ class Truncated:
 
     Symbols that tie with the least probable one kept are kept, too. Sources: Fan et al. 2018,
     arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
-    (top-p).
+    (top-p); Nguyen et al. 2025, arXiv:2407.01082, section 3 (min-p).
 
     Args:
       distribution: a `Categorical` or a `Tabulated` distribution.
@@ -83,8 +98,14 @@ class Truncated:
           temperature: temperature and truncation of the draw.
         """
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
-        kept = truncated(table(parameters), temperature)
+        logits = getattr(self.distribution, "logits", table)
+        kept = truncated(logits(parameters), temperature)
         return sample_categorical(kept, noise[..., 0], temperature.temperature)
+
+
+def drawing(distribution: Distribution, temperature: Any) -> Any:
+    """Return what draws the symbols: `Truncated` if the temperature is a `Choice`."""
+    return Truncated(distribution) if isinstance(temperature, Choice) else distribution
 
 
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
@@ -94,20 +115,56 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
       logits: float32 or float64 [..., levels].
       choice: temperature and truncation of the draw.
     """
+    if not choice.asks("top_k", "top_p", "min_p"):
+        return logits
     # A small temperature would make large logits infinite, so the largest is shifted to 0.
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
-    levels = logits.shape[-1]
-    most = tf.where(choice.top_k > 0, tf.minimum(choice.top_k, levels), levels)
-    least = _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
-    among = tf.where(odds >= least, odds, 0.0)
-    wanted = choice.top_p * tf.reduce_sum(among, -1)
-    enough = _threshold(among, lambda kept: tf.reduce_sum(tf.where(kept, among, 0.0), -1) >= wanted)
+    least = tf.zeros_like(odds[..., :1])
+    if choice.asks("top_k"):
+        least = _least_of_most_probable(odds, choice.top_k)
+    if choice.asks("top_p"):
+        least = tf.maximum(least, _least_of_share(tf.where(odds >= least, odds, 0.0), choice.top_p))
+    if choice.asks("min_p"):
+        largest = tf.reduce_max(odds, axis=-1, keepdims=True)
+        least = tf.maximum(least, choice.min_p[..., tf.newaxis] * largest)
+    return tf.where(odds >= least, logits, tf.constant(float("-inf"), logits.dtype))
+
+
+def _least_of_most_probable(odds: tf.Tensor, top_k: tf.Tensor) -> tf.Tensor:
+    levels = odds.shape[-1]
+    most = tf.where(top_k > 0, tf.minimum(top_k, levels), levels)
+    return _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
+
+
+def _least_of_share(odds: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:
+    wanted = top_p * tf.reduce_sum(odds, -1)
+    enough = _threshold(odds, lambda kept: tf.reduce_sum(tf.where(kept, odds, 0.0), -1) >= wanted)
     # Because of rounding, the sum of all odds is reached without the smallest ones.
-    enough = tf.where(choice.top_p[..., tf.newaxis] < 1.0, enough, 0.0)
-    is_kept = (odds >= enough) & (odds >= least)
-    return tf.where(is_kept, logits, tf.constant(float("-inf"), logits.dtype))
+    return tf.where(top_p[..., tf.newaxis] < 1.0, enough, 0.0)
+
+
+def mask_of(symbols: tf.Tensor, count: int | tf.Tensor, levels: int) -> tf.Tensor:
+    """Return which symbols are among the first `count` of `symbols` [n], bool [levels]."""
+    ones = tf.ones(tf.shape(symbols), tf.float32)
+    return sums_of(symbols, ones, count, levels) > 0.0
+
+
+def sums_of(
+    symbols: tf.Tensor, numbers: tf.Tensor, count: int | tf.Tensor, levels: int
+) -> tf.Tensor:
+    """Return the sum of the numbers of every symbol, float32 [levels].
+
+    Args:
+      symbols: int32 [n]; only the first `count` are used.
+      numbers: float32 [n], the number of each of `symbols`.
+      count: number of symbols to use.
+      levels: number of symbols that there are.
+    """
+    is_used = tf.range(tf.shape(symbols)[0]) < count
+    places = tf.where(is_used, symbols, 0)[:, tf.newaxis]
+    return tf.scatter_nd(places, tf.where(is_used, numbers, 0.0), [levels])
 
 
 def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:

@@ -112,6 +112,21 @@ def check_elements(
         )
 
 
+def encode_tokens(elements: np.ndarray, codec: Codec, name: str) -> tf.Tensor:
+    """Return the symbols of single elements, int32 [n].
+
+    Args:
+      elements: the elements, [n].
+      codec: converts elements to symbols.
+      name: name of the argument, for the error message.
+
+    Raises:
+      ValueError: an element is outside the codec's range.
+    """
+    check_elements(elements[np.newaxis], codec, Layout("time"), name)
+    return codec.encode(tf.constant(elements))
+
+
 def as_condition(
     given: Any, spec: tf.TensorSpec | None, order: str, sizes: Sequence[int | None] = ()
 ) -> Any:

@@ -1,31 +1,41 @@
-"""Prompts: known symbols at the start of sequences, and the symbol that ends sequences."""
+"""Prompts: known symbols at the start of sequences, and the symbols that end sequences."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import checked_prefix, checked_stop
 from onepass.likelihoods.codec import Codec
-from onepass.networks.elements import check_elements
+from onepass.likelihoods.truncated import mask_of
+from onepass.networks.elements import check_elements, encode_tokens
 from onepass.networks.layout import Layout
 
-NEVER = -1
+NO_STOP = np.zeros([0], bool)
 
 
 class Prompt(NamedTuple):
-    """The known first symbols of sequences, and the symbol that ends them.
+    """The known first symbols of sequences, and the symbols that end them.
 
     Attributes:
       symbols: [batch, time, ...]; only the first `known` symbols of each row are used.
       known: int32 [batch], number of known symbols of each row.
-      stop: int32 [], the symbol that ends a row; `NEVER` if there is none.
+      stop: bool [levels], which symbols end a row; `NO_STOP`: none.
     """
 
     symbols: tf.Tensor
     known: tf.Tensor
     stop: tf.Tensor
+
+    @property
+    def stops(self) -> bool:
+        """True if symbols may end a row."""
+        return bool(self.stop.shape[0])
+
+    def after(self, start: int | tf.Tensor, count: int | None = None) -> "Prompt":
+        """Return the prompt of the symbols from `start` on: all of them, or the first `count`."""
+        symbols = self.symbols[:, start:] if count is None else self.symbols[:, start:][:, :count]
+        return self._replace(symbols=symbols, known=tf.maximum(self.known - start, 0))
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Return the drawn symbols, replaced by the known symbols where there are any.
@@ -41,87 +51,82 @@ class Prompt(NamedTuple):
         ones = [1] * (drawn.shape.rank - 2)
         return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
-    def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return which rows end with the symbols [batch, 1] drawn at a position, bool [batch]."""
-        if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # these have no `stop`
-            return tf.zeros([drawn.shape[0]], tf.bool)
-        return (drawn[:, 0] == self.stop) & (position >= self.known)
+    def ends(self, drawn: tf.Tensor, position: tf.Tensor | int = 0) -> tf.Tensor:
+        """Return which symbols, after the known ones, are such that end a row, bool [batch, n].
+
+        Args:
+          drawn: the drawn symbols, [batch, n].
+          position: position of the first drawn symbol, int32 scalar.
+        """
+        if not self.stops or not drawn.dtype.is_integer or drawn.shape.rank > 2:
+            return tf.zeros(tf.shape(drawn)[:2], tf.bool)
+        positions = position + tf.range(tf.shape(drawn)[1])
+        return tf.gather(self.stop, drawn) & (positions >= self.known[:, tf.newaxis])
+
+    def ended(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return which symbols come after the one that ends their row, bool [batch, n]."""
+        is_end = tf.cast(self.ends(symbols), tf.int32)
+        return tf.cumsum(is_end, 1) - is_end > 0
+
+    def filled(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return symbols [batch, n, ...] of which those after a row's end equal the one at it."""
+        if not self.stops:
+            return symbols
+        first = tf.argmax(tf.cast(self.ends(symbols), tf.int32), 1, tf.int32)
+        last = tf.gather(symbols, first, axis=1, batch_dims=1)[:, tf.newaxis]
+        return tf.where(self.ended(symbols), last, symbols)
 
 
 def prompt_of(
-    prefix: Any, stop: Any, codec: Codec, num: int, length: int, layout: Layout
+    prefix: Sequence[np.ndarray] | None,
+    stop: np.ndarray | None,
+    codec: Codec,
+    num: int,
+    length: int,
+    layout: Layout,
 ) -> tuple[Prompt | None, int]:
     """Return the prompt of sequences, and the number of first symbols known in all of them.
 
     Args:
-      prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
-        None.
-      stop: the element that ends a row, or None.
+      prefix: the elements [n, ...] of each row, or None.
+      stop: the elements [n] that end a row, or None.
       codec: converts elements to symbols.
       num: number of rows.
       length: number of elements of each row.
-      layout: the axes of the elements.
+      layout: the axes of the elements, in time order.
 
     Returns:
       The prompt (None if neither prefix nor stop is given) and the smallest number of known
         symbols in any row.
 
     Raises:
-      ValueError: the model generates images; the prefix has a wrong number of rows, is longer than
-        `length`, or has elements outside the codec; or `stop` is outside the codec, or elements
+      ValueError: an element is outside the codec's range, or `stop` is given although elements
         have several channels or are real.
     """
     if prefix is None and stop is None:
         return None, 0
-    if layout.order != "time":
-        raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
     if stop is not None and layout.event:
         raise ValueError(f"`stop` needs one channel per time step, got {layout.channels}.")
+    if stop is not None and codec.levels is None:
+        raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
     rows = [np.zeros([0, *layout.event])] * num
     if prefix is not None:
-        given = checked_prefix(prefix, num, length, layout.event)
-        rows = [_encoded(row, codec, layout, "prefix") for row in given]
+        rows = [_encoded(row, codec, layout) for row in prefix]
     known = np.array([len(row) for row in rows], np.int32)
     symbols = np.zeros([num, *layout.shape([length])], np.int32 if codec.levels else np.float32)
     for symbol_row, row in zip(symbols, rows, strict=True):
         symbol_row[: len(row)] = row
-    end = NEVER if stop is None else _end(stop, codec, layout)
-    prompt = Prompt(tf.constant(symbols), tf.constant(known), tf.constant(end, tf.int32))
-    return prompt, int(known.min())
+    end = tf.constant(NO_STOP)
+    if stop is not None:
+        end = mask_of(encode_tokens(stop, codec, "stop"), len(stop), codec.levels or 0)
+    return Prompt(tf.constant(symbols), tf.constant(known), end), int(known.min())
 
 
-def _encoded(row: np.ndarray, codec: Codec, layout: Layout, name: str) -> np.ndarray:
+def _encoded(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
     if not row.size:
         return np.zeros([0, *layout.event], np.int32)
-    check_elements(row[np.newaxis], codec, layout, name)
+    check_elements(row[np.newaxis], codec, layout, "prefix")
     return codec.encode(tf.constant(row)).numpy()
-
-
-def _end(stop: Any, codec: Codec, layout: Layout) -> int:
-    """Return the symbol of the element that ends a sequence; raise ValueError if it is invalid."""
-    if codec.levels is None:
-        raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
-    return int(_encoded(checked_stop(stop)[np.newaxis], codec, layout, "stop")[0])
-
-
-def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
-    """Return the symbols [batch, time] with `stop` in every position after a row's end.
-
-    Args:
-      symbols: the drawn symbols, [batch, time].
-      prompt: the prompt that the rows were drawn with.
-    """
-    after = ended(symbols, prompt)
-    return np.where(after, np.int32(prompt.stop), symbols).astype(symbols.dtype)
-
-
-def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
-    """Return which symbols come after the one that ends their row, bool [batch, time]."""
-    if int(prompt.stop) == NEVER:
-        return np.zeros(symbols.shape, bool)
-    positions = np.arange(symbols.shape[1])
-    is_end = (symbols == np.int32(prompt.stop)) & (positions >= prompt.known.numpy()[:, None])
-    return np.cumsum(is_end, 1) - is_end > 0
 
 
 class Following:
@@ -133,30 +138,31 @@ class Following:
 
     def __init__(self, prompt: Prompt | None) -> None:
         self._prompt, self._position = prompt, 0
-        self._ended = np.zeros(0 if prompt is None else prompt.known.shape[0], bool)
+        self._ended = tf.zeros([0 if prompt is None else prompt.known.shape[0]], tf.bool)
+        self._last: tf.Tensor | None = None
 
     @property
     def all_ended(self) -> bool:
         """True if every row has ended."""
-        return self._prompt is not None and bool(self._ended.all())
+        return self._prompt is not None and bool(tf.reduce_all(self._ended))
 
-    def kept(self, symbols: np.ndarray) -> np.ndarray:
-        """Record which rows end, and return the symbols with `stop` after each row's end, [num, n].
+    def kept(self, symbols: np.ndarray) -> tf.Tensor:
+        """Record which rows end; return the symbols [num, n], filled up after each row's end.
 
         Args:
           symbols: the next drawn symbols, [num, n].
         """
-        if self._prompt is None or int(self._prompt.stop) == NEVER:
-            return symbols
-        known = tf.maximum(self._prompt.known - self._position, 0)
-        now = self._prompt._replace(known=known)
-        after = ended(symbols, now) | self._ended[:, np.newaxis]
-        kept = np.where(after, np.int32(now.stop), symbols).astype(symbols.dtype)
-        positions = np.arange(symbols.shape[1])
-        is_end = (kept == np.int32(now.stop)) & (positions >= known.numpy()[:, np.newaxis])
-        self._ended |= is_end.any(1)
+        found = tf.convert_to_tensor(symbols)
+        if self._prompt is None or not self._prompt.stops:
+            return found
+        now = self._prompt.after(self._position)
+        found = now.filled(found)
+        if self._last is not None:
+            found = tf.where(self._ended[:, tf.newaxis], self._last, found)
+        self._ended |= tf.reduce_any(now.ends(found), 1)
+        self._last = found[:, -1:]
         self._position += symbols.shape[1]
-        return kept
+        return found
 
 
 def decoded(
@@ -165,7 +171,6 @@ def decoded(
     """Decode chunks of symbols and yield their elements until all rows have ended."""
     following = Following(prompt)
     for symbols in parts:
-        kept = following.kept(symbols)
-        yield codec.decode(tf.constant(kept)).numpy()
+        yield codec.decode(following.kept(symbols)).numpy()
         if following.all_ended:
             return

@@ -70,7 +70,7 @@ def cached_chunk(
             drawn = tf.cast(tf.reshape(drawn, [batch, 1, *event]), dtype)
             if prompt is not None:
                 drawn = prompt.over(drawn, time)
-                ended |= prompt.ends(drawn, time)
+                ended |= prompt.ends(drawn, time)[:, 0]
             state = {"input": network.read(drawn), "network": after}
             symbols = symbols.write(time, drawn[:, 0])
         return number + 1, state, symbols, ended

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.distribution import Distribution
-from onepass.likelihoods.truncated import Choice, Truncated
+from onepass.likelihoods.truncated import Choice, drawing
 from onepass.networks.named_conditions import between, first_state, rows
-from onepass.networks.prompts import NEVER, Prompt
+from onepass.networks.prompts import Prompt
 from onepass.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from onepass.samplers.buckets import Call, row_bucket, time_bucket
 from onepass.samplers.chunks import chunk_length, in_chunks, padded
@@ -63,9 +62,7 @@ class Samplers:
         """
         given = noise, condition, temperature
         if method == "speculative":
-            return self._speculative(draft, condition, isinstance(temperature, Choice))(
-                *given, prompt
-            )
+            return self._speculative(draft, condition)(*given, prompt)
         own = self._own(method, temperature, prompt)
         if own is not None and not hasattr(own, "present"):
             return own(self._network, self._model.distribution, *given)
@@ -84,7 +81,7 @@ class Samplers:
                 return machine(*given)
         if method == "cached":
             return self._cached(*given, prompt, shared)
-        return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
+        return self._whole(method)(*given, prompt)
 
     def registered(self, method: str = "auto") -> Any:
         """Return the sampler registered for the network and the method, or None."""
@@ -106,7 +103,7 @@ class Samplers:
         if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
-            fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER
+            fits &= whole and len(lengths) == 1 and not prompt.stops
             fits &= hasattr(own, "present")
         if not (own and fits) and method not in ("auto", *SAMPLERS):
             reason = "such a prompt or temperature" if own else "this network"
@@ -163,29 +160,26 @@ class Samplers:
         found = self._compiled.once("native", make)
         return found if found is not None and found.pays(batch, length, condition) else None
 
-    def _distribution(self, is_truncated: bool) -> Any:
-        distribution: Distribution = self._model.distribution
-        return Truncated(distribution) if is_truncated else distribution
-
-    def _whole(self, method: str, is_truncated: bool) -> Any:
+    def _whole(self, method: str) -> Any:
         """Return a sampler that calls the network on whole sequences or images."""
-        sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
+        sampler = SAMPLERS[method]
 
         def run(
             noise: tf.Tensor, condition: Any, temperature: tf.Tensor | Choice, prompt: Prompt | None
         ) -> tf.Tensor:
-            return sampler(self._network, distribution, noise, condition, temperature, prompt)
+            draws = drawing(self._model.distribution, temperature)
+            return sampler(self._network, draws, noise, condition, temperature, prompt)
 
-        return self._compiled.function((method, is_truncated), run, jit_compile=True)
+        return self._compiled.function(method, run, jit_compile=True)
 
-    def _speculative(self, draft: Any, condition: Any, is_truncated: bool) -> Any:
+    def _speculative(self, draft: Any, condition: Any) -> Any:
         """Return the compiled speculative sampler for a draft.
 
         Raises:
           ValueError: the model does not draw levels in time order, or the draft is incompatible.
         """
         check_speculative(self._model)
-        network, distribution = self._network, self._distribution(is_truncated)
+        network = self._network
 
         def make() -> Any:
             proposing = draft.as_draft(self._model)
@@ -198,14 +192,15 @@ class Samplers:
                 temperature: tf.Tensor | Choice,
                 prompt: Prompt | None,
             ) -> tf.Tensor:
+                draws = drawing(self._model.distribution, temperature)
                 given = noise, condition, temperature, proposing
-                return speculative(network, distribution, *given, prompt=prompt)[0]
+                return speculative(network, draws, *given, prompt=prompt)[0]
 
             return tf.function(run, autograph=False, jit_compile=True)
 
         getattr(draft, "follow", lambda: None)()
         proposes = draft, getattr(draft, "compiled", None)  # another one for a changed network
-        return self._compiled.once(("speculative", *proposes, is_truncated), make)
+        return self._compiled.once(("speculative", *proposes), make)
 
     def _cached(
         self,
@@ -226,7 +221,8 @@ class Samplers:
         if first == length:
             return begun[0]
         rest = between(condition, first)
-        given = Call(noise[:, first:], rest, temperature, _after(prompt, first))
+        after = None if prompt is None else prompt.after(first)
+        given = Call(noise[:, first:], rest, temperature, after)
         drawn, _ = self._chunk(given, state, time_bucket(length - first))
         return tf.concat([*begun, drawn[:num]], 1)
 
@@ -312,7 +308,8 @@ class Samplers:
             noise = noise_of(start, count)
             part = between(condition, start, start + count)
             if machine is None:
-                given = Call(noise, part, temperature, _after(prompt, start, count))
+                after = None if prompt is None else prompt.after(start, count)
+                given = Call(noise, part, temperature, after)
                 symbols, state = self._chunk(given.of_rows(row_count), state, times)
             else:
                 symbols, state = machine.advance(noise, part, temperature, state)
@@ -326,17 +323,17 @@ class Samplers:
           state: the state before the chunk.
           times: number of time steps to compile the sampler for, at least the chunk's length.
         """
-        is_truncated = isinstance(given.temperature, Choice)
-        distribution, count = self._distribution(is_truncated), given.noise.shape[1]
+        count = given.noise.shape[1]
         # On an accelerator the loop has a fixed length; symbols drawn beyond `count` are discarded.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
         def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
             noise, condition, temperature, prompt = given
+            draws = drawing(self._model.distribution, temperature)
             rest = noise, condition, temperature, state, prompt, count
-            return cached_chunk(self._network, distribution, *rest)
+            return cached_chunk(self._network, draws, *rest)
 
-        function = self._compiled.function(("chunk", is_truncated), run, jit_compile=True)
+        function = self._compiled.function("chunk", run, jit_compile=True)
         drawn, state = function(given.of_times(times), state, stop)
         return drawn[:, :count], state
 
@@ -344,13 +341,3 @@ class Samplers:
 def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
     """Return whether there is one temperature for all rows, no prompt, and no top-k or top-p."""
     return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
-
-
-def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
-    """Return the prompt for the symbols starting at `start`: all of them, or the first `count`."""
-    if prompt is None:
-        return None
-    symbols = (
-        prompt.symbols[:, start:] if count is None else prompt.symbols[:, start : start + count]
-    )
-    return prompt._replace(symbols=symbols, known=tf.maximum(prompt.known - start, 0))

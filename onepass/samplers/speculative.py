@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
-from onepass.likelihoods.truncated import Choice, Truncated
+from onepass.likelihoods.truncated import drawing
 from onepass.networks.named_conditions import first_state, over_time
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import State, TimeOrder
@@ -255,8 +255,7 @@ class SteppedDraft:
     ) -> tuple[tf.Tensor, Any, State]:
         """Return a block that begins with the known symbols, the memory, and the state after it."""
         size, network = symbols.shape[1], self._network
-        is_truncated = isinstance(block.temperature, Choice)
-        distribution = Truncated(self._distribution) if is_truncated else self._distribution
+        distribution = drawing(self._distribution, block.temperature)
         step = network.stepper(block.condition)
 
         def body(time: tf.Tensor, state: Any, drawn: tf.TensorArray) -> tuple[Any, ...]:

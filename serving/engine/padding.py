@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.prompt_inputs import PREFIX, PROMPTED_CHUNK
+from onepass.bundles.prompt_inputs import PROMPTED_CHUNK
+from onepass.draw import LISTS
 
 Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
@@ -34,7 +35,7 @@ class Fitted:
         """Cost of a row: the length of its padded inputs, else of its output; 1 without either."""
         counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
         longest = float(counts[0].max(initial=1)) if counts else 1.0
-        lengths = [length for name, length in self.lengths.items() if name != PREFIX]
+        lengths = [length for name, length in self.lengths.items() if name not in LISTS]
         return float(max(lengths, default=longest))
 
 

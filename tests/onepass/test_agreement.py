@@ -169,6 +169,7 @@ PROMPTS = {
     "empty": {"prefix": [tokens(0), tokens(20), tokens(12)]},
     "top-k": {"top_k": 3, "temperature": 1.5},
     "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
+    "min-p": {"min_p": 0.2, "temperature": [0.5, 1.0, 2.0], "prefix": tokens(3, 4)},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
@@ -208,10 +209,10 @@ class Case(NamedTuple):
 
 
 def _first(value, count, key):
-    if isinstance(value, dict):
-        return {name: _first(each, count, name) for name, each in value.items()}
-    for_all = isinstance(value, int | float) or (key == "prefix" and value is PROMPT)
-    return value if for_all else value[:count]
+    if isinstance(value, dict) and key == "condition":
+        return {name: _first(each, count, key) for name, each in value.items()}
+    by_row = key in ("temperature", "prefix", "condition") and value is not PROMPT
+    return value if isinstance(value, int | float) or not by_row else value[:count]
 
 
 CASES = {

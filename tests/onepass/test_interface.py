@@ -10,7 +10,8 @@ import pytest
 import onepass
 from distill.model import StudentModel
 from onepass.bundles.bundle import Bundle
-from onepass.interface import Draw, Model
+from onepass.draw import Draw
+from onepass.interface import Model
 from onepass.likelihoods import Categorical
 from onepass.remote_model import RemoteModel
 from pixelcnn.model import ImageModel

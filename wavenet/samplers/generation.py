@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.prompts import NEVER, Prompt
+from onepass.networks.prompts import NO_STOP, Prompt
 from onepass.samplers import methods_of
 from onepass.samplers.chunks import chunk_length, in_chunks
 from wavenet.samplers.numba.sampler import check_known, is_known
@@ -113,7 +113,7 @@ def _whole(network: Network, request: Request, method: str) -> np.ndarray:
     condition = condition_of(network, request)
     if request.prime is not None:
         symbols = tf.pad(tf.constant(request.prime, tf.int32), [[0, 0], [0, total]])
-        prompt = Prompt(symbols, tf.fill([len(rows)], start), tf.constant(NEVER))
+        prompt = Prompt(symbols, tf.fill([len(rows)], start), tf.constant(NO_STOP))
     heat = tf.constant(request.temperature, tf.float32)
     drawn = autoregressive(network).samplers.draw(method, noise, condition, heat, prompt)
     return drawn.numpy()[:, start:]

@@ -7,6 +7,7 @@ large package, so help texts appear quickly.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from onepass.draw import OPTIONS, Draw
 from onepass.foundation.errors import UserError
+from onepass.foundation.options import entries_of
 from pixelcnn.config import SamplerName
 
 
@@ -61,16 +64,17 @@ def _condition(words: tuple[str, ...]) -> Any:
     return condition_of(words)
 
 
-def _prefix(words: tuple[str, ...]) -> Any:
-    from onepass.bundles.condition_words import prefix_of
-
-    return prefix_of(words)
-
-
-def _stop(word: str) -> Any:
-    from onepass.bundles.condition_words import number_of
-
-    return number_of(word, "--stop")
+def with_options_of_draw(kind: type) -> type:
+    """Add the fields of `Draw` to a class of options, with their defaults and their texts."""
+    texts = entries_of(Draw)
+    for name, each in OPTIONS.items():
+        flag = f"--{name.replace('_', '-')}"
+        reaches = Reaches(read=functools.partial(each.read, flag=flag))
+        text = texts.get(name, "")
+        help_ = tyro.conf.arg(help=text[:1].upper() + text[1:])
+        kind.__annotations__[name] = Annotated[each.words, help_, reaches]
+        setattr(kind, name, each.told)
+    return kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,6 +218,7 @@ class ServedImageOptions(Images, Served):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+@with_options_of_draw
 class Arrays(Options):
     """Options for every model of a user's network."""
 
@@ -222,17 +227,6 @@ class Arrays(Options):
     condition: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, Reaches(read=_condition)] = ()
     """Condition of the rows: FILE.npy [num, ...], or NUMBER, such as a class, for all rows. For
     several conditions, repeat the option with NAME=FILE.npy or NAME=NUMBER."""
-    temperature: Annotated[tuple[float, ...], Reaches(read=_one_or_all)] = (1.0,)
-    """1 samples the model's distribution, lower values approach its mode; one number, or one for
-    each row."""
-    prefix: Annotated[tuple[str, ...] | None, Reaches(read=_prefix)] = None
-    """Elements that all rows begin with; or an npy file [n] or [num, n]; or one file per row."""
-    top_k: Annotated[int, AS_IT_IS] = 0
-    """Number of most probable tokens to draw from; 0: all."""
-    top_p: Annotated[float, AS_IT_IS] = 1.0
-    """Draw only from the most probable tokens that together have this probability."""
-    stop: Annotated[str | None, Reaches(read=_stop)] = None
-    """Element that ends a row; all later elements of the row are set to it."""
     log_prob: Annotated[bool, Reaches("return_log_prob")] = False
     """Also write the log-probability of every element, in nats: sample_SEED_log_prob.npy."""
 

@@ -64,6 +64,7 @@ ASKED = {
         "lengths": {"prefix": rows_of(1, 69, 17)},
         "whole and none": {"prefix": rows_of(70, 0, 70)},
         "tokens": {"top_k": 3, "top_p": 0.8, "temperature": [0.5, 1.0, 1.5]},
+        "min-p": {"min_p": 0.3, "temperature": 2.0},
         "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
         "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
         "temperatures": {"temperature": [0.0, 0.7, 2.0]},
@@ -141,7 +142,9 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
 SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
 SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
 SELDOM |= {"voices": ("prefix",)}
-SELDOM |= {"tokens": ("one prefix", "lengths", "whole and none", "tokens", "stop", "temperatures")}
+SELDOM |= {
+    "tokens": ("one prefix", "lengths", "whole and none", "tokens", "min-p", "stop", "temperatures")
+}
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
 

@@ -123,8 +123,9 @@ RAW = {
     "`top_p` must be finite, got nan": {"top_p": np.array([np.nan])},
     "`top_k` must be at least 0, got -1": {"top_k": [-1]},
     "`temperature` must be finite, got nan": {"temperature": np.array([np.nan])},
-    "`stop` must be between 0 and 12, got -1": {"stop": [-1]},
-    "`has_stop` must be between 0 and 1, got 2": {"has_stop": [2]},
+    "`stop` must be between 0 and 12, got -1": {"stop": [[-1]]},
+    "`num_stop` must be between 0 and 13, got -1": {"num_stop": [-1]},
+    "`num_stop` must be at most the 1 of `stop`, got 2": {"stop": [[1]], "num_stop": [2]},
     "`num_samples` must be between 1 and 70, got 71": {"num_samples": [71]},
     "`return_log_prob` must be between 0 and 1, got -1": {"return_log_prob": [-1]},
 }
@@ -180,7 +181,7 @@ def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
     found = old.sample(NUM, LENGTH, SEED, **heat)
     np.testing.assert_array_equal(found[0], live[0])
     np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
-    lacks = "`old` takes no `prefix` and no `top_k`: its bundle has no signature `prompted"
+    lacks = "`old` takes no `top_k` and no `prefix`: its bundle has no signature `prompted"
     for call in (old.sample, stream_of(old, {"prefix": [1]})):
         with pytest.raises(InvalidInput, match=lacks) as refused:
             call(NUM, LENGTH, SEED, prefix=[1], top_k=2)

@@ -13,6 +13,7 @@ from onepass.command.sample import command, options
 from onepass.command.sample.command import KINDS
 from onepass.command.sample.drawing import Drawing
 from onepass.command.sample.options import AS_IT_IS, AT_LEAST_0, Reaches
+from onepass.draw import OPTIONS
 
 FOLDER = Path(command.__file__).parent
 CODE = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
@@ -98,12 +99,12 @@ def test_only_the_declarations_say_what_an_option_that_reaches_the_model_is():
         for each in classes
         for name, hint in get_type_hints(each, include_extras=True).items()
         if AS_IT_IS in getattr(hint, "__metadata__", ())
-    }
+    } | OPTIONS.keys()
     # What models of one kind lack, or what names no file.
     elsewhere = {"size", "batch", "guidance", "method", "temperature"}
     others = CODE.replace((FOLDER / "options.py").read_text(encoding="utf-8"), "")
     found = {name for name in names if re.search(rf'\.{name}\b|"{name}"', others)}
-    assert names - found >= {"speaker", "top_k", "top_p"} and found <= elsewhere
+    assert names - found >= {"speaker", *OPTIONS} - {"temperature"} and found <= elsewhere
 
 
 def test_an_option_of_another_kind_of_models_is_unknown(with_toy, mistake):

@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 import onepass
+from onepass.draw import Draw
 from onepass.foundation.options import takes
-from onepass.networks.choices import DrawOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,6 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
 @pytest.mark.parametrize("method", [onepass.Autoregressive.sample, onepass.Autoregressive.stream])
 def test_users_see_every_option_of_a_draw(method):
     known = inspect.signature(method).parameters
-    assert {field.name for field in dataclasses.fields(DrawOptions)} < known.keys()
+    assert {field.name for field in dataclasses.fields(Draw)} < known.keys()
     assert "batch_size" in inspect.signature(onepass.fit).parameters
     assert "top_k: number of most probable tokens" in method.__doc__

@@ -4,21 +4,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from onepass.draw import OPTIONS
 from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.truncated import Choice, Truncated, truncated
 
 
-def choice(temperature=1.0, top_k=0, top_p=1.0):
-    return Choice(*(tf.constant(x) for x in (temperature, top_k, top_p)))
+def choice(temperature=1.0, **options):
+    return Choice(tf.constant(temperature), **{n: tf.constant(x) for n, x in options.items()})
 
 
-def kept_by_sorting(logits, temperature, top_k, top_p):
+def kept_by_sorting(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
     """The kept symbols of one row, by sorting in float64."""
     odds = np.exp((logits - logits.max()) / temperature)
     odds /= odds.sum()
     order = np.argsort(-odds)[: top_k or None]
     cumulative = np.cumsum(odds[order]) / odds[order].sum()
-    return set(order[: np.searchsorted(cumulative, top_p) + 1])
+    kept = order[: np.searchsorted(cumulative, top_p) + 1]
+    return set(kept[odds[kept] >= min_p * odds.max()])
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -26,14 +28,17 @@ def kept_by_sorting(logits, temperature, top_k, top_p):
 def test_the_kept_symbols_are_those_of_sorting(levels, compiled):
     logits = np.random.default_rng(levels).normal(size=[6, levels]).astype(np.float32) * 3.0
     function = tf.function(truncated, jit_compile=True) if compiled else truncated
-    for temperature, top_k, top_p in [
-        (1.0, 0, 1.0), (1.0, 1, 1.0), (1.0, 7, 1.0), (1.0, 10**6, 1.0), (0.7, 0, 0.9),
-        (2.0, 0, 0.37), (1.0, 5, 0.6), (1.0, 0, 1e-6),
+    for temperature, options in [
+        (1.0, {}), (1.0, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}), (1.0, {"top_k": 1}),
+        (1.0, {"top_k": 7}), (1.0, {"top_k": 10**6}), (0.7, {"top_p": 0.9}), (2.0, {"top_p": 0.37}),
+        (1.0, {"top_k": 5, "top_p": 0.6}), (1.0, {"top_p": 1e-6}), (1.0, {"min_p": 0.03}),
+        (0.5, {"min_p": 1.0}), (1.5, {"min_p": 0.2, "top_k": 4}),
+        (2.0, {"min_p": 0.1, "top_p": 0.8}),
     ]:  # fmt: skip
-        found = np.isfinite(function(tf.constant(logits), choice(temperature, top_k, top_p)))
+        found = np.isfinite(function(tf.constant(logits), choice(temperature, **options)))
         for row in range(6):
-            wanted = kept_by_sorting(logits[row].astype(np.float64), temperature, top_k, top_p)
-            assert set(np.flatnonzero(found[row])) == wanted, (temperature, top_k, top_p)
+            wanted = kept_by_sorting(logits[row].astype(np.float64), temperature, **options)
+            assert set(np.flatnonzero(found[row])) == wanted, (temperature, options)
 
 
 def test_equal_logits_are_kept_together():
@@ -77,3 +82,42 @@ def test_a_row_may_have_its_own_choice():
 def test_a_distribution_without_a_table_is_refused():
     with pytest.raises(ValueError, match="distribution over tokens"):
         Truncated(Gaussian(256))
+
+
+def processed(scores, seen, *processors):
+    """Returns the probabilities of scores [rows, levels] after processors of transformers."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    found = torch.tensor(scores)
+    for name, *arguments in processors:
+        found = getattr(transformers, name)(*arguments)(torch.tensor(seen), found)
+    return torch.softmax(found, -1).numpy()
+
+
+PROCESSORS = {
+    "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
+    "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),
+    "min-p": ({"min_p": 0.2}, [("MinPLogitsWarper", 0.2)]),
+    "all": (
+        {"top_k": 9, "top_p": 0.9, "min_p": 0.05},
+        [("TopKLogitsWarper", 9), ("TopPLogitsWarper", 0.9), ("MinPLogitsWarper", 0.05)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROCESSORS)
+def test_the_probabilities_are_those_of_the_processors_of_transformers(case):
+    options, processors = PROCESSORS[case]
+    scores = np.random.default_rng(7).normal(size=[4, 40]).astype(np.float32) * 3.0
+    seen = np.random.default_rng(8).integers(0, 40, [4, 6])
+    settings = choice(0.7, **options)
+    logits = truncated(tf.constant(scores), settings)
+    expected = processed(scores, seen, ("TemperatureLogitsWarper", 0.7), *processors)
+    np.testing.assert_allclose(tf.nn.softmax(logits / 0.7), expected, atol=1e-6)
+
+
+def test_the_defaults_of_a_draw_change_no_choice():
+    for name, neutral in Choice._field_defaults.items():
+        if name in OPTIONS and OPTIONS[name].default is not None:
+            assert OPTIONS[name].default == neutral, name
+    assert not choice(top_k=0, top_p=1.0, min_p=0.0).differs and choice(min_p=0.1).differs

@@ -66,6 +66,8 @@ BAD = {
     r"`top_p` must be a number in \(0, 1\], got 0.0": {"top_p": 0.0},
     r"`top_p` must be a number in \(0, 1\], got 1.5": {"top_p": 1.5},
     "`top_p` must be a number": {"top_p": float("nan")},
+    r"`min_p` must be a number in \[0, 1\], got -0.1": {"min_p": -0.1},
+    r"`min_p` must be a number in \[0, 1\], got nan": {"min_p": float("nan")},
     "`top_k` must be an integer": {"top_k": -1},
     "`top_k` must be an integer of": {"top_k": 1.5},
     "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},

@@ -1,0 +1,546 @@
+"""`Draw`: the options of a draw, each declared once for every way to ask for it.
+
+A field's `Option` says what a value must be, its default, and what it needs of a model. Of it
+are made the check of a keyword argument, the option of `onepass sample`, the inputs of a
+bundle's prompt signatures with their arrays (and so the fields of HTTP, gRPC and clients), and
+the tensors that a sampler reads. A new option is a field here and its mathematics in
+`onepass.likelihoods.truncated`. Imports neither TensorFlow nor NumPy before they are needed, so
+that help texts appear quickly.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+SMALLEST = 1e-30  # stands for "above 0" in the range of an input
+KIND = "option"  # key of an `Option` in the metadata of a field
+COUNT = "num_"  # begins the name of the input that counts a row's elements of another input
+
+
+class Facts(NamedTuple):
+    """What a model's inputs for options depend on.
+
+    Attributes:
+      in_time: whether elements have a time order.
+      of_tokens: whether the distribution has a table of its levels.
+      levels: number of integer symbols; None: symbols are real numbers.
+      dtype: type of the elements.
+      low, high: smallest and largest element; None: no limit.
+      longest: number of elements of the longest row.
+    """
+
+    in_time: bool
+    of_tokens: bool
+    levels: int | None
+    dtype: str
+    low: float | None
+    high: float | None
+    longest: int
+
+
+class Input(NamedTuple):
+    """An input of a prompt signature: [batch], or [batch, n] if it is a list for each row.
+
+    The fields are those of `onepass.bundles.signature.TensorInfo`.
+    """
+
+    dtype: str
+    shape: tuple[None, ...] = (None,)
+    low: float | None = None
+    high: float | None = None
+    default: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a value of a field of `Draw` must be.
+
+    Args:
+      needs_tokens: whether it needs a distribution with a table of its levels.
+      needs_time: whether it needs a model in time order.
+      needs_levels: whether it needs integer symbols.
+      is_prompted: whether only the prompt signatures of a bundle take it.
+      default: the value that changes nothing, the default of the field.
+    """
+
+    needs_tokens: bool = False
+    needs_time: bool = False
+    needs_levels: bool = False
+    is_prompted: bool = True
+    default: Any = None
+    words: ClassVar[Any] = tuple[str, ...] | None  # type of the command's option
+    lists: ClassVar[tuple[str, ...]] = ()  # endings of the names of inputs that are lists
+
+    @property
+    def told(self) -> Any:
+        """Default of the command's option."""
+        return None
+
+    def read(self, words: Any, flag: str) -> Any:
+        """Return the value that the words of the command's option `flag` mean."""
+        raise NotImplementedError
+
+    def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
+        """Return a value in the form that the other methods take.
+
+        Args:
+          value: what the caller has passed.
+          name: name of the option.
+          num: number of rows.
+          length: number of time steps of a row.
+          event: sizes of the axes after the time axis.
+
+        Raises:
+          UserError: the value breaks the option's rule.
+        """
+        raise NotImplementedError
+
+    def is_asked(self, value: Any) -> bool:
+        """Return whether a checked value differs from the default."""
+        return value is not None
+
+    def suits(self, facts: Facts) -> bool:
+        """Return whether a model takes the option."""
+        lacks_tokens = self.needs_tokens and not facts.of_tokens
+        lacks_levels = self.needs_levels and facts.levels is None
+        return not (lacks_tokens or lacks_levels or (self.needs_time and not facts.in_time))
+
+    def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
+        """Return the inputs of a prompt signature, by name."""
+        raise NotImplementedError
+
+    def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
+        """Return arrays for the inputs.
+
+        Args:
+          value: the checked value.
+          name: name of the option.
+          rows: int32 [n], indices of the rows.
+          first: position of the first element.
+          count: number of elements.
+        """
+        raise NotImplementedError
+
+    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
+        """Return what a sampler reads, of a checked value.
+
+        Args:
+          value: the checked value.
+          name: name of the option.
+          encode: function from elements [n] and a name to symbols, which checks them.
+          levels: number of symbols.
+        """
+        raise NotImplementedError
+
+    def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
+        """Return what a sampler reads, of the inputs of one row [1, ...] in a program."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Number(Option):
+    """A number.
+
+    Args:
+      low, high: the range; infinite: no limit.
+      is_above: whether `low` itself is outside the range.
+      is_whole: whether it is an integer.
+      by_row: whether each row may have its own.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_above: bool = False
+    is_whole: bool = False
+    by_row: bool = False
+
+    @property
+    def words(self) -> Any:
+        """Type of the command's option."""
+        if self.by_row:
+            return tuple[float, ...]
+        return int if self.is_whole else float
+
+    @property
+    def told(self) -> Any:
+        """Default of the command's option."""
+        return (self.default,) if self.by_row else self.default
+
+    def read(self, words: Any, flag: str) -> Any:
+        """Return the number, or several if each row has its own."""
+        return words[0] if self.by_row and len(words) == 1 else words
+
+    def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
+        """Return a Python number, or an array [num] if there is one for each row."""
+        import numpy as np
+
+        from onepass.foundation.errors import UserError
+
+        if not self.by_row or isinstance(value, str) or np.ndim(value) == 0:
+            return self._one(value, name)
+        if np.shape(value) != (num,):
+            raise UserError(
+                f"`{name}` must be a number or one for each of {num} rows, got shape"
+                f" {list(np.shape(value))}."
+            )
+        return np.array([self._one(each, name) for each in np.asarray(value)])
+
+    def _one(self, value: Any, name: str) -> float:
+        from onepass.foundation.arguments import MOST, real_number, whole_number
+
+        if self.is_whole:  # larger numbers than a tensor's axes mean the same
+            return min(whole_number(value, name, least=int(self.low), most=None), MOST)
+        return real_number(value, name, self.low, self.high, self.is_above)
+
+    def is_asked(self, value: Any) -> bool:
+        """Return whether any row's number differs from the default."""
+        return bool(
+            (value != self.default).any() if hasattr(value, "any") else value != self.default
+        )
+
+    def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
+        """Return the input of the number."""
+        limits = max(self.low, SMALLEST) if self.is_above else self.low, self.high
+        low, high = (None if math.isinf(limit) else limit for limit in limits)
+        dtype = "int32" if self.is_whole else "float32"
+        return {name: Input(dtype, (None,), low, high, self.default)}
+
+    def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
+        """Return the number of each row."""
+        import numpy as np
+
+        numbers = np.asarray(value)[rows] if np.ndim(value) else np.full([len(rows)], value)
+        return {name: numbers.astype("int32" if self.is_whole else "float32")}
+
+    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
+        """Return the number as a tensor."""
+        import tensorflow as tf
+
+        return tf.constant(value, tf.int32 if self.is_whole else tf.float32)
+
+    def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
+        """Return the row's number, a scalar."""
+        import tensorflow as tf
+
+        return tf.reshape(given[name], [])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elements(Option):
+    """A set of elements, such as tokens.
+
+    Args:
+      most: largest number of elements; None: any.
+    """
+
+    most: int | None = None
+    lists = ("",)
+
+    def read(self, words: Any, flag: str) -> Any:
+        """Return the numbers in words."""
+        from onepass.foundation.arguments import number_in
+
+        numbers = [number_in(word, flag) for word in words]
+        return numbers[0] if len(numbers) == 1 else numbers
+
+    def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
+        """Return an array [n] of different elements."""
+        from onepass.foundation.arguments import checked_elements
+
+        return None if value is None else checked_elements(value, name, self.most)
+
+    def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
+        """Return the inputs of the elements and of their number."""
+        elements = Input(facts.dtype, (None, None), facts.low, facts.high)
+        return {name: elements, f"{COUNT}{name}": Input("int32", (None,), 0, facts.levels, 0)}
+
+    def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
+        """Return the elements, the same for each row."""
+        import numpy as np
+
+        counts = np.full([len(rows)], len(value), np.int32)
+        return {name: np.repeat(value[np.newaxis], len(rows), 0), f"{COUNT}{name}": counts}
+
+    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
+        """Return which symbols are in the set, bool [levels]."""
+        from onepass.likelihoods.truncated import mask_of
+
+        return mask_of(encode(value, name), len(value), levels)
+
+    def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
+        """Return which symbols are in the row's set, bool [levels]."""
+        from onepass.likelihoods.truncated import mask_of
+
+        return mask_of(encode(given[name][0], name), given[f"{COUNT}{name}"][0], levels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beginning(Option):
+    """Elements with which rows begin, which may differ from row to row."""
+
+    lists = ("",)
+
+    def read(self, words: Any, flag: str) -> Any:
+        """Return the numbers in words, or the arrays in the npy files that they name."""
+        import numpy as np
+
+        from onepass.foundation.arguments import number_in
+        from onepass.foundation.atomic_files import read_npy
+        from onepass.foundation.errors import UserError
+
+        files = [word for word in words if word.endswith(".npy")]
+        if not files:
+            return np.array([number_in(word, flag, " or npy files") for word in words])
+        if len(files) < len(words):
+            raise UserError(f"{flag} must be numbers, or npy files, not both.")
+        arrays = [read_npy(Path(word)) for word in files]
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
+        """Return a list with an array [n, *event] for each row."""
+        from onepass.foundation.arguments import checked_prefix
+
+        return None if value is None else checked_prefix(value, num, length, event)
+
+    def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
+        """Return the inputs of the elements and of their number in each row."""
+        elements = Input(facts.dtype, (None, None), facts.low, facts.high)
+        return {name: elements, f"{COUNT}{name}": Input("int32", (None,), 0, facts.longest, 0)}
+
+    def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
+        """Return the elements that a segment begins with, padded with copies of some element."""
+        import numpy as np
+
+        parts = [value[row][first : first + count] for row in rows]
+        width = max(map(len, parts))
+        if not width:
+            return {}
+        filler = next(part[-1:] for part in parts if part.size)
+        filled = [part if part.size else filler for part in parts]
+        stacked = np.stack([np.pad(part, [0, width - len(part)], "edge") for part in filled])
+        return {name: stacked, f"{COUNT}{name}": np.array([len(x) for x in parts], np.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A request for rows of a model. A model refuses options that it does not have.
+
+    Args:
+      num: number of rows; it does not affect any single row.
+      length: size of a row including the prefix: a number of time steps; a side in pixels, or
+        (height, width, channels). None: that of the condition, or the size in training.
+      seed: seed of the noise, an integer in [0, 2^64).
+      condition: what the model reads besides the noise. For a network of one's own, an array for
+        `num` rows or a dict of arrays by name; for a trained model, what stands for it: a
+        recording [samples] or its frames [frames, channels], a class, a caption or a map, for all
+        rows, or for images a list with one for each row.
+      method: the sampler, one of the model's `methods`; "auto" chooses the fastest. Samples differ
+        between methods by rounding at most.
+      temperature: at least 0, a number or one for each row (a multiscale model: for each scale,
+        base first); 1 samples the distribution, smaller values are closer to its mode. None: the
+        model's default, 1 unless its model.json says otherwise.
+      top_k: number of most probable tokens to draw from; 0: all tokens.
+      top_p: draw only from the most probable tokens that together have at least this probability,
+        in (0, 1]; applied after `temperature` and `top_k`.
+      min_p: draw only from tokens whose probability is at least this share of the most probable
+        one's, in [0, 1]; 0: all tokens.
+      prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
+        rows of different lengths; a PixelCNN begins with pixels [n, channels] or rows of pixels
+        [rows, width, channels], a multiscale model with a smaller image [side, side, channels],
+        which it enlarges. None: no prefix. For the command: numbers for all rows, an npy file, or
+        one file per row.
+      stop: the element that ends a row; all later elements of the row are equal to it. None: rows
+        do not end early.
+      guidance: weight by which every pixel's distribution is moved away from the unconditional one;
+        0 samples the model.
+      refine: number of passes that fit a student's sound to the mel that it read
+        (`distill.refinement`). None: for frames of a recording or of a text the number in
+        model.json, otherwise 0.
+      speaker: name of the speaker, for models with speakers.
+      row: row of the seed for the first row, for exported and served models.
+      draft: what proposes symbols for the method "speculative": a smaller model with equal symbols
+        and noise, a student, or an object with `as_draft(model)`; it affects only the speed.
+      acceptance: for drafts of sound: "coupling" draws what the other methods draw; "rejection"
+        draws from the same distribution in fewer passes, at temperature 1 only.
+      batch: number of images per pass of the method "fixed-point"; a finished image is replaced by
+        the next one.
+      scales: whether to return a list of all scales of each image, smallest first, in place of the
+        largest one.
+      return_log_prob: whether to also return the log-probability of every element.
+    """
+
+    num: int = 1
+    length: Any = None
+    seed: int = 0
+    condition: Any = None
+    method: str = "auto"
+    temperature: Any = dataclasses.field(
+        default=None,
+        metadata={KIND: Number(low=0.0, by_row=True, is_prompted=False, default=1.0)},
+    )
+    top_k: Any = dataclasses.field(
+        default=0, metadata={KIND: Number(low=0, is_whole=True, needs_tokens=True)}
+    )
+    top_p: Any = dataclasses.field(
+        default=1.0, metadata={KIND: Number(low=0.0, high=1.0, is_above=True, needs_tokens=True)}
+    )
+    min_p: Any = dataclasses.field(
+        default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
+    )
+    prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
+    stop: Any = dataclasses.field(
+        default=None, metadata={KIND: Elements(most=1, needs_time=True, needs_levels=True)}
+    )
+    guidance: float = 0.0
+    refine: int | None = None
+    speaker: str | None = None
+    row: int = 0
+    draft: Any = None
+    acceptance: Literal["coupling", "rejection"] = "coupling"
+    batch: int = 1
+    scales: bool = False
+    return_log_prob: bool = False
+
+    def changed_options(self) -> dict[str, Any]:
+        """Return the options after `condition` that differ from their defaults."""
+        options = dataclasses.fields(self)[4:]
+        values = {field.name: getattr(self, field.name) for field in options}
+        defaults = {field.name: field.default for field in options}
+        return {n: value for n, value in values.items() if not _is_same(value, defaults[n])}
+
+    def checked(self, num: int, length: int, order: str, event: Sequence[int] = ()) -> "Draw":
+        """Return the options in the form that the other methods take.
+
+        Args:
+          num: number of rows.
+          length: number of time steps of a row, or its height.
+          order: "time" or "raster", the order of the model's elements.
+          event: sizes of the axes after the time axis.
+
+        Raises:
+          UserError: an option breaks its rule, or needs another order.
+        """
+        from onepass.foundation.errors import UserError
+
+        asked = [n for n, kind in OPTIONS.items() if kind.needs_time and self._differs(n)]
+        if order != "time" and asked:
+            raise UserError(f"{_listed(asked)} a model in time order, got {order}.")
+        found = {
+            name: kind.check(self._value(name), name, num, length, event)
+            for name, kind in OPTIONS.items()
+        }
+        return dataclasses.replace(self, **found)
+
+    def _value(self, name: str) -> Any:
+        value = getattr(self, name)
+        return OPTIONS[name].default if value is None else value
+
+    def _differs(self, name: str) -> bool:
+        value, default = self._value(name), OPTIONS[name].default
+        return value is not None if default is None else value is not default and value != default
+
+    def asked(self) -> dict[str, Option]:
+        """Return the options, checked, that differ from their defaults, by name."""
+        return {n: kind for n, kind in OPTIONS.items() if kind.is_asked(getattr(self, n))}
+
+    def choice(self, distribution: Any, codec: Any, num: int, axes: int) -> Any:
+        """Return the temperature, or a `Choice` if an option for tokens is set.
+
+        The options must be `checked`.
+
+        Args:
+          distribution: distribution of the symbols.
+          codec: converts elements to symbols.
+          num: number of rows.
+          axes: number of axes of the positions that have independent noise.
+
+        Raises:
+          ValueError: an option is invalid for the distribution, which has no tokens or no
+            temperature, or TensorFlow cannot compute here.
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        from onepass.foundation.arguments import checked_temperature
+        from onepass.foundation.tensorflow_state import check_compiler
+        from onepass.likelihoods.capabilities import table_of, tempers
+        from onepass.likelihoods.truncated import Choice
+        from onepass.networks.elements import encode_tokens
+
+        check_compiler()
+        for each in np.ravel(self.temperature):
+            checked_temperature(float(each), tempers(distribution))
+        heat = tf.constant(self.temperature, tf.float32)
+        if heat.shape.rank:  # to broadcast against the elements' axes
+            heat = tf.reshape(heat, [num, *[1] * axes])
+        asked = {name: kind for name, kind in self.asked().items() if kind.needs_tokens}
+        if not asked:
+            return heat
+        if table_of(distribution) is None:
+            raise ValueError(
+                f"{_listed(asked)} a distribution over tokens, Categorical or a Tabulated one, got"
+                f" {type(distribution).__name__}."
+            )
+        levels = distribution.levels
+
+        def encode(elements: Any, name: str) -> Any:
+            return encode_tokens(elements, codec, name)
+
+        found = {n: kind.tensor(getattr(self, n), n, encode, levels) for n, kind in asked.items()}
+        return Choice(heat, **found)
+
+    def prompt(self, codec: Any, num: int, length: int, layout: Any) -> tuple[Any, int]:
+        """Return the prompt, and the number of symbols known in every row, as `prompt_of` does."""
+        from onepass.networks.prompts import prompt_of
+
+        return prompt_of(self.prefix, self.stop, codec, num, length, layout)
+
+
+OPTIONS: dict[str, Option] = {
+    field.name: dataclasses.replace(
+        field.metadata[KIND],
+        default=field.metadata[KIND].default if field.default is None else field.default,
+    )
+    for field in dataclasses.fields(Draw)
+    if KIND in field.metadata
+}
+"""The options by name, in the order in which they are listed."""
+
+LISTS: dict[str, str] = {
+    f"{name}{ending}": f"{COUNT}{name}" for name, kind in OPTIONS.items() for ending in kind.lists
+}
+"""The inputs that are lists, each with the input that counts its elements."""
+
+
+def prompt_inputs(facts: Facts) -> dict[str, Input]:
+    """Return the inputs of the prompt signatures of a model, by name."""
+    kinds = {n: each for n, each in OPTIONS.items() if each.is_prompted and each.suits(facts)}
+    return {key: x for name, kind in kinds.items() for key, x in kind.inputs(name, facts).items()}
+
+
+def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
+    """Return a row's temperature, or for a model over tokens its `Choice`, from its inputs.
+
+    Args:
+      given: the inputs of one row, [1, ...], by name.
+      encode: function from elements [n] and a name to symbols.
+      levels: number of symbols.
+    """
+    from onepass.likelihoods.truncated import Choice
+
+    heat = OPTIONS["temperature"].tensor_of(given, "temperature", encode, levels)
+    kinds = {n: each for n, each in OPTIONS.items() if each.needs_tokens and n in given}
+    found = {n: each.tensor_of(given, n, encode, levels) for n, each in kinds.items()}
+    return Choice(heat, **found) if found else heat
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether an option has its default; arrays never do."""
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _listed(names: Any) -> str:
+    """Return "`a` needs", or "`a` and `b` need"."""
+    return " and ".join(f"`{name}`" for name in names) + (" needs" if len(names) == 1 else " need")
