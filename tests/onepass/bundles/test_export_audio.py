@@ -385,7 +385,7 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (DRAFT, dict(condition=np.zeros([3, 6])), r"`frames` must have the shape \[any, any, 7\]"),
         (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
         (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
-        (DRAFT, dict(condition=np.zeros([3, 7]), num_samples=61), "between 1 and 60, got 61"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), length=61), "between 1 and 60, got 61"),
         (DRAFT, dict(condition=np.zeros([3, 7]), seed=2**64), "`seed` must be an integer in"),
         (DRAFT, dict(condition=np.zeros([3, 7]), seed=-1), "`seed` must be an integer in"),
         (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be an integer of"),
