@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.networks.from_torch.table import aten
@@ -17,6 +18,7 @@ from onepass.networks.from_torch.values import (
     sizes,
     with_last,
 )
+from onepass.step.sizes import static_value
 
 Indices = Sequence[tf.Tensor | None]
 
@@ -46,6 +48,32 @@ def _moves_to(indices: Indices) -> int:
     return axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
 
 
+def _all_of(x: tf.Tensor, indices: Indices) -> tf.Tensor | None:
+    """Return a tensor whose indexed axes come first, if its indices count all their entries.
+
+    Masks of transformers are indexed so. A step cannot be derived from an index of time steps, but
+    from an axis that moves. It is None if an index is another one, or not known.
+    """
+    places: dict[int, int] = {}  # of the indexed axes in the shape of the indices
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    rank = max(index.shape.rank for index in given.values())
+    if tf.executing_eagerly() or not x.shape.is_fully_defined():
+        return None
+    for axis, index in given.items():
+        known = static_value(index)
+        if known is None or not np.array_equal(known.ravel(), np.arange(x.shape[axis])):
+            return None
+        lead = rank - known.ndim
+        places[axis] = lead + int(np.argmax(known.shape)) if known.size > 1 else -1 - axis
+    if len(set(places.values())) < len(places):
+        return None
+    order = sorted(places, key=lambda axis: places[axis])
+    order += [axis for axis in range(x.shape.rank) if axis not in places]
+    moved = x if order == sorted(order) else tf.transpose(x, order)
+    shape = [*broadcast_shape(list(given.values())), *moved.shape[len(places) :]]
+    return tf.reshape(moved, shape)
+
+
 @aten("index", "_unsafe_index")
 def _index(x: tf.Tensor, indices: Indices) -> tf.Tensor:
     given = [index for index in indices if index is not None]
@@ -56,9 +84,11 @@ def _index(x: tf.Tensor, indices: Indices) -> tf.Tensor:
     if len(given) == 1:
         axis = _moves_to(indices)
         return tf.gather(x, _positive(given[0], sizes(x)[axis]), axis=axis)
-    moved, places, _ = _indexed_first(x, indices)
-    found, rank = tf.gather_nd(moved, places), places.shape.rank - 1
-    to = _moves_to(indices)
+    found, to = _all_of(x, indices), _moves_to(indices)
+    rank = max(index.shape.rank for index in given)
+    if found is None:
+        moved, places, _ = _indexed_first(x, indices)
+        found = tf.gather_nd(moved, places)
     order = [*range(rank, rank + to), *range(rank), *range(rank + to, found.shape.rank)]
     return found if not to else tf.transpose(found, order)
 
