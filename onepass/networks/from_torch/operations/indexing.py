@@ -124,14 +124,8 @@ def _index_select(x: tf.Tensor, dim: int, index: tf.Tensor) -> tf.Tensor:
     return tf.gather(x, tf.reshape(index, [-1]), axis=axis_of(x, dim))
 
 
-@aten("embedding")
-def _embedding(weight: tf.Tensor, index: tf.Tensor, *ignored: Any) -> tf.Tensor:
-    return tf.gather(weight, index)
-
-
-@aten("take")
-def _take(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    return tf.gather(tf.reshape(x, [-1]), _positive(index, product(sizes(x))))
+aten("embedding")(lambda weight, index, *ignored: tf.gather(weight, index))
+aten("take")(lambda x, index: tf.gather(tf.reshape(x, [-1]), _positive(index, product(sizes(x)))))
 
 
 @aten("gather", "take_along_dim")
@@ -179,9 +173,7 @@ def _scatter(
     return WRITES[reduce](x, _positions(index, axis_of(x, dim)), source)
 
 
-@aten("scatter_add")
-def _scatter_add(x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
-    return _scatter(x, dim, index, source, "add")
+aten("scatter_add")(lambda x, dim, index, source: _scatter(x, dim, index, source, "add"))
 
 
 def _along_axis(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> list[tf.Tensor]:
@@ -197,14 +189,9 @@ def _index_add(
     return _index_put(*_along_axis(x, dim, index, source * as_dtype(alpha, source.dtype)), True)
 
 
-@aten("index_copy")
-def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, source))
-
-
-@aten("index_fill")
-def _index_fill(x: tf.Tensor, dim: int, index: tf.Tensor, value: Any) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, as_dtype(value, x.dtype)))
+@aten("index_copy", "index_fill")
+def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> tf.Tensor:
+    return _index_put(*_along_axis(x, dim, index, as_dtype(source, x.dtype)))
 
 
 @aten("one_hot")
@@ -236,11 +223,7 @@ def _sort(
     return [_gather(x, dim, index), index]
 
 
-@aten("sort.stable")
-def _sort_stable(
-    x: tf.Tensor, stable: Any = None, dim: int = -1, descending: bool = False
-) -> list[tf.Tensor]:
-    return _sort(x, dim, descending)
+aten("sort.stable")(lambda x, stable, dim=-1, descending=False: _sort(x, dim, descending))
 
 
 @aten("argsort")

@@ -129,28 +129,16 @@ def _refused(*arguments: Any) -> None:
     )
 
 
-@aten("gru_cell")
-def _gru_cell(x: tf.Tensor, h: tf.Tensor, *weights: Any) -> tf.Tensor:
-    w, own, *biases = weights
-    b, own_b = biases or (None, None)
-    return _gru(_linear(x, w, b), h, own, own_b)
+def _register_cell(name: str) -> None:
+    @aten(f"{name}_cell")
+    def rule(x: tf.Tensor, state: Any, *weights: Any) -> Any:
+        bias = weights[2] if len(weights) > 2 else None
+        found = _stepped(MODES[name], weights)(state, _linear(x, weights[0], bias))
+        return list(found) if name == "lstm" else found
 
 
-@aten("lstm_cell")
-def _lstm_cell(x: tf.Tensor, state: Sequence[tf.Tensor], *weights: Any) -> list[tf.Tensor]:
-    w, own, *biases = weights
-    b, own_b = biases or (None, None)
-    return list(_lstm(_linear(x, w, b), state, own, own_b))
-
-
-@aten("rnn_tanh_cell")
-def _tanh_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
-    return tf.tanh(_linear(x, w, b) + _linear(h, own, b2))
-
-
-@aten("rnn_relu_cell")
-def _relu_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
-    return tf.nn.relu(_linear(x, w, b) + _linear(h, own, b2))
+for _name in MODES:
+    _register_cell(_name)
 
 
 @aten("wrap_with_set_grad_enabled")
