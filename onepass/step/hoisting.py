@@ -228,6 +228,7 @@ class Hoisted:
 
     def _smallest(self) -> tuple[int, list[tf.Graph]]:
         """Return the fewest frames of `FEWEST` that the network takes, and its graphs for them."""
+        faults: list[Exception] = []
         for frames in FEWEST:
             pairs = zip(ROWS, (frames, frames + MORE), strict=True)
             try:
@@ -238,8 +239,8 @@ class Hoisted:
                 run_graph(captured(graphs[0]) | _named(graphs[0], zeros), found)
                 return frames, graphs
             except (ValueError, TypeError, tf.errors.OpError) as error:
-                first = first if frames > FEWEST[0] else error
-        raise first
+                faults.append(error)
+        raise faults[0]
 
     def _graph(
         self, rows: int, length: int, shapes: Sequence[Sequence[int] | None] = ()

@@ -26,8 +26,8 @@ from onepass.step.tracing import (
     Traces,
     aligned,
     first_difference,
-    rate_of,
     is_temporal,
+    rate_of,
     sized,
     trace,
 )
