@@ -154,7 +154,7 @@ def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
     Raises:
       ValueError: the network cannot be called.
     """
-    hops = [2 * spec.hop for spec in specs if isinstance(spec, Frames)]
+    hops = [n * spec.hop for spec in specs if isinstance(spec, Frames) for n in (2, 8, 32)]
     for length in (*hops, 2, *WHOLE):
         try:
             call(*(tf.zeros(_built_shape(x, length), x.dtype) for x in specs))

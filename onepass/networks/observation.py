@@ -19,7 +19,7 @@ from onepass.step.random_weights import (
     weights_of,
     with_random_weights,
 )
-from onepass.step.tracing import Traces, hop_of
+from onepass.step.tracing import Traces, rate_of
 from onepass.step.wide_floats import ERRORS, SINGLE, WideCalls
 
 # Candidate lengths of the compared sequences; the first that the network takes is used.
@@ -132,6 +132,6 @@ def observed_fault(
             fault = Probe(network, first, other, kinds, period).fault([length // 2])
     if not fault:
         return ""
-    several = max(period, hop_of(traces))
+    several = max(period, rate_of(traces).hop)
     first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
     return described(network, fault._replace(first=first, other=other), names, period=period)

@@ -15,19 +15,22 @@ from onepass.networks.trainable import layers_within, offered
 SMALL = 4  # time steps, or pixels a side, that every network takes
 
 
-def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int) -> list[int]:
+def output_shape(
+    call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int, few: int = SMALL
+) -> list[int]:
     """Return the shape of a network's output for a small input of one row.
 
     Args:
       call: the network as a function of tensors.
       specs: specs of the network's arguments, [None, None, ...].
       axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
+      few: number of time steps, or of pixels a side, of the input.
 
     Raises:
       ValueError: the output is not a tensor [batch, ..., parameters] of the input's size, or the
         network cannot be called on such an input.
     """
-    sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
+    sizes = [1, *(size or few for size in specs[0].shape[1 : 1 + axes])]
     with one_line_errors(specs):
         rest = [tf.zeros(sized(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
         outputs = call(tf.zeros([*sizes, *specs[0].shape[len(sizes) :]], specs[0].dtype), *rest)
@@ -46,12 +49,12 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
     """Raise ValueError unless a network's output has the shape that the distribution needs.
 
     Args:
-      network: a `SymbolNetwork` of this library, with `call`, `inputs` and `conditions`.
+      network: a `SymbolNetwork` of this library, with `call`, `inputs`, `conditions` and `few`.
       distribution: the distribution whose parameters the network computes.
       layout: the axes of the model's elements.
     """
     specs = [network.inputs, *network.conditions.values()]
-    shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
+    shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2, network.few)
     expected, each = distribution.num_parameters, ""
     if layout.channels or (layout.order == "raster" and not layout.whole_pixels):
         expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"

@@ -138,7 +138,7 @@ class TimeOrder:
             self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
         self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
         if reading.starts_outside:
-            small = [tf.TensorSpec(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
+            small = [tf.TensorSpec(sized(x, 1, [self.few]), x.dtype) for x in self._specs]
             most = int(reading.start or 0) + 1
             check_start(reading, symbol_count(self.call.of(small).graph, unknown=most))
         self.tables = Tables(network, self._on_sequence, [inputs, *self._read.values()], axes=1)
@@ -203,7 +203,7 @@ class TimeOrder:
             raise NotCausalError(f"`network` must be causal: {fault}.")
         call.remember()
         if self.hoisted is not None:  # what is computed of frames alone is not in that graph
-            whole = [sized(spec, 2, [3 * self.hoisted.hop]) for spec in self._specs]
+            whole = [sized(spec, 2, [self.few]) for spec in self._specs]
             self.exact.of(
                 [tf.TensorSpec(x, spec.dtype) for x, spec in zip(whole, self._specs, strict=True)]
             )
@@ -291,6 +291,11 @@ class TimeOrder:
         return {"input": self.start(batch), "network": make(batch, **given)}
 
     @property
+    def few(self) -> int:
+        """Number of time steps that the network takes, as few as possible."""
+        return SMALL if self.hoisted is None else self.hoisted.fewest * self.hoisted.hop
+
+    @property
     def _fixed(self) -> Specs:
         """Specs of the conditions that are the same at every time step."""
         return {name: x for name, x in self._read.items() if name not in self._timed}
@@ -298,7 +303,7 @@ class TimeOrder:
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
         """Number of values that each integer condition can have, by name, if it is known."""
-        example = [tf.zeros(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
+        example = [tf.zeros(sized(x, 1, [self.few]), x.dtype) for x in self._specs]
         return class_counts(self.call, self.conditions, example)
 
     @property
@@ -346,6 +351,7 @@ class RasterOrder:
 
     condition = None
     has_step = False
+    few = SMALL
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from onepass.step.layer_names import layer_names, layer_of
 from onepass.step.program import LENGTHS
 from onepass.step.replay import captured, needed, run_graph
 from onepass.step.sizes import static_value
-from onepass.step.tracing import Traces, graph_of, hop_of, in_frames
+from onepass.step.tracing import Traces, graph_of, rate_of
 
 SLICES = ("Slice", "StridedSlice")
 DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
@@ -90,7 +90,7 @@ class Tables:
 
     def _has_tables(self) -> bool:
         """Return whether a longer input reads more rows of a table, or cannot be traced."""
-        shorter, longer = in_frames(DERIVED, hop_of(self.call))
+        shorter, longer = rate_of(self.call).lengths(DERIVED)
         short = self._traced([shorter]) if self._axes == 1 else ""
         more: Sequence[int] = [longer]
         if isinstance(short, str):

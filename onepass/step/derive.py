@@ -17,7 +17,7 @@ from onepass.step.layer_names import layer_names
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captured, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, in_frames, is_temporal, sized
+from onepass.step.tracing import Traces, is_temporal, sized
 from onepass.step.verification import verify
 
 LENGTH = 1024  # default length of a state
@@ -153,7 +153,7 @@ class Incremental:
         """Return the horizon for a length: a power of two, or the length if a table is shorter."""
         if not program.has_horizon:
             return 0
-        (least,), (usual,) = (in_frames([n], program.hop) for n in (length, bucket(length)))
+        (least,), (usual,) = (program.rate.lengths([n]) for n in (length, bucket(length)))
         with tf.init_scope():
             with contextlib.suppress(ValueError):
                 program.horizon(usual)

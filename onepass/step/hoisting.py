@@ -19,8 +19,10 @@ from onepass.step.sizes import static_value
 from onepass.step.streams import UnsupportedNetworkError
 from onepass.step.tracing import SHAPES, dependent, graph_of
 
-# Rows and frames of the two calls that are compared, to see which axes grow.
-CALLS = ((2, 3), (3, 5))
+ROWS = 2, 3  # of the two calls that are compared, to see which axes grow
+MORE = 2  # frames of the second call beyond those of the first
+# Frames of the first call: the fewest that the network takes, such as one that reflects frames.
+FEWEST = (3, 4, 5, 8, 16, 32)
 KEPT = 4  # largest number of cached graphs
 # Operations with one row for each row of their input, if both have an axis of time.
 ROWWISE = (
@@ -128,6 +130,7 @@ class Hoisted:
 
     Attributes:
       hop: number of time steps in a frame.
+      fewest: number of frames that the network is known to take, with all larger numbers.
       conditions: specs of what the function of the sequence reads, by name: cut tensors, and the
         conditions that are not at a frame rate.
     """
@@ -145,14 +148,15 @@ class Hoisted:
         given = dict(zip(names, specs[1:], strict=True))
         self.conditions: Specs = {n: x for n, x in given.items() if not isinstance(x, Frames)}
         with one_line_errors(specs):
-            graphs = [self._graph(rows, frames * self.hop) for rows, frames in CALLS]
+            self.fewest, graphs = self._smallest()
         both = [self._on_frames(graph) for graph in graphs]
         if [op.type for op in both[0]] != [op.type for op in both[1]]:
             raise UnsupportedNetworkError(
                 "the network has different operations for another number of frames"
             )
         self._types = [op.type for op in both[0]]
-        self.cuts = _cuts(graphs, both, [frames * self.hop for _, frames in CALLS])
+        lengths = [frames * self.hop for frames in (self.fewest, self.fewest + MORE)]
+        self.cuts = _cuts(graphs, both, lengths)
         for cut in self.cuts:
             tensor = cut.in_graph(both[0])
             rest = [size for n, size in enumerate(tensor.shape) if n not in (0, cut.axis)]
@@ -175,7 +179,8 @@ class Hoisted:
         shapes = tuple(tuple(x.shape) for x in values)
         graph = self._known.get((shapes, length))
         if graph is None:
-            graph = self._graph(values[0].shape[0], length, shapes)
+            with one_line_errors(self._specs):
+                graph = self._graph(values[0].shape[0], length, shapes)
             for key in list(self._known)[: max(0, len(self._known) + 1 - KEPT)]:
                 self._known.pop(key, None)
             self._known[shapes, length] = graph
@@ -185,7 +190,8 @@ class Hoisted:
         arguments[0] = zeros
         known = captured(graph) | _named(graph, arguments)
         operations = self._aligned(graph)
-        found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
+        with one_line_errors(self._specs):
+            found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
         made = {n: x for n, x in condition.items() if n in self.conditions}
         for cut, value in zip(self.cuts, found, strict=True):
             value = cut.time_first(value)
@@ -198,7 +204,14 @@ class Hoisted:
         rows, length = inputs.shape[:2]
         fixed = {n: x for n, x in given.items() if not is_at_rate(self.conditions[n])}
         shapes = [tuple(fixed[name].shape) if name in fixed else None for name in self._names]
-        graph = self._graph(rows, length, shapes)
+        try:
+            graph = self._graph(rows, length, shapes)
+            operations = self._aligned(graph)
+        except (ValueError, TypeError, tf.errors.OpError):
+            if length >= self.fewest * self.hop:
+                raise
+            graph = self._graph(rows, self.fewest * self.hop, shapes)
+            operations = self._aligned(graph)
         behind = graph.inputs[0].shape[1] - length
         padded = _padded([inputs, *conditions], self.specs, behind)
         given = dict(zip(self.conditions, padded[1:], strict=True))
@@ -206,13 +219,28 @@ class Hoisted:
         for name, tensor in zip(["", *self._names], graph.inputs, strict=False):
             if not name or name in given:
                 values[tensor.name] = given[name] if name else padded[0]
-        operations = self._aligned(graph)
         for cut in self.cuts:
             values[cut.in_graph(operations).name] = cut.restored(given[cut.name])
         for op in needed(graph.outputs, values):
             if op.type in SHAPES and all(static_value(x) is not None for x in op.outputs):
                 values |= {x.name: tf.constant(static_value(x), x.dtype) for x in op.outputs}
         return run_graph(values, graph.outputs, scope="")[0][:, :length]
+
+    def _smallest(self) -> tuple[int, list[tf.Graph]]:
+        """Return the fewest frames of `FEWEST` that the network takes, and its graphs for them."""
+        faults: list[Exception] = []
+        for frames in FEWEST:
+            pairs = zip(ROWS, (frames, frames + MORE), strict=True)
+            try:
+                graphs = [self._graph(rows, count * self.hop) for rows, count in pairs]
+                # Whether there are enough frames to reflect, only a call shows.
+                zeros = [tf.zeros(x.shape, x.dtype) for x in graphs[0].inputs[: len(self._specs)]]
+                found = [x for op in self._on_frames(graphs[0]) for x in op.outputs]
+                run_graph(captured(graphs[0]) | _named(graphs[0], zeros), found)
+                return frames, graphs
+            except (ValueError, TypeError, tf.errors.OpError) as error:
+                faults.append(error)
+        raise faults[0]
 
     def _graph(
         self, rows: int, length: int, shapes: Sequence[Sequence[int] | None] = ()
@@ -264,7 +292,7 @@ def _cuts(
     """Return where what depends on the frames alone meets what depends on the sequence.
 
     Args:
-      graphs: the network's graphs for `CALLS`.
+      graphs: the network's graphs for `ROWS`.
       operations: for each graph, the operations that depend on frames and not on the sequence.
       lengths: their numbers of time steps.
     """
@@ -281,13 +309,13 @@ def _cuts(
         pairs = list(zip(tensor.shape, longer.shape, strict=True))
         grows = [n for n, (one, other) in enumerate(pairs) if one != other]
         is_time = [pairs[n] == tuple(lengths) for n in grows[1:]]
-        is_condition = grows[:1] == [0] and pairs[0] == tuple(rows for rows, _ in CALLS)
+        is_condition = grows[:1] == [0] and pairs[0] == ROWS
         return grows[1:] if is_condition and all(is_time) and len(is_time) < 2 else None
 
     def is_flat(tensor: tf.Tensor) -> bool:
         longer = second[places[tensor.op]].outputs[tensor.value_index]
         shapes = [(x.shape or [None])[0] for x in (tensor, longer)]
-        return shapes == [rows * n for (rows, _), n in zip(CALLS, lengths, strict=True)]
+        return shapes == [rows * n for rows, n in zip(ROWS, lengths, strict=True)]
 
     def before(tensor: tf.Tensor) -> list[tf.Tensor]:
         return [x for x in tensor.op.inputs if x.op in places]
@@ -372,6 +400,8 @@ def _of_same_rows(
     both = tensor, sources[0]
     if not all(is_flat(x) or axes(x) for x in both):
         return None
+    if _sums_over(op, sources[0], 0 if is_flat(sources[0]) else (axes(sources[0]) or [0])[0]):
+        return None
     if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
         return None
     places = [1 if is_flat(x) else (axes(x) or [0])[0] for x in both]
@@ -381,6 +411,20 @@ def _of_same_rows(
     if strides is not None and any(strides != 1):
         return None
     return sources[0]
+
+
+def _sums_over(op: tf.Operation, source: tf.Tensor, axis: int) -> bool:
+    """Return whether a product sums over an axis of one of its inputs, or reads it by its index."""
+    place, rank = [x is source for x in op.inputs].index(True), source.shape.rank
+    if op.type == "Einsum":
+        terms, _, result = op.get_attr("equation").decode().partition("->")
+        term = terms.split(",")[place]
+        return "." in term or term[axis] not in result
+    if op.type in ("MatMul", "BatchMatMulV2"):
+        kind = "transpose" if op.type == "MatMul" else "adj"
+        turned = op.get_attr(f"{kind}_{'ab'[place] if op.type == 'MatMul' else 'xy'[place]}")
+        return axis == rank - (1 if turned == bool(place) else 2)
+    return False
 
 
 def _width(tensor: tf.Tensor) -> float:

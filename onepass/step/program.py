@@ -26,9 +26,8 @@ from onepass.step.tracing import (
     Traces,
     aligned,
     first_difference,
-    hop_of,
-    in_frames,
     is_temporal,
+    rate_of,
     sized,
     trace,
 )
@@ -61,7 +60,7 @@ class StepProgram:
         names: frozenset[str] = frozenset(),
     ) -> None:
         self._function, self._specs = function, list(specs)
-        self.hop = hop_of(function)
+        self.rate = rate_of(function)
         self.lengths, self._traced = self._trace()
         if self._differs():
             self._roll_up()
@@ -77,9 +76,9 @@ class StepProgram:
         """Return two lengths, if possible with equal operations, and both traced functions."""
         found, failure, pairs = None, None, LENGTHS
         long = [sized(spec, LONG) for spec in self._specs]
-        if isinstance(self._function, Traces) and self._function.has(long) and self.hop == 1:
+        if isinstance(self._function, Traces) and self._function.has(long) and self.rate.hop == 1:
             pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
-        for one, other in (in_frames(pair, self.hop) for pair in pairs):
+        for one, other in map(self.rate.lengths, pairs):
             lengths = one, other
             try:
                 traced = [trace(self._function, self._specs, length) for length in lengths]
@@ -144,7 +143,7 @@ class StepProgram:
         Args:
           length: number of time steps; nothing is checked if the network cannot be traced for it.
         """
-        (length,) = in_frames([length], self.hop)
+        (length,) = self.rate.lengths([length])
         try:
             graph = trace(self._function, self._specs, length).graph
         except (ValueError, tf.errors.OpError):

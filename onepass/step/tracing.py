@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -171,19 +171,31 @@ def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
     return tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype)
 
 
-def hop_of(function: Callable) -> int:
-    """Return the number of time steps in a frame of a network that reads frames; else 1."""
-    return getattr(getattr(function, "function", function), "hop", 1)
+class Rate(NamedTuple):
+    """The rate of the frames that a network reads, if it does.
+
+    Attributes:
+      hop: number of time steps in a frame; 1 for a network without frames.
+      fewest: a number of frames that the network takes.
+    """
+
+    hop: int = 1
+    fewest: int = 1
+
+    def lengths(self, lengths: Sequence[int]) -> list[int]:
+        """Return increasing lengths of whole frames, each at least the one given."""
+        if self.hop == 1 and self.fewest == 1:
+            return list(lengths)
+        counts = [self.fewest - 1]
+        for length in lengths:
+            counts.append(max(counts[-1] + 1, -(-length // self.hop)))
+        return [count * self.hop for count in counts[1:]]
 
 
-def in_frames(lengths: Sequence[int], hop: int) -> list[int]:
-    """Return increasing lengths of at least three whole frames, each at least the one given."""
-    if hop == 1:
-        return list(lengths)
-    counts = [2]
-    for length in lengths:
-        counts.append(max(counts[-1] + 1, -(-length // hop)))
-    return [count * hop for count in counts[1:]]
+def rate_of(function: Callable) -> Rate:
+    """Return the rate of the frames that a network reads."""
+    network = getattr(function, "function", function)
+    return Rate(getattr(network, "hop", 1), getattr(network, "fewest", 1))
 
 
 def trace(

@@ -299,30 +299,35 @@ class _Writer:
                 trainable = bool(tensor.requires_grad) if kind == "PARAMETER" else None
                 self.tensors[name] = Tensor(tensor.detach().contiguous().numpy(), trainable)
 
-    def block(self, module: torch.fx.GraphModule) -> Block:
-        """Return the function that a graph module computes."""
+    def block(self, module: torch.fx.GraphModule, path: str = "") -> Block:
+        """Return the function that a graph module computes.
+
+        Args:
+          module: the graph module.
+          path: start of the names of the functions that its operations call.
+        """
         inputs, nodes, outputs = [], [], None
         for node in module.graph.nodes:
             if node.op == "placeholder" and node.name not in self._named:
                 inputs.append(node.name)
             elif node.op == "call_function" and not CHECKS.search(str(node.target)):
-                nodes.append(self._node(node, module))
+                nodes.append(self._node(node, module, path))
             elif node.op == "output":
-                outputs = self._argument(node.args[0], module)
+                outputs = self._argument(node.args[0], module, path)
         return Block(inputs, nodes, outputs)
 
-    def _node(self, node: torch.fx.Node, module: torch.fx.GraphModule) -> Node:
+    def _node(self, node: torch.fx.Node, module: torch.fx.GraphModule, path: str) -> Node:
         value: Any = node.meta.get("val")
         is_tensor = isinstance(value, torch.Tensor)
         options = {
-            name: self._argument(each, module)
+            name: self._argument(each, module, path)
             for name, each in node.kwargs.items()
             if name not in STORAGE
         }
         return Node(
             node.name,
             operation_of(node.target),
-            [self._argument(each, module) for each in node.args],
+            [self._argument(each, module, path) for each in node.args],
             options,
             _module_path(node),
             _source(node),
@@ -330,16 +335,19 @@ class _Writer:
             _dtype(value.dtype) if is_tensor else None,
         )
 
-    def _argument(self, given: Any, module: torch.fx.GraphModule) -> Any:
+    def _argument(self, given: Any, module: torch.fx.GraphModule, path: str) -> Any:
         if isinstance(given, torch.fx.Node):
             if given.op == "get_attr":
-                name = str(given.target)
-                self.blocks.setdefault(name, self.block(getattr(module, name)))
+                name = f"{path}{given.target}"
+                if name not in self.blocks:
+                    self.blocks[name] = Block([], [], [])  # listed before those that it calls
+                    body = getattr(module, str(given.target))
+                    self.blocks[name] = self.block(body, f"{name}/")
                 return {"block": name}
             known = self._named.get(given.name)
             return {"value": given.name} if known is None else {"tensor": known}
         if isinstance(given, list | tuple):
-            return [self._argument(each, module) for each in given]
+            return [self._argument(each, module, path) for each in given]
         if isinstance(given, torch.dtype):
             return {"dtype": _dtype(given)}
         if isinstance(given, float):

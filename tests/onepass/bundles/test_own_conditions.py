@@ -283,6 +283,8 @@ def test_a_request_to_a_model_of_frames_has_all_frames_of_the_sequence(tmp_path)
     np.testing.assert_allclose(made.log_prob(expected[0], mel), expected[1], 1e-4, 1e-4)
     with pytest.raises(InvalidInput, match="condition"):
         made.sample(NUM, LENGTH, SEED, mel[:, 1:])
+    with pytest.raises(InvalidInput, match="`frames` cannot stream: call `sample`"):
+        next(iter(made.stream(mel, length=LENGTH)))
 
     class Store:
         root = tmp_path

@@ -358,3 +358,51 @@ def test_a_changed_upsampling_is_followed():
     np.testing.assert_array_equal(drawn(made, method="naive"), other)
     network.get_layer("up").bias.assign_add(tf.ones([6]))
     assert np.any(drawn(made) != other)
+
+
+@pytest.mark.parametrize("around", [1, 3, 9])
+def test_frames_that_are_reflected_need_only_as_many_frames_as_are_reflected(around):
+    def network(waves, mel):
+        frames = tf.pad(mel, [[0, 0], [around, around], [0, 0]], "REFLECT")
+        frames = tf.nn.avg_pool1d(frames, 2 * around + 1, 1, "VALID")
+        past = tf.pad(waves, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        return 0.1 * past + tf.repeat(frames, HOP, 1)[..., :2]
+
+    made = model_of(network, mel=SPEC)
+    assert made.symbol_network.has_step
+    assert onepass.check_causal(network, condition={"mel": SPEC}).has_step
+    mel = RANDOM.normal(size=[NUM, around + 1, BANDS]).astype(np.float32)
+    length = HOP * (around + 1) - 1
+    x = drawn(made, length, mel)
+    np.testing.assert_array_equal(drawn(made, length, mel, method="naive"), x)
+    with pytest.raises(ValueError, match=r"reflect|paddings"):
+        drawn(made, HOP * around, mel[:, 1:])
+
+
+PRODUCTS = {
+    "einsum": lambda f, mix, w: tf.einsum("bsc,stcd->btd", f, mix[:, :, None, None] * w),
+    "einsum of the other order": lambda f, mix, w: tf.einsum(
+        "stcd,bsc->btd", mix[:, :, None, None] * w, f
+    ),
+    "matmul": lambda f, mix, w: tf.matmul(mix, f @ w),
+    "matmul of channels first": lambda f, mix, w: tf.transpose(
+        tf.matmul(tf.transpose(f @ w, [0, 2, 1]), mix, transpose_b=True), [0, 2, 1]
+    ),
+    "attention": lambda f, mix, w: tf.nn.softmax(f @ tf.transpose(f, [0, 2, 1])) @ (f @ w),
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_a_product_that_sums_over_the_time_of_frames_is_computed_once(kind):
+    def network(waves, mel):
+        frames = tf.repeat(mel, HOP, 1)[..., :1]
+        times = tf.range(frames.shape[1], dtype=tf.float32)
+        mix = tf.nn.softmax(-tf.abs(times[:, None] - times))
+        wide = PRODUCTS[kind](frames, mix, tf.ones([1, 8]) * 0.5)
+        past = tf.pad(waves, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        return tf.tanh(0.1 * past + wide) @ tf.ones([8, 2])
+
+    made = model_of(network, mel=SPEC)
+    assert made.symbol_network.has_step
+    x = drawn(made)
+    np.testing.assert_array_equal(drawn(made, method="naive"), x)

@@ -43,29 +43,14 @@ def _full(shape: Sequence[Any], value: Any, dtype: Any = None) -> tf.Tensor:
     return _filled(shape, value, dtype or _dtype_of(value))
 
 
-@aten("full_like")
-def _full_like(x: tf.Tensor, value: Any, dtype: Any = None) -> tf.Tensor:
-    return _filled(sizes(x), value, dtype or x.dtype)
-
-
-@aten("new_full")
-def _new_full(x: tf.Tensor, shape: Sequence[Any], value: Any, dtype: Any = None) -> tf.Tensor:
-    return _filled(shape, value, dtype or x.dtype)
-
-
-@aten("fill")
-def _fill(x: tf.Tensor, value: Any) -> tf.Tensor:
-    return _filled(sizes(x), value, x.dtype)
+aten("full_like", "fill")(lambda x, value, dtype=None: _filled(sizes(x), value, dtype or x.dtype))
+aten("new_full")(lambda x, shape, value, dtype=None: _filled(shape, value, dtype or x.dtype))
+aten("scalar_tensor")(lambda value, dtype=None: as_dtype(value, dtype or tf.float32))
 
 
 @aten("copy")
 def _copy(x: tf.Tensor, source: tf.Tensor, *ignored: Any) -> tf.Tensor:
     return tf.broadcast_to(tf.cast(source, x.dtype), as_shape(sizes(x)))
-
-
-@aten("scalar_tensor")
-def _scalar(value: Any, dtype: Any = None) -> tf.Tensor:
-    return as_dtype(value, dtype or tf.float32)
 
 
 def _whole(value: Any) -> bool:

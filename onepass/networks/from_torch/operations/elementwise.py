@@ -1,8 +1,7 @@
 """Rules for operations on single elements: arithmetic, comparisons, activations, casts."""
 
-import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +16,7 @@ from onepass.networks.from_torch.values import (
     result_type,
 )
 
-Function = Callable[..., tf.Tensor]
+Function = Callable[..., Any]
 LOG_2, LOG_10 = 0.6931471805599453, 2.302585092994046
 
 # The same in PyTorch and in TensorFlow.
@@ -30,6 +29,9 @@ OF_FLOATS: dict[str, Function] = {
     "log2": lambda x: tf.math.log(x) / LOG_2,
     "log10": lambda x: tf.math.log(x) / LOG_10,
     "exp2": lambda x: tf.exp(x * LOG_2),
+    "isnan": tf.math.is_nan,
+    "isinf": tf.math.is_inf,
+    "isfinite": tf.math.is_finite,
     "silu": lambda x: x * tf.sigmoid(x),
     "mish": lambda x: x * tf.tanh(tf.nn.softplus(x)),
     "selu": tf.nn.selu,
@@ -43,48 +45,101 @@ UNCHANGED_IF_INTEGER: dict[str, Function] = {
     "trunc": lambda x: tf.sign(x) * tf.floor(tf.abs(x)),
     "frac": lambda x: x - tf.sign(x) * tf.floor(tf.abs(x)),
 }
-OF_ANY: dict[str, Function] = {
+SAME = """
+clone detach alias contiguous lift_fresh lift_fresh_copy dropout feature_dropout alpha_dropout
+positive native_dropout resolve_conj resolve_neg
+"""
+# Functions of two tensors of one dtype, and those of booleans in their place.
+OF_TWO: dict[str, tuple[Function, Function | None]] = {
+    "mul multiply": (tf.multiply, tf.logical_and),
+    "maximum max.other fmax": (tf.maximum, tf.logical_or),
+    "minimum min.other fmin": (tf.minimum, tf.logical_and),
+    "bitwise_and __and__": (tf.bitwise.bitwise_and, tf.logical_and),
+    "bitwise_or __or__": (tf.bitwise.bitwise_or, tf.logical_or),
+    "bitwise_xor __xor__": (tf.bitwise.bitwise_xor, tf.math.logical_xor),
+    "bitwise_left_shift __lshift__": (tf.bitwise.left_shift, None),
+    "bitwise_right_shift __rshift__": (tf.bitwise.right_shift, None),
+    "remainder": (tf.math.floormod, None),
+    "fmod": (tf.truncatemod, None),
+    "eq": (tf.equal, None),
+    "ne not_equal": (tf.not_equal, None),
+    "lt less": (tf.less, lambda a, b: tf.logical_and(~a, b)),
+    "le less_equal": (tf.less_equal, lambda a, b: tf.logical_or(~a, b)),
+    "gt greater": (tf.greater, lambda a, b: tf.logical_and(a, ~b)),
+    "ge greater_equal": (tf.greater_equal, lambda a, b: tf.logical_or(a, ~b)),
+    "logaddexp": (lambda a, b: tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b))), None),
+    "hypot": (lambda a, b: tf.sqrt(a * a + b * b), None),
+}
+OF_TWO_FLOATS: dict[str, Function] = {"atan2 arctan2": tf.atan2, "xlogy": tf.math.xlogy}
+OF_BOOLEANS: dict[str, Function] = {
+    "logical_and": tf.logical_and,
+    "logical_or": tf.logical_or,
+    "logical_xor": tf.math.logical_xor,
+    "logical_not": tf.logical_not,
+}
+# Functions of the operation's own arguments.
+OTHERS: dict[str, Function] = {
     "neg": tf.negative,
     "abs": tf.abs,
     "sign": tf.sign,
     "square": tf.square,
     "relu": lambda x: tf.nn.relu(x) if x.dtype.is_floating else tf.maximum(x, 0),
     "relu6": lambda x: tf.clip_by_value(x, tf.cast(0, x.dtype), tf.cast(6, x.dtype)),
+    "bitwise_not": lambda x: tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x),
+    SAME: lambda x, *ignored, **options: tf.identity(x),
+    "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
+    "floor_divide": lambda a, b: _div(a, b, "floor"),
+    "float_power": lambda a, b: tf.pow(*promoted(a, b, dtype=tf.float64)),
+    "lerp": lambda a, b, weight: a + as_dtype(weight, a.dtype) * (b - a),
+    "addcmul": lambda x, a, b, value=1: _add(x, tf.multiply(*promoted(a, b)), value),
+    "addcdiv": lambda x, a, b, value=1: _add(x, _div(a, b), value),
+    "where": lambda chosen, a, b: tf.where(tf.cast(chosen, tf.bool), *promoted(a, b)),
+    "masked_fill": lambda x, mask, value: tf.where(mask, as_dtype(value, x.dtype), x),
+    "clamp_min": lambda x, bound: _clamp(x, bound),
+    "clamp_max": lambda x, bound: _clamp(x, None, bound),
+    "celu": lambda x, alpha=1.0: tf.where(x > 0, x, alpha * tf.math.expm1(x / alpha)),
+    "leaky_relu": lambda x, slope=0.01: tf.nn.leaky_relu(x, slope),
+    "rrelu": lambda x, low=1 / 8, high=1 / 3, *_: tf.nn.leaky_relu(x, (low + high) / 2),
+    "softplus": lambda x, beta=1.0, threshold=20.0: (
+        tf.nn.softplus(x) if beta == 1 else tf.nn.softplus(x * beta) / beta
+    ),
+    "threshold": lambda x, bound, value: tf.where(
+        x > as_dtype(bound, x.dtype), x, as_dtype(value, x.dtype)
+    ),
+    "hardshrink": lambda x, width=0.5: tf.where(tf.abs(x) > width, x, tf.zeros_like(x)),
+    "softshrink": lambda x, width=0.5: tf.sign(x) * tf.nn.relu(tf.abs(x) - width),
 }
-SAME = """
-clone detach alias contiguous lift_fresh lift_fresh_copy dropout feature_dropout alpha_dropout
-positive native_dropout resolve_conj resolve_neg
-"""
-COMPARISONS = {
-    ("lt", "less"): tf.less,
-    ("le", "less_equal"): tf.less_equal,
-    ("gt", "greater"): tf.greater,
-    ("ge", "greater_equal"): tf.greater_equal,
-    ("eq",): tf.equal,
-    ("ne", "not_equal"): tf.not_equal,
-}
 
 
-def _register() -> None:
-    for name, function in OF_FLOATS.items():
-        aten(name)(lambda x, f=function: f(floating(x)))
-    for name, function in UNCHANGED_IF_INTEGER.items():
-        aten(name)(lambda x, f=function: f(x) if x.dtype.is_floating else x)
-    for name, function in OF_ANY.items():
-        aten(name)(lambda x, f=function: f(x))
-    aten(*SAME.split())(lambda x, *ignored, **options: tf.identity(x))
-    for names, function in COMPARISONS.items():
-        aten(*names)(functools.partial(_compared, function))
+def _to_floats(values: Sequence[Any]) -> list[tf.Tensor]:
+    return [floating(x) for x in (promoted(*values) if len(values) > 1 else values)]
 
 
-def _compared(function: Function, a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    if a.dtype.is_bool and function not in (tf.equal, tf.not_equal):
-        a, b = tf.cast(a, tf.int32), tf.cast(b, tf.int32)
-    return function(a, b)
+def _to_booleans(values: Sequence[Any]) -> list[tf.Tensor]:
+    return [tf.cast(x, tf.bool) for x in values]
 
 
-_register()
+def _register(functions: Mapping[str, Function], prepare: Function) -> None:
+    """Register functions of arguments that are prepared together."""
+    for names, function in functions.items():
+        aten(*names.split())(lambda *values, f=function: f(*prepare(values)))
+
+
+def _register_of_two(names: str, function: Function, of_booleans: Function | None) -> None:
+    @aten(*names.split())
+    def rule(a: Any, b: Any) -> tf.Tensor:
+        a, b = promoted(a, b)
+        return (of_booleans if of_booleans and a.dtype.is_bool else function)(a, b)
+
+
+_register(OF_FLOATS | OF_TWO_FLOATS, _to_floats)
+_register(OF_BOOLEANS, _to_booleans)
+for _names, _pair in OF_TWO.items():
+    _register_of_two(_names, *_pair)
+for _names, _function in UNCHANGED_IF_INTEGER.items():
+    aten(_names)(lambda x, f=_function: f(x) if x.dtype.is_floating else x)
+for _names, _function in OTHERS.items():
+    aten(*_names.split())(_function)
 
 
 @aten("add")
@@ -101,38 +156,16 @@ def _sub(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
     return a - b if alpha == 1 else a - b * as_dtype(alpha, b.dtype)
 
 
-@aten("rsub")
-def _rsub(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
-    return _sub(b, a, alpha)
-
-
-@aten("mul", "multiply")
-def _mul(a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return tf.logical_and(a, b) if a.dtype.is_bool else a * b
-
-
 @aten("div", "divide", "true_divide")
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> tf.Tensor:
     a, b = promoted(a, b)
     if rounding_mode is None:
-        a, b = floating(a), floating(b)
-        return a / b
+        return floating(a) / floating(b)
     if rounding_mode == "floor":
         return tf.math.floordiv(a, b)
     if a.dtype.is_integer:
         return tf.truncatediv(a, b)
     return tf.sign(a / b) * tf.floor(tf.abs(a / b))
-
-
-@aten("floor_divide")
-def _floor_divide(a: Any, b: Any) -> tf.Tensor:
-    return _div(a, b, "floor")
-
-
-@aten("float_power")
-def _float_power(a: Any, b: Any) -> tf.Tensor:
-    return tf.pow(*promoted(a, b, dtype=tf.float64))
 
 
 @aten("pow")
@@ -142,125 +175,8 @@ def _pow(a: Any, b: Any) -> tf.Tensor:
     return tf.pow(*promoted(a, b))
 
 
-@aten("maximum", "max.other", "fmax")
-def _maximum(a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return tf.logical_or(a, b) if a.dtype.is_bool else tf.maximum(a, b)
-
-
-@aten("minimum", "min.other", "fmin")
-def _minimum(a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return tf.logical_and(a, b) if a.dtype.is_bool else tf.minimum(a, b)
-
-
-@aten("remainder")
-def _remainder(a: Any, b: Any) -> tf.Tensor:
-    return tf.math.floormod(*promoted(a, b))
-
-
-@aten("fmod")
-def _fmod(a: Any, b: Any) -> tf.Tensor:
-    return tf.truncatemod(*promoted(a, b))
-
-
-@aten("atan2", "arctan2")
-def _atan2(a: Any, b: Any) -> tf.Tensor:
-    return tf.atan2(*map(floating, promoted(a, b)))
-
-
-@aten("logaddexp")
-def _logaddexp(a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
-
-
-@aten("xlogy")
-def _xlogy(a: Any, b: Any) -> tf.Tensor:
-    return tf.math.xlogy(*map(floating, promoted(a, b)))
-
-
-@aten("hypot")
-def _hypot(a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return tf.sqrt(a * a + b * b)
-
-
-@aten("lerp")
-def _lerp(a: Any, b: Any, weight: Any) -> tf.Tensor:
-    return a + as_dtype(weight, a.dtype) * (b - a)
-
-
-@aten("addcmul")
-def _addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> tf.Tensor:
-    return _add(x, _mul(a, b), value)
-
-
-@aten("addcdiv")
-def _addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> tf.Tensor:
-    return _add(x, _div(a, b), value)
-
-
-BITWISE = {
-    "and": (tf.logical_and, tf.bitwise.bitwise_and),
-    "or": (tf.logical_or, tf.bitwise.bitwise_or),
-    "xor": (tf.math.logical_xor, tf.bitwise.bitwise_xor),
-}
-
-
-def _bitwise(pair: tuple[Function, Function], a: Any, b: Any) -> tf.Tensor:
-    a, b = promoted(a, b)
-    return pair[0](a, b) if a.dtype.is_bool else pair[1](a, b)
-
-
-def _logical(function: Function, a: Any, b: Any) -> tf.Tensor:
-    return function(tf.cast(a, tf.bool), tf.cast(b, tf.bool))
-
-
-for _name, _pair in BITWISE.items():
-    aten(f"bitwise_{_name}", f"__{_name}__")(functools.partial(_bitwise, _pair))
-    aten(f"logical_{_name}")(functools.partial(_logical, _pair[0]))
-
-
-@aten("bitwise_not")
-def _bitwise_not(x: tf.Tensor) -> tf.Tensor:
-    return tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x)
-
-
-@aten("bitwise_left_shift", "__lshift__")
-def _left_shift(a: Any, b: Any) -> tf.Tensor:
-    return tf.bitwise.left_shift(*promoted(a, b))
-
-
-@aten("bitwise_right_shift", "__rshift__")
-def _right_shift(a: Any, b: Any) -> tf.Tensor:
-    return tf.bitwise.right_shift(*promoted(a, b))
-
-
-@aten("logical_not")
-def _logical_not(x: tf.Tensor) -> tf.Tensor:
-    return tf.logical_not(tf.cast(x, tf.bool))
-
-
-@aten("isnan")
-def _isnan(x: tf.Tensor) -> tf.Tensor:
-    return tf.math.is_nan(floating(x))
-
-
-@aten("isinf")
-def _isinf(x: tf.Tensor) -> tf.Tensor:
-    return tf.math.is_inf(floating(x))
-
-
-@aten("isfinite")
-def _isfinite(x: tf.Tensor) -> tf.Tensor:
-    return tf.math.is_finite(floating(x))
-
-
 @aten("nan_to_num")
-def _nan_to_num(
-    x: tf.Tensor, nan: float | None = None, posinf: float | None = None, neginf: Any = None
-) -> tf.Tensor:
+def _nan_to_num(x: tf.Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> tf.Tensor:
     if not x.dtype.is_floating:
         return x
     high, low = (x.dtype.max if posinf is None else posinf), (neginf or x.dtype.min)
@@ -275,33 +191,12 @@ def _round(x: tf.Tensor, decimals: int = 0) -> tf.Tensor:
     return tf.round(x) if not decimals else tf.round(x * scale) / scale
 
 
-@aten("where")
-def _where(condition: tf.Tensor, a: Any, b: Any) -> tf.Tensor:
-    return tf.where(tf.cast(condition, tf.bool), *promoted(a, b))
-
-
 @aten("clamp", "clip", "hardtanh")
 def _clamp(x: tf.Tensor, min: Any = None, max: Any = None) -> tf.Tensor:
-    bounds = [bound for bound in (min, max) if bound is not None]
-    dtype = result_type(x, *bounds)
+    dtype = result_type(x, *(bound for bound in (min, max) if bound is not None))
     x = tf.cast(x, dtype)
     x = x if min is None else tf.maximum(x, as_dtype(min, dtype))
     return x if max is None else tf.minimum(x, as_dtype(max, dtype))
-
-
-@aten("clamp_min")
-def _clamp_min(x: tf.Tensor, bound: Any) -> tf.Tensor:
-    return _clamp(x, bound)
-
-
-@aten("clamp_max")
-def _clamp_max(x: tf.Tensor, bound: Any) -> tf.Tensor:
-    return _clamp(x, None, bound)
-
-
-@aten("masked_fill")
-def _masked_fill(x: tf.Tensor, mask: tf.Tensor, value: Any) -> tf.Tensor:
-    return tf.where(mask, as_dtype(value, x.dtype), x)
 
 
 @aten("gelu")
@@ -318,46 +213,11 @@ def _elu(x: tf.Tensor, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.
     return scale * tf.where(x > 0, x, alpha * tf.math.expm1(x * inner))
 
 
-@aten("celu")
-def _celu(x: tf.Tensor, alpha: float = 1.0) -> tf.Tensor:
-    return tf.where(x > 0, x, alpha * tf.math.expm1(x / alpha))
-
-
-@aten("leaky_relu")
-def _leaky_relu(x: tf.Tensor, slope: float = 0.01) -> tf.Tensor:
-    return tf.nn.leaky_relu(x, slope)
-
-
-@aten("rrelu")
-def _rrelu(x: tf.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any) -> tf.Tensor:
-    return tf.nn.leaky_relu(x, (lower + upper) / 2)
-
-
-@aten("softplus")
-def _softplus(x: tf.Tensor, beta: float = 1.0, threshold: float = 20.0) -> tf.Tensor:
-    return tf.nn.softplus(x) if beta == 1 else tf.nn.softplus(x * beta) / beta
-
-
 @aten("prelu")
 def _prelu(x: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     ones = [1] * (x.shape.rank - 2)
     slope = tf.reshape(slope, [-1, *ones]) if x.shape.rank > 1 else slope
     return tf.maximum(x, 0.0) + slope * tf.minimum(x, 0.0)
-
-
-@aten("threshold")
-def _threshold(x: tf.Tensor, threshold: float, value: float) -> tf.Tensor:
-    return tf.where(x > as_dtype(threshold, x.dtype), x, as_dtype(value, x.dtype))
-
-
-@aten("hardshrink")
-def _hardshrink(x: tf.Tensor, lambd: float = 0.5) -> tf.Tensor:
-    return tf.where(tf.abs(x) > lambd, x, tf.zeros_like(x))
-
-
-@aten("softshrink")
-def _softshrink(x: tf.Tensor, lambd: float = 0.5) -> tf.Tensor:
-    return tf.sign(x) * tf.nn.relu(tf.abs(x) - lambd)
 
 
 @aten("glu")
@@ -379,20 +239,28 @@ def _to(x: tf.Tensor, *where: Any, dtype: Any = None, **ignored: Any) -> tf.Tens
     return tf.identity(x) if dtype is None else tf.cast(x, dtype)
 
 
-PYTHON = "add sub mul floordiv mod neg truediv pow lt le gt ge eq ne"
-OF_SIZES: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in PYTHON.split()},
-    **{name: getattr(operator, f"{name}_") for name in ("and", "or")},
-    "getitem": lambda values, place: values[place],
-    "sym_max": lambda a, b: tf.maximum(a, b) if is_tensor(a) or is_tensor(b) else max(a, b),
-    "sym_min": lambda a, b: tf.minimum(a, b) if is_tensor(a) or is_tensor(b) else min(a, b),
-    "sym_float": lambda x: tf.cast(x, tf.float64) if is_tensor(x) else float(x),
-    "sym_int": lambda x: tf.cast(x, tf.int32) if is_tensor(x) else int(x),
-    "trunc": lambda x: tf.cast(x, tf.int32) if is_tensor(x) else int(x),
-    "ceil": lambda x: tf.cast(tf.math.ceil(x), tf.int32) if is_tensor(x) else -int(-x // 1),
-    "floor": lambda x: tf.cast(tf.floor(x), tf.int32) if is_tensor(x) else int(x // 1),
-    "sym_not": lambda x: tf.logical_not(x) if is_tensor(x) else not x,
-    "_sym_sqrt": lambda x: tf.sqrt(tf.cast(x, tf.float64)) if is_tensor(x) else x**0.5,
+PYTHON = "add sub mul floordiv mod neg truediv pow lt le gt ge eq ne and_ or_ getitem"
+# Python's operators on sizes, of integers, and of tensors in their place.
+OF_SIZES: dict[str, tuple[Function, Function]] = {
+    "sym_max": (max, tf.maximum),
+    "sym_min": (min, tf.minimum),
+    "sym_float": (float, lambda x: tf.cast(x, tf.float64)),
+    "sym_int": (int, lambda x: tf.cast(x, tf.int32)),
+    "trunc": (int, lambda x: tf.cast(x, tf.int32)),
+    "ceil": (lambda x: -int(-x // 1), lambda x: tf.cast(tf.math.ceil(x), tf.int32)),
+    "floor": (lambda x: int(x // 1), lambda x: tf.cast(tf.floor(x), tf.int32)),
+    "sym_not": (operator.not_, tf.logical_not),
+    "_sym_sqrt": (lambda x: x**0.5, lambda x: tf.sqrt(tf.cast(x, tf.float64))),
 }
-for _name, _function in OF_SIZES.items():
-    aten(f"py.{_name}")(_function)
+
+
+def _register_of_sizes(name: str, of_numbers: Function, of_tensors: Function) -> None:
+    @aten(f"py.{name}")
+    def rule(*sizes: Any) -> Any:
+        return (of_tensors if any(map(is_tensor, sizes)) else of_numbers)(*sizes)
+
+
+for _names, _pair in OF_SIZES.items():
+    _register_of_sizes(_names, *_pair)
+for _names in PYTHON.split():
+    aten(f"py.{_names.rstrip('_')}")(getattr(operator, _names))

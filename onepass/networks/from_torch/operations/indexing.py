@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.networks.from_torch.table import aten
@@ -17,6 +18,7 @@ from onepass.networks.from_torch.values import (
     sizes,
     with_last,
 )
+from onepass.step.sizes import static_value
 
 Indices = Sequence[tf.Tensor | None]
 
@@ -46,6 +48,32 @@ def _moves_to(indices: Indices) -> int:
     return axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
 
 
+def _all_of(x: tf.Tensor, indices: Indices) -> tf.Tensor | None:
+    """Return a tensor whose indexed axes come first, if its indices count all their entries.
+
+    Masks of transformers are indexed so. A step cannot be derived from an index of time steps, but
+    from an axis that moves. It is None if an index is another one, or not known.
+    """
+    places: dict[int, int] = {}  # of the indexed axes in the shape of the indices
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    rank = max(index.shape.rank for index in given.values())
+    if tf.executing_eagerly() or not x.shape.is_fully_defined():
+        return None
+    for axis, index in given.items():
+        known = static_value(index)
+        if known is None or not np.array_equal(known.ravel(), np.arange(x.shape[axis])):
+            return None
+        lead = rank - known.ndim
+        places[axis] = lead + int(np.argmax(known.shape)) if known.size > 1 else -1 - axis
+    if len(set(places.values())) < len(places):
+        return None
+    order = sorted(places, key=lambda axis: places[axis])
+    order += [axis for axis in range(x.shape.rank) if axis not in places]
+    moved = x if order == sorted(order) else tf.transpose(x, order)
+    shape = [*broadcast_shape(list(given.values())), *moved.shape[len(places) :]]
+    return tf.reshape(moved, shape)
+
+
 @aten("index", "_unsafe_index")
 def _index(x: tf.Tensor, indices: Indices) -> tf.Tensor:
     given = [index for index in indices if index is not None]
@@ -56,9 +84,11 @@ def _index(x: tf.Tensor, indices: Indices) -> tf.Tensor:
     if len(given) == 1:
         axis = _moves_to(indices)
         return tf.gather(x, _positive(given[0], sizes(x)[axis]), axis=axis)
-    moved, places, _ = _indexed_first(x, indices)
-    found, rank = tf.gather_nd(moved, places), places.shape.rank - 1
-    to = _moves_to(indices)
+    found, to = _all_of(x, indices), _moves_to(indices)
+    rank = max(index.shape.rank for index in given)
+    if found is None:
+        moved, places, _ = _indexed_first(x, indices)
+        found = tf.gather_nd(moved, places)
     order = [*range(rank, rank + to), *range(rank), *range(rank + to, found.shape.rank)]
     return found if not to else tf.transpose(found, order)
 
@@ -94,14 +124,8 @@ def _index_select(x: tf.Tensor, dim: int, index: tf.Tensor) -> tf.Tensor:
     return tf.gather(x, tf.reshape(index, [-1]), axis=axis_of(x, dim))
 
 
-@aten("embedding")
-def _embedding(weight: tf.Tensor, index: tf.Tensor, *ignored: Any) -> tf.Tensor:
-    return tf.gather(weight, index)
-
-
-@aten("take")
-def _take(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    return tf.gather(tf.reshape(x, [-1]), _positive(index, product(sizes(x))))
+aten("embedding")(lambda weight, index, *ignored: tf.gather(weight, index))
+aten("take")(lambda x, index: tf.gather(tf.reshape(x, [-1]), _positive(index, product(sizes(x)))))
 
 
 @aten("gather", "take_along_dim")
@@ -149,9 +173,7 @@ def _scatter(
     return WRITES[reduce](x, _positions(index, axis_of(x, dim)), source)
 
 
-@aten("scatter_add")
-def _scatter_add(x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
-    return _scatter(x, dim, index, source, "add")
+aten("scatter_add")(lambda x, dim, index, source: _scatter(x, dim, index, source, "add"))
 
 
 def _along_axis(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> list[tf.Tensor]:
@@ -167,14 +189,9 @@ def _index_add(
     return _index_put(*_along_axis(x, dim, index, source * as_dtype(alpha, source.dtype)), True)
 
 
-@aten("index_copy")
-def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, source))
-
-
-@aten("index_fill")
-def _index_fill(x: tf.Tensor, dim: int, index: tf.Tensor, value: Any) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, as_dtype(value, x.dtype)))
+@aten("index_copy", "index_fill")
+def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> tf.Tensor:
+    return _index_put(*_along_axis(x, dim, index, as_dtype(source, x.dtype)))
 
 
 @aten("one_hot")
@@ -206,11 +223,7 @@ def _sort(
     return [_gather(x, dim, index), index]
 
 
-@aten("sort.stable")
-def _sort_stable(
-    x: tf.Tensor, stable: Any = None, dim: int = -1, descending: bool = False
-) -> list[tf.Tensor]:
-    return _sort(x, dim, descending)
+aten("sort.stable")(lambda x, stable, dim=-1, descending=False: _sort(x, dim, descending))
 
 
 @aten("argsort")

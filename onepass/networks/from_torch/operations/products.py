@@ -34,12 +34,22 @@ def _linear(x: tf.Tensor, weight: tf.Tensor, bias: Any = None) -> tf.Tensor:
     return y if bias is None else y + bias
 
 
-@aten("vdot")
-def _vdot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.math.conj(a) * b)
-
-
-aten("matrix_exp", "linalg_matrix_exp")(tf.linalg.expm)
+DIRECT: dict[str, Callable[..., tf.Tensor]] = {
+    "vdot": lambda a, b: tf.reduce_sum(tf.math.conj(a) * b),
+    "outer ger": lambda a, b: a[:, None] * b,
+    "matrix_exp linalg_matrix_exp": tf.linalg.expm,
+    "einsum": lambda equation, xs, path=None: tf.einsum(equation.replace(" ", ""), *xs),
+    "real": tf.math.real,
+    "imag": tf.math.imag,
+    "angle": tf.math.angle,
+    "conj _conj conj_physical": tf.math.conj,
+    "complex": tf.complex,
+    "polar": lambda r, phase: tf.complex(r * tf.cos(phase), r * tf.sin(phase)),
+    "view_as_real": lambda x: tf.stack([tf.math.real(x), tf.math.imag(x)], -1),
+    "view_as_complex": lambda x: tf.complex(x[..., 0], x[..., 1]),
+}
+for _names, _function in DIRECT.items():
+    aten(*_names.split())(_function)
 
 
 @aten("matmul", "mm", "bmm", "mv", "dot")
@@ -57,16 +67,6 @@ def _addmm(x: tf.Tensor, a: tf.Tensor, b: tf.Tensor, beta: Any = 1, alpha: Any =
     y = _matmul(a, b)
     y = y if alpha == 1 else y * as_dtype(alpha, y.dtype)
     return y + (x if beta == 1 else x * as_dtype(beta, x.dtype))
-
-
-@aten("outer", "ger")
-def _outer(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return a[:, None] * b
-
-
-@aten("einsum")
-def _einsum(equation: str, xs: Sequence[tf.Tensor], path: Any = None) -> tf.Tensor:
-    return tf.einsum(equation.replace(" ", ""), *xs)
 
 
 @aten("tensordot")
@@ -266,11 +266,3 @@ def _fourier(name: str, is_inverse: bool) -> Callable[..., tf.Tensor]:
 
 for _name in ("fft", "ifft", "rfft", "irfft"):
     aten(f"fft_{_name}")(_fourier(_name, _name.startswith("i")))
-aten("real")(lambda x: tf.math.real(x))
-aten("imag")(lambda x: tf.math.imag(x))
-aten("angle")(lambda x: tf.math.angle(x))
-aten("conj", "_conj", "conj_physical")(lambda x: tf.math.conj(x))
-aten("complex")(lambda a, b: tf.complex(a, b))
-aten("polar")(lambda r, phase: tf.complex(r * tf.cos(phase), r * tf.sin(phase)))
-aten("view_as_real")(lambda x: tf.stack([tf.math.real(x), tf.math.imag(x)], -1))
-aten("view_as_complex")(lambda x: tf.complex(x[..., 0], x[..., 1]))

@@ -1,5 +1,6 @@
 """Rules for operations along axes: sums, extremes, moments, cumulative sums, norms, softmax."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from onepass.networks.from_torch.table import aten
 from onepass.networks.from_torch.values import (
+    along,
     as_dtype,
     as_shape,
     axes_of,
@@ -19,10 +21,10 @@ from onepass.networks.from_torch.values import (
     with_last,
 )
 
-Dims = int | Sequence[int] | None
+Function = Callable[..., Any]
 
 
-def _reduced(function: Callable[..., tf.Tensor], prepare: Callable) -> Callable[..., tf.Tensor]:
+def _reduced(function: Function, prepare: Function) -> Function:
     def rule(x: tf.Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> tf.Tensor:
         x = prepare(x) if dtype is None else tf.cast(x, dtype)
         return function(x, axes_of(x, dim), keepdim)
@@ -30,54 +32,49 @@ def _reduced(function: Callable[..., tf.Tensor], prepare: Callable) -> Callable[
     return rule
 
 
-aten("sum")(_reduced(tf.reduce_sum, counted))
-aten("mean")(_reduced(tf.reduce_mean, lambda x: x))
-aten("prod")(_reduced(tf.reduce_prod, counted))
-aten("amax")(_reduced(tf.reduce_max, lambda x: x))
-aten("amin")(_reduced(tf.reduce_min, lambda x: x))
-aten("any")(_reduced(tf.reduce_any, lambda x: tf.cast(x, tf.bool)))
-aten("all")(_reduced(tf.reduce_all, lambda x: tf.cast(x, tf.bool)))
-aten("logsumexp")(_reduced(tf.reduce_logsumexp, floating))
-aten("count_nonzero")(_reduced(tf.reduce_sum, lambda x: tf.cast(tf.cast(x, tf.bool), tf.int64)))
+# What is reduced, after the function of the tensor that comes first.
+REDUCTIONS: dict[str, tuple[Function, Function]] = {
+    "sum": (tf.reduce_sum, counted),
+    "prod": (tf.reduce_prod, counted),
+    "mean": (tf.reduce_mean, tf.identity),
+    "amax": (tf.reduce_max, tf.identity),
+    "amin": (tf.reduce_min, tf.identity),
+    "any": (tf.reduce_any, lambda x: tf.cast(x, tf.bool)),
+    "all": (tf.reduce_all, lambda x: tf.cast(x, tf.bool)),
+    "logsumexp": (tf.reduce_logsumexp, floating),
+    "count_nonzero": (tf.reduce_sum, lambda x: tf.cast(tf.cast(x, tf.bool), tf.int64)),
+}
+for _name, _pair in REDUCTIONS.items():
+    aten(_name)(_reduced(*_pair))
 
 
-def _place(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Return a rule for the index of the first largest or smallest element."""
-
-    def rule(x: tf.Tensor, dim: int | None = None, keepdim: bool = False) -> tf.Tensor:
+def _register_extreme(name: str, reduce: Function, place: Function) -> None:
+    @aten(f"arg{name}")
+    def place_of(x: tf.Tensor, dim: int | None = None, keepdim: bool = False) -> tf.Tensor:
         flat, axis = (tf.reshape(x, [-1]), 0) if dim is None else (x, axis_of(x, dim))
-        found = function(flat, axis, output_type=tf.int64)
-        if keepdim:
-            return (
-                tf.reshape(found, [1] * x.shape.rank)
-                if dim is None
-                else tf.expand_dims(found, axis)
-            )
-        return found
+        found = place(flat, axis, output_type=tf.int64)
+        if not keepdim:
+            return found
+        return tf.expand_dims(found, axis) if dim is not None else _spread(found, x)
 
-    return rule
-
-
-def _extreme(reduce: Callable, place: Callable) -> Callable[..., Any]:
-    def rule(x: tf.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    @aten(name)
+    def extreme(x: tf.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         values = reduce(x, None if dim is None else axis_of(x, dim), keepdim)
-        return values if dim is None else [values, place(x, dim, keepdim)]
-
-    return rule
+        return values if dim is None else [values, place_of(x, dim, keepdim)]
 
 
-for _name, _reduce, _argument in (
-    ("max", tf.reduce_max, tf.argmax),
-    ("min", tf.reduce_min, tf.argmin),
-):
-    aten(f"arg{_name}")(_place(_argument))
-    aten(_name)(_extreme(_reduce, _place(_argument)))
+def _spread(found: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(found, [1] * x.shape.rank)
+
+
+_register_extreme("max", tf.reduce_max, tf.argmax)
+_register_extreme("min", tf.reduce_min, tf.argmin)
 
 
 def _moments(
-    x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return variance and mean; `correction` is True or None for 1, False for 0."""
+    result: Function, x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False
+) -> Any:
+    """Return a function of variance and mean; `correction` is True or None for 1, False for 0."""
     if isinstance(dim, bool):  # `var(x, unbiased)`
         dim, correction = None, dim
     axes = axes_of(x, dim)
@@ -85,32 +82,17 @@ def _moments(
     mean = tf.reduce_mean(x, axes, True)
     total = tf.reduce_sum(tf.square(x - mean), axes, keepdim)
     count = tf.cast(product([sizes(x)[axis] for axis in axes]) - correction, x.dtype)
-    return total / count, mean if keepdim else tf.squeeze(mean, axes)
+    return result(total / count, mean if keepdim else tf.squeeze(mean, axes))
 
 
-@aten("var")
-def _var(x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tf.Tensor:
-    return _moments(x, dim, correction, keepdim)[0]
-
-
-@aten("std")
-def _std(x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tf.Tensor:
-    return tf.sqrt(_moments(x, dim, correction, keepdim)[0])
-
-
-@aten("var_mean")
-def _var_mean(
-    x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False
-) -> list[tf.Tensor]:
-    return list(_moments(x, dim, correction, keepdim))
-
-
-@aten("std_mean")
-def _std_mean(
-    x: tf.Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False
-) -> list[tf.Tensor]:
-    variance, mean = _moments(x, dim, correction, keepdim)
-    return [tf.sqrt(variance), mean]
+MOMENTS: dict[str, Function] = {
+    "var": lambda variance, mean: variance,
+    "std": lambda variance, mean: tf.sqrt(variance),
+    "var_mean": lambda variance, mean: [variance, mean],
+    "std_mean": lambda variance, mean: [tf.sqrt(variance), mean],
+}
+for _name, _result in MOMENTS.items():
+    aten(_name)(functools.partial(_moments, _result))
 
 
 @aten("linalg_vector_norm", "norm")
@@ -130,7 +112,7 @@ def _norm(
     return tf.pow(tf.reduce_sum(tf.pow(x, order), axes, keepdim), 1 / order)
 
 
-def _cumulative(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+def _cumulative(function: Function) -> Function:
     def rule(x: tf.Tensor, dim: int, dtype: Any = None) -> tf.Tensor:
         x = counted(x) if dtype is None else tf.cast(x, dtype)
         return function(x, axis_of(x, dim)) if x.shape.rank else x
@@ -149,13 +131,12 @@ def _diff(x: tf.Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: 
     parts = [tf.cast(part, x.dtype) for part in (prepend, x, append) if part is not None]
     x = tf.concat(parts, axis) if len(parts) > 1 else x
     for _ in range(n):
-        lead = [slice(None)] * axis
-        later, earlier = x[(*lead, slice(1, None))], x[(*lead, slice(None, -1))]
+        later, earlier = x[along(axis, 1, None)], x[along(axis, None, -1)]
         x = tf.not_equal(later, earlier) if x.dtype.is_bool else later - earlier
     return x
 
 
-def _over_axis(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., tf.Tensor]:
+def _over_axis(function: Callable[[tf.Tensor], tf.Tensor]) -> Function:
     def rule(x: tf.Tensor, dim: int, dtype: Any = None, *ignored: Any) -> tf.Tensor:
         x = tf.cast(x, dtype) if isinstance(dtype, tf.DType) else floating(x)
         if not x.shape.rank:
@@ -190,9 +171,7 @@ def _layer_norm(
     return _scaled(_standard(x, axes, rest[0] if rest else 1e-5), weight, bias)
 
 
-@aten("native_layer_norm")
-def _native_layer_norm(*arguments: Any) -> list[tf.Tensor]:
-    return [_layer_norm(*arguments)]
+aten("native_layer_norm")(lambda *arguments: [_layer_norm(*arguments)])
 
 
 @aten("rms_norm")
@@ -253,9 +232,7 @@ def _weight_norm(v: tf.Tensor, g: tf.Tensor, dim: int = 0) -> tf.Tensor:
     return v * (g / tf.sqrt(tf.reduce_sum(tf.square(v), axes, True)))
 
 
-@aten("_weight_norm_interface")
-def _weight_norm_interface(v: tf.Tensor, g: tf.Tensor, dim: int = 0) -> list[tf.Tensor]:
-    return [_weight_norm(v, g, dim)]
+aten("_weight_norm_interface")(lambda *arguments: [_weight_norm(*arguments)])
 
 
 @aten("adaptive_avg_pool1d", "adaptive_avg_pool2d")

@@ -8,6 +8,7 @@ import tensorflow as tf
 from onepass.networks.from_torch.operations.products import _linear
 from onepass.networks.from_torch.table import aten
 from onepass.networks.from_torch.values import as_dtype, axis_of, sizes
+from onepass.step.tracing import SHAPES
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}
@@ -36,7 +37,27 @@ def _attention(
         scores = tf.where(tf.range(columns) <= tf.range(rows)[:, None], scores, lowest)
     if mask is not None:
         scores = tf.where(mask, scores, lowest) if mask.dtype.is_bool else scores + mask
-    return tf.matmul(tf.nn.softmax(scores), value)
+    weights = tf.nn.softmax(scores)
+    if mask is not None and mask.dtype.is_bool and _reads_an_argument(mask):
+        weights = tf.where(
+            mask, weights, tf.zeros([], weights.dtype)
+        )  # a row may be masked whole, and then is zero
+    return tf.matmul(weights, value)
+
+
+def _reads_an_argument(mask: tf.Tensor) -> bool:
+    """Return whether a mask depends on an argument of the network, not on sizes alone."""
+    if tf.executing_eagerly():
+        return True
+    waiting, seen = [mask.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op.type == "Placeholder":
+            return True
+        if op not in seen and op.type not in SHAPES:
+            seen.add(op)
+            waiting += [x.op for x in op.inputs]
+    return False
 
 
 def _gru(gates: tf.Tensor, h: tf.Tensor, weight: tf.Tensor, bias: Any) -> tf.Tensor:
@@ -108,28 +129,16 @@ def _refused(*arguments: Any) -> None:
     )
 
 
-@aten("gru_cell")
-def _gru_cell(x: tf.Tensor, h: tf.Tensor, *weights: Any) -> tf.Tensor:
-    w, own, *biases = weights
-    b, own_b = biases or (None, None)
-    return _gru(_linear(x, w, b), h, own, own_b)
+def _register_cell(name: str) -> None:
+    @aten(f"{name}_cell")
+    def rule(x: tf.Tensor, state: Any, *weights: Any) -> Any:
+        bias = weights[2] if len(weights) > 2 else None
+        found = _stepped(MODES[name], weights)(state, _linear(x, weights[0], bias))
+        return list(found) if name == "lstm" else found
 
 
-@aten("lstm_cell")
-def _lstm_cell(x: tf.Tensor, state: Sequence[tf.Tensor], *weights: Any) -> list[tf.Tensor]:
-    w, own, *biases = weights
-    b, own_b = biases or (None, None)
-    return list(_lstm(_linear(x, w, b), state, own, own_b))
-
-
-@aten("rnn_tanh_cell")
-def _tanh_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
-    return tf.tanh(_linear(x, w, b) + _linear(h, own, b2))
-
-
-@aten("rnn_relu_cell")
-def _relu_cell(x: tf.Tensor, h: tf.Tensor, w: Any, own: Any, b: Any = None, b2: Any = None) -> Any:
-    return tf.nn.relu(_linear(x, w, b) + _linear(h, own, b2))
+for _name in MODES:
+    _register_cell(_name)
 
 
 @aten("wrap_with_set_grad_enabled")

@@ -1,6 +1,6 @@
 """Rules for operations that move elements: shapes, axes, parts, padding and repetition."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,14 +23,27 @@ LAST = (1 << 31) - 1  # a slice that ends after it has no end
 Sizes = Sequence[Any]
 
 
-@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias")
-def _view(x: tf.Tensor, shape: Sizes, *strides: Any) -> tf.Tensor:
-    return tf.reshape(x, as_shape(shape))
-
-
-@aten("view_as", "reshape_as")
-def _view_as(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(x, as_shape(sizes(other)))
+# Operations that one function of TensorFlow computes, once their arguments are in its form.
+DIRECT: dict[str, Callable[..., Any]] = {
+    "view reshape _unsafe_view view_copy _reshape_alias": lambda x, shape, *strides: tf.reshape(
+        x, as_shape(shape)
+    ),
+    "view_as reshape_as": lambda x, other: tf.reshape(x, as_shape(sizes(other))),
+    "permute": lambda x, dims: tf.transpose(x, axes_of(x, dims)),
+    "numpy_T": tf.transpose,
+    "t mT": lambda x: _transpose(x, -2, -1) if x.shape.rank > 1 else x,
+    "mH matrix_H adjoint": lambda x: tf.math.conj(_transpose(x, -2, -1)),
+    "unsqueeze": lambda x, dim: tf.expand_dims(x, axis_of(x, dim, 1)),
+    "expand_as": lambda x, other: tf.broadcast_to(x, as_shape(sizes(other))),
+    "broadcast_tensors": lambda xs: [tf.broadcast_to(x, broadcast_shape(xs)) for x in xs],
+    "meshgrid": lambda xs, indexing="ij": tf.meshgrid(*xs, indexing=indexing),
+    "unbind": lambda x, dim=0: tf.unstack(x, axis=axis_of(x, dim)),
+    "flip": lambda x, dims: tf.reverse(x, axes_of(x, dims)) if dims else x,
+    "sym_size": lambda x, dim: sizes(x)[axis_of(x, dim)],
+    "sym_numel numel": lambda x: product(sizes(x)),
+}
+for _names, _function in DIRECT.items():
+    aten(*_names.split())(_function)
 
 
 @aten("unflatten")
@@ -46,11 +59,6 @@ def _flatten(x: tf.Tensor, start: int = 0, end: int = -1) -> tf.Tensor:
     return tf.reshape(x, as_shape([*known[:first], merged, *known[last + 1 :]]))
 
 
-@aten("permute")
-def _permute(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor:
-    return tf.transpose(x, axes_of(x, dims))
-
-
 @aten("transpose", "swapaxes", "swapdims")
 def _transpose(x: tf.Tensor, first: int, second: int) -> tf.Tensor:
     order = list(range(x.shape.rank))
@@ -61,19 +69,6 @@ def _transpose(x: tf.Tensor, first: int, second: int) -> tf.Tensor:
     return tf.transpose(x, order)
 
 
-@aten("t", "mT")
-def _turned(x: tf.Tensor) -> tf.Tensor:
-    return _transpose(x, -2, -1) if x.shape.rank > 1 else x
-
-
-@aten("mH", "matrix_H", "adjoint")
-def _adjoint(x: tf.Tensor) -> tf.Tensor:
-    return tf.math.conj(_turned(x))
-
-
-aten("numpy_T")(tf.transpose)
-
-
 @aten("movedim", "moveaxis")
 def _movedim(x: tf.Tensor, source: Any, target: Any) -> tf.Tensor:
     found, wanted = axes_of(x, source), axes_of(x, target)
@@ -81,11 +76,6 @@ def _movedim(x: tf.Tensor, source: Any, target: Any) -> tf.Tensor:
     for place, axis in sorted(zip(wanted, found, strict=True)):
         order.insert(place, axis)
     return tf.transpose(x, order)
-
-
-@aten("unsqueeze")
-def _unsqueeze(x: tf.Tensor, dim: int) -> tf.Tensor:
-    return tf.expand_dims(x, axis_of(x, dim, 1))
 
 
 @aten("squeeze")
@@ -103,21 +93,6 @@ def _expand(x: tf.Tensor, shape: Sizes, implicit: bool = False) -> tf.Tensor:
         for own, size in zip(known, shape, strict=True)
     ]
     return tf.broadcast_to(x, as_shape(wanted))
-
-
-@aten("expand_as")
-def _expand_as(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    return tf.broadcast_to(x, as_shape(sizes(other)))
-
-
-@aten("broadcast_tensors")
-def _broadcast_tensors(xs: list[tf.Tensor]) -> list[tf.Tensor]:
-    return [tf.broadcast_to(x, broadcast_shape(xs)) for x in xs]
-
-
-@aten("meshgrid")
-def _meshgrid(xs: list[tf.Tensor], indexing: str = "ij") -> list[tf.Tensor]:
-    return tf.meshgrid(*xs, indexing=indexing)
 
 
 @aten("repeat", "tile")
@@ -189,11 +164,6 @@ def _tensor_split(x: tf.Tensor, parts: Any, dim: int = 0) -> list[tf.Tensor]:
     return [x[along(axis, start, end)] for start, end in zip([0, *parts], ends, strict=True)]
 
 
-@aten("unbind")
-def _unbind(x: tf.Tensor, dim: int = 0) -> list[tf.Tensor]:
-    return tf.unstack(x, axis=axis_of(x, dim))
-
-
 @aten("slice")
 def _slice(
     x: tf.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
@@ -227,13 +197,10 @@ def _slice_scatter(
     places = tf.range(sizes(x)[axis])[
         slice(start, None if end is None or end > LAST else end, step)
     ]
-    moved = tf.transpose(x, [axis, *(n for n in range(x.shape.rank) if n != axis)])
-    source = tf.cast(
-        tf.transpose(source, [axis, *(n for n in range(x.shape.rank) if n != axis)]), x.dtype
-    )
+    first = [axis, *(n for n in range(x.shape.rank) if n != axis)]
+    moved, source = (tf.transpose(each, first) for each in (x, tf.cast(source, x.dtype)))
     written = tf.tensor_scatter_nd_update(moved, places[:, None], source)
-    back = [*range(1, axis + 1), 0, *range(axis + 1, x.shape.rank)]
-    return tf.transpose(written, back)
+    return tf.transpose(written, [first.index(n) for n in range(len(first))])
 
 
 @aten("select_scatter")
@@ -242,11 +209,6 @@ def _select_scatter(x: tf.Tensor, source: tf.Tensor, dim: int, index: int) -> tf
     is_there = tf.range(sizes(x)[axis]) == (index if index >= 0 else index + sizes(x)[axis])
     is_there = tf.reshape(is_there, [-1] + [1] * (x.shape.rank - axis - 1))
     return tf.where(is_there, tf.cast(tf.expand_dims(source, axis), x.dtype), x)
-
-
-@aten("flip")
-def _flip(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor:
-    return tf.reverse(x, axes_of(x, dims)) if dims else x
 
 
 @aten("roll")
@@ -290,13 +252,3 @@ def _pixel_unshuffle(x: tf.Tensor, factor: int) -> tf.Tensor:
     x = tf.reshape(x, as_shape([*lead, channels, low, factor, thin, factor]))
     x = tf.transpose(x, [*range(rank + 1), *(rank + n for n in (2, 4, 1, 3))])
     return tf.reshape(x, as_shape([*lead, channels * factor**2, low, thin]))
-
-
-@aten("sym_size")
-def _sym_size(x: tf.Tensor, dim: int) -> Any:
-    return sizes(x)[axis_of(x, dim)]
-
-
-@aten("sym_numel", "numel")
-def _numel(x: tf.Tensor) -> Any:
-    return product(sizes(x))

@@ -190,6 +190,56 @@ def test_a_branch_and_a_loop_of_torch_are_mapped():
         np.testing.assert_allclose(called(network, x), original(module, x), 1e-4, 1e-5)
 
 
+def test_branches_within_branches_are_kept_apart_in_a_folder(tmp_path):
+    def branched(x, layer):
+        def inner(y):
+            return torch.cond(y.sum() > 9, lambda z: 3 * z, lambda z: z - 3, (y,))
+
+        y = layer(x)
+        return torch.cond(y.sum() > 0, inner, lambda z: inner(-z) + 100, (y,))
+
+    module = Wrapped(branched, nn.Linear(1, 2))
+    graph = export(module, inputs=torch.zeros(1, 6, 1))
+    network = onepass.load_network(write_folder(graph, tmp_path / "network"))
+    for bias in (5.0, 0.1, -0.1, -5.0):
+        for weights in (module.layers[0].weight, module.layers[0].bias):
+            weights.data.fill_(bias if weights.dim() == 1 else 0.0)
+        network.weights["layers.0.bias"].assign([bias] * 2)
+        network.weights["layers.0.weight"].assign([[0.0], [0.0]])
+        x = wave(2, 7, 1)
+        np.testing.assert_allclose(called(network, x), original(module, x), 1e-5, 1e-5)
+
+
+class Masked(nn.Module):
+    """Attention over elements that a mask [batch, time] shows, indexed as transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(LEVELS, 8), nn.Linear(8, LEVELS)
+
+    def forward(self, x, mask):
+        (batch, time), h = x.shape, self.tokens(x)[:, None]
+        rows, columns = torch.arange(batch)[:, None, None, None], torch.arange(time) + 0
+        shown = mask.expand_as(x).to(torch.bool)[rows, columns[None, None, None]]
+        shown = shown & (columns <= columns[:, None])
+        attended = nn.functional.scaled_dot_product_attention(h, h, h, attn_mask=shown)
+        return self.head(attended + h)[:, 0]
+
+
+def test_a_mask_of_elements_is_a_condition_with_time_and_has_a_step():
+    torch.manual_seed(0)
+    module, ones = Masked().eval(), torch.ones(1, 8, dtype=torch.int64)
+    network = onepass.from_torch(module, inputs=TOKENS, conditions={"mask": ones})
+    mask = np.random.default_rng(0).integers(0, 2, (2, 20))
+    mask[1, :4], symbols = 0, tokens(2, 20)  # the first rows see nothing at all
+    wanted = original(module, symbols, mask)
+    np.testing.assert_allclose(called(network, symbols, mask), wanted, 1e-5, 1e-5)
+    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+    drawn = model.sample(2, 20, 1, mask, method="cached")
+    np.testing.assert_array_equal(model.sample(2, 20, 1, mask, method="naive"), drawn)
+    assert np.any(model.sample(2, 20, 1, np.ones_like(mask)) != drawn)
+
+
 @pytest.mark.parametrize(
     ("result", "output", "place"),
     [
