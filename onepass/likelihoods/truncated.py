@@ -25,12 +25,14 @@ class Choice(NamedTuple):
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
+      logit_bias: added to the logits, [levels].
     """
 
     temperature: tf.Tensor
     top_k: Any = 0
     top_p: Any = 1.0
     min_p: Any = 0.0
+    logit_bias: Any = 0.0
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
@@ -108,13 +110,21 @@ def drawing(distribution: Distribution, temperature: Any) -> Any:
     return Truncated(distribution) if isinstance(temperature, Choice) else distribution
 
 
+def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+    """Return the logits [..., levels] as they are before the temperature and truncation."""
+    if choice.asks("logit_bias"):
+        logits += tf.cast(choice.logit_bias, logits.dtype)
+    return logits
+
+
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
-    """Return the logits, with -inf for symbols that may not be drawn.
+    """Return the logits, adjusted, with -inf for symbols that may not be drawn.
 
     Args:
       logits: float32 or float64 [..., levels].
-      choice: temperature and truncation of the draw.
+      choice: settings of the draw.
     """
+    logits = adjusted(logits, choice)
     if not choice.asks("top_k", "top_p", "min_p"):
         return logits
     # A small temperature would make large logits infinite, so the largest is shifted to 0.

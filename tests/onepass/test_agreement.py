@@ -170,6 +170,7 @@ PROMPTS = {
     "top-k": {"top_k": 3, "temperature": 1.5},
     "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
     "min-p": {"min_p": 0.2, "temperature": [0.5, 1.0, 2.0], "prefix": tokens(3, 4)},
+    "logit bias": {"logit_bias": {3: 2.0, 7: -1e9, 0: 1.5}, "temperature": [0.0, 1.0, 2.0]},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
