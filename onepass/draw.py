@@ -233,9 +233,11 @@ class Elements(Option):
 
     Args:
       most: largest number of elements; None: any.
+      is_all: whether a set of no elements stands for all.
     """
 
     most: int | None = None
+    is_all: bool = False
     lists = ("",)
 
     def read(self, words: Any, flag: str) -> Any:
@@ -273,7 +275,9 @@ class Elements(Option):
         """Return which symbols are in the row's set, bool [levels]."""
         from onepass.likelihoods.truncated import mask_of
 
-        return mask_of(encode(given[name][0], name), given[f"{COUNT}{name}"][0], levels)
+        count = given[f"{COUNT}{name}"][0]
+        mask = mask_of(encode(given[name][0], name), count, levels)
+        return mask | (count == 0) if self.is_all else mask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -403,6 +407,7 @@ class Draw:
         one's, in [0, 1]; 0: all tokens.
       logit_bias: dict of tokens and finite numbers, which are added to their logits before all
         else; for the command, TOKEN=NUMBER.
+      allowed: the tokens that may be drawn, a set, list or array; None: all.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix. For the command: numbers for all rows, an npy
         file, or one file per row.
@@ -423,6 +428,9 @@ class Draw:
         default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
     )
     logit_bias: Any = dataclasses.field(default=None, metadata={KIND: Weights(needs_tokens=True)})
+    allowed: Any = dataclasses.field(
+        default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}
+    )
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(most=1, needs_time=True, needs_levels=True)}

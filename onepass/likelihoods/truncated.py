@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.capabilities import table_of
@@ -12,6 +13,7 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
+LOWEST = -1e30  # a logit of probability 0, finite
 
 
 class Choice(NamedTuple):
@@ -26,6 +28,7 @@ class Choice(NamedTuple):
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
       logit_bias: added to the logits, [levels].
+      allowed: bool [levels], which symbols may be drawn.
     """
 
     temperature: tf.Tensor
@@ -33,6 +36,7 @@ class Choice(NamedTuple):
     top_p: Any = 1.0
     min_p: Any = 0.0
     logit_bias: Any = 0.0
+    allowed: Any = True
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
@@ -114,6 +118,9 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits [..., levels] as they are before the temperature and truncation."""
     if choice.asks("logit_bias"):
         logits += tf.cast(choice.logit_bias, logits.dtype)
+    if choice.asks("allowed"):
+        # If the model itself forbids all allowed symbols, they are equally probable.
+        logits = tf.where(choice.allowed, tf.maximum(logits, LOWEST), -np.inf)
     return logits
 
 

@@ -103,6 +103,14 @@ def test_a_bias_is_added_before_all_else():
     np.testing.assert_array_equal(found, expected)
 
 
+def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
+    logits = np.array([[3.0, 1.0, 0.0, -np.inf, -np.inf]], np.float32)
+    for allowed, odds in [([1, 2], [0, np.e, 1, 0, 0]), ([3, 4], [0, 0, 0, 1, 1])]:
+        mask = np.isin(np.arange(5), allowed)
+        found = tf.nn.softmax(truncated(tf.constant(logits), choice(allowed=mask)))
+        np.testing.assert_allclose(found[0], np.array(odds) / np.sum(odds), rtol=1e-6)
+
+
 PROCESSORS = {
     "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
     "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),
