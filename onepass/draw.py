@@ -232,11 +232,9 @@ class Elements(Option):
     """A set of elements, such as tokens.
 
     Args:
-      most: largest number of elements; None: any.
       is_all: whether a set of no elements stands for all.
     """
 
-    most: int | None = None
     is_all: bool = False
     lists = ("",)
 
@@ -251,7 +249,7 @@ class Elements(Option):
         """Return an array [n] of different elements."""
         from onepass.foundation.arguments import checked_elements
 
-        return None if value is None else checked_elements(value, name, self.most)
+        return None if value is None else checked_elements(value, name)
 
     def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
         """Return the inputs of the elements and of their number."""
@@ -411,8 +409,8 @@ class Draw:
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix. For the command: numbers for all rows, an npy
         file, or one file per row.
-      stop: the element that ends a row; all later elements of the row are equal to it. None: rows
-        do not end early.
+      stop: the element that ends a row, or several of which each does; all later elements of the
+        row are equal to the one that ended it. None: rows do not end early.
     """
 
     temperature: Any = dataclasses.field(
@@ -433,7 +431,7 @@ class Draw:
     )
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(
-        default=None, metadata={KIND: Elements(most=1, needs_time=True, needs_levels=True)}
+        default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)}
     )
 
     def checked(self, num: int, length: int, order: str, event: Sequence[int] = ()) -> "Draw":

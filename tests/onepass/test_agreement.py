@@ -173,6 +173,7 @@ PROMPTS = {
     "logit bias": {"logit_bias": {3: 2.0, 7: -1e9, 0: 1.5}, "temperature": [0.0, 1.0, 2.0]},
     "allowed": {"allowed": [2, 4, 9], "top_p": 0.9, "prefix": tokens(3, 4)},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "stops": {"stop": [4, 9, 11], "prefix": [tokens(2), tokens(25), tokens(9)]},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,

@@ -71,6 +71,7 @@ ASKED = {
         "bias": {"logit_bias": {3: 2.0, 7: -1e9, 0: 1.5}, "top_k": 6},
         "allowed": {"allowed": [2, 4, 9], "temperature": [0.0, 1.0, 2.0]},
         "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
+        "stops": {"stop": [11, 4], "prefix": rows_of(2, 25, 9)},
         "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
         "temperatures": {"temperature": [0.0, 0.7, 2.0]},
     },
@@ -153,7 +154,9 @@ SELDOM = {
 SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
 SELDOM |= {"voices": ("prefix",)}
 SELDOM |= {
-    "tokens": tuple(case for case in ASKED["tokens"] if case not in ("all", "bias", "allowed"))
+    "tokens": tuple(
+        case for case in ASKED["tokens"] if case not in ("all", "bias", "allowed", "stops")
+    )
 }
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
@@ -219,7 +222,7 @@ def words_of(name, case, folder):
     ("name", "case"),
     [
         *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
-        *(("tokens", "bias"), ("tokens", "allowed")),
+        *(("tokens", "bias"), ("tokens", "allowed"), ("tokens", "stops")),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )
