@@ -1,7 +1,7 @@
 """Distributions over tokens that are adjusted and truncated, as `Draw` asks, before a draw."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,6 +13,8 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
+COUNTING: tuple[str, ...] = ()  # settings that read `counts`
+FACTS = ("counts",)  # what a setting reads
 LOWEST = -1e30  # a logit of probability 0, finite
 
 
@@ -29,6 +31,7 @@ class Choice(NamedTuple):
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
       logit_bias: added to the logits, [levels].
       allowed: bool [levels], which symbols may be drawn.
+      counts: int32 [..., levels], how often each symbol occurs before the drawn one; None: unknown.
     """
 
     temperature: tf.Tensor
@@ -37,16 +40,23 @@ class Choice(NamedTuple):
     min_p: Any = 0.0
     logit_bias: Any = 0.0
     allowed: Any = True
+    counts: tf.Tensor | None = None
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
         return any(tf.is_tensor(getattr(self, name)) for name in names)
 
     @property
+    def remembers(self) -> bool:
+        """True if the draw depends on how often symbols occur before it."""
+        return self.asks(*COUNTING)
+
+    @property
     def differs(self) -> tf.Tensor:
         """True if a setting other than the temperature has another value than its default."""
-        defaults = self._field_defaults.items()
-        found = [tf.reduce_any(getattr(self, n) != value) for n, value in defaults if self.asks(n)]
+        defaults = {n: x for n, x in self._field_defaults.items() if n not in FACTS}
+        asked = {name: value for name, value in defaults.items() if self.asks(name)}
+        found = [tf.reduce_any(getattr(self, name) != value) for name, value in asked.items()]
         return tf.reduce_any(tf.stack(found)) if found else tf.constant(False)
 
 
@@ -112,6 +122,53 @@ class Truncated:
 def drawing(distribution: Distribution, temperature: Any) -> Any:
     """Return what draws the symbols: `Truncated` if the temperature is a `Choice`."""
     return Truncated(distribution) if isinstance(temperature, Choice) else distribution
+
+
+def first_counts(temperature: Any, shape: Sequence[int], levels: int | None) -> Any:
+    """Return the counts before the first symbol, int32 [*shape, levels], if the draw reads them.
+
+    Args:
+      temperature: the temperature, or a `Choice`.
+      shape: [batch, ...], the shape of the symbols of one time step.
+      levels: number of symbols.
+
+    Returns:
+      The counts; None if the draw does not depend on earlier symbols.
+    """
+    if not (isinstance(temperature, Choice) and temperature.remembers):
+        return None
+    return tf.zeros([*shape, levels], tf.int32)
+
+
+def counts_after(counts: Any, symbols: tf.Tensor) -> Any:
+    """Return the counts after further symbols [batch, n, ...]; None stays None."""
+    if counts is None:
+        return None
+    return counts + tf.reduce_sum(tf.one_hot(symbols, counts.shape[-1], dtype=tf.int32), 1)
+
+
+def with_counts(temperature: Any, counts: Any) -> Any:
+    """Return a `Choice` for symbols [batch, 1, ...] after `counts`; unchanged if they are None."""
+    if counts is None:
+        return temperature
+    return temperature._replace(counts=counts[:, tf.newaxis])
+
+
+def recalling(temperature: Any, symbols: tf.Tensor, levels: int | None) -> Any:
+    """Return a `Choice` for drawing each of symbols [batch, n, ...] given those before it.
+
+    Args:
+      temperature: the temperature, or a `Choice`, whose counts are those before the first symbol.
+      symbols: int32 [batch, n, ...].
+      levels: number of symbols.
+    """
+    if first_counts(temperature, (), levels) is None:
+        return temperature
+    ones = tf.one_hot(symbols, levels, dtype=tf.int32)
+    counts = tf.cumsum(ones, 1, exclusive=True)
+    return temperature._replace(
+        counts=counts if temperature.counts is None else counts + temperature.counts
+    )
 
 
 def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
