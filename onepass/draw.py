@@ -232,10 +232,10 @@ class Elements(Option):
     """A set of elements, such as tokens.
 
     Args:
-      most: largest number of elements; None: any.
+      is_all: whether a set of no elements stands for all.
     """
 
-    most: int | None = None
+    is_all: bool = False
     lists = ("",)
 
     def read(self, words: Any, flag: str) -> Any:
@@ -249,7 +249,7 @@ class Elements(Option):
         """Return an array [n] of different elements."""
         from onepass.foundation.arguments import checked_elements
 
-        return None if value is None else checked_elements(value, name, self.most)
+        return None if value is None else checked_elements(value, name)
 
     def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
         """Return the inputs of the elements and of their number."""
@@ -273,7 +273,9 @@ class Elements(Option):
         """Return which symbols are in the row's set, bool [levels]."""
         from onepass.likelihoods.truncated import mask_of
 
-        return mask_of(encode(given[name][0], name), given[f"{COUNT}{name}"][0], levels)
+        count = given[f"{COUNT}{name}"][0]
+        mask = mask_of(encode(given[name][0], name), count, levels)
+        return mask | (count == 0) if self.is_all else mask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,6 +325,72 @@ class Beginning(Option):
         return {name: stacked, f"{COUNT}{name}": np.array([len(x) for x in parts], np.int32)}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights(Option):
+    """A number for each of some elements, a dict."""
+
+    lists = ("", "_tokens")
+
+    def read(self, words: Any, flag: str) -> Any:
+        """Return the numbers of words ELEMENT=NUMBER."""
+        from onepass.foundation.arguments import number_in
+        from onepass.foundation.errors import UserError
+
+        pairs = [word.partition("=") for word in words]
+        for word, (_, sign, _) in zip(words, pairs, strict=True):
+            if not sign:
+                raise UserError(f"{flag} must be ELEMENT=NUMBER, got {word}.")
+        return {number_in(key, flag): number_in(number, flag) for key, _, number in pairs}
+
+    def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
+        """Return a pair of arrays [n], the elements and their numbers."""
+        import numpy as np
+
+        from onepass.foundation.arguments import checked_elements, real_number
+        from onepass.foundation.errors import UserError
+
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise UserError(f"`{name}` must be a dict of elements and numbers, got {value!r}.")
+        numbers = {key: real_number(number, name) for key, number in value.items()}
+        for key in numbers:
+            checked_elements(key, name, most=1)
+        if not numbers:
+            return None
+        return np.array(list(numbers)), np.array([*numbers.values()], np.float32)
+
+    def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
+        """Return the inputs of the numbers, of their elements, and of how many there are."""
+        return {
+            name: Input("float32", (None, None)),
+            f"{name}_tokens": Input(facts.dtype, (None, None), facts.low, facts.high),
+            f"{COUNT}{name}": Input("int32", (None,), 0, facts.levels, 0),
+        }
+
+    def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
+        """Return the numbers and their elements, the same for each row."""
+        import numpy as np
+
+        elements, numbers = (np.repeat(each[np.newaxis], len(rows), 0) for each in value)
+        counts = np.full([len(rows)], elements.shape[1], np.int32)
+        return {name: numbers, f"{name}_tokens": elements, f"{COUNT}{name}": counts}
+
+    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
+        """Return the number of every symbol, float32 [levels]."""
+        from onepass.likelihoods.truncated import sums_of
+
+        elements, numbers = value
+        return sums_of(encode(elements, name), numbers, len(numbers), levels)
+
+    def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
+        """Return the number of every symbol in a row, float32 [levels]."""
+        from onepass.likelihoods.truncated import sums_of
+
+        symbols = encode(given[f"{name}_tokens"][0], name)
+        return sums_of(symbols, given[name][0], given[f"{COUNT}{name}"][0], levels)
+
+
 @dataclasses.dataclass(frozen=True)
 class Draw:
     """A request for rows of a model. A model refuses options that it does not have.
@@ -346,13 +414,16 @@ class Draw:
         in (0, 1]; applied after `temperature` and `top_k`.
       min_p: draw only from tokens whose probability is at least this share of the most probable
         one's, in [0, 1]; 0: all tokens.
+      logit_bias: dict of tokens and finite numbers, which are added to their logits before all
+        else; for the command, TOKEN=NUMBER.
+      allowed: the tokens that may be drawn, a set, list or array; None: all.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; a PixelCNN begins with pixels [n, channels] or rows of pixels
         [rows, width, channels], a multiscale model with a smaller image [side, side, channels],
         which it enlarges. None: no prefix. For the command: numbers for all rows, an npy file, or
         one file per row.
-      stop: the element that ends a row; all later elements of the row are equal to it. None: rows
-        do not end early.
+      stop: the element that ends a row, or several of which each does; all later elements of the
+        row are equal to the one that ended it. None: rows do not end early.
       guidance: weight by which every pixel's distribution is moved away from the unconditional one;
         0 samples the model.
       refine: number of passes that fit a student's sound to the mel that it read
@@ -389,9 +460,13 @@ class Draw:
     min_p: Any = dataclasses.field(
         default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
     )
+    logit_bias: Any = dataclasses.field(default=None, metadata={KIND: Weights(needs_tokens=True)})
+    allowed: Any = dataclasses.field(
+        default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}
+    )
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(
-        default=None, metadata={KIND: Elements(most=1, needs_time=True, needs_levels=True)}
+        default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)}
     )
     guidance: float = 0.0
     refine: int | None = None

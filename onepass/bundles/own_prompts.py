@@ -56,16 +56,16 @@ def offer_prompts(exported: Exported, model: Autoregressive, streaming: Streamin
     """
     longest = exported.serving["limits"]["max_frames"]
     base, prompt = _with_prompt(exported, model, longest)
+    rows = Rows(streaming, model)
     state = {
         f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
-        for name, (dtype, shape, fill) in streaming.state().items()
+        for name, (dtype, shape, fill) in (streaming.state() | rows.memory).items()
     }
     returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
     nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
     whole = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
     chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
-    rows = Rows(streaming, model)
     for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
         made = _of_steps(rows, streaming, model, signature)
         exported.offer(name, signature, concrete_function(signature, made))
@@ -183,6 +183,8 @@ def _of_steps(
         )
         state = {name: given[key] for name, key in states.items()} if is_chunk else None
         first = streaming.begun(given, state or first_state(streaming, 1))
+        for name, (dtype, shape, _) in rows.memory.items():
+            first[name] = given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *shape], dtype)
         symbols, ended, after = rows.made(part, first)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
         outputs = {
@@ -190,7 +192,7 @@ def _of_steps(
             "num_samples": count,
         }
         if is_chunk:
-            stored = {states[name]: value[0] for name, value in after.items()}
+            stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
             return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
         nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
         return {**outputs, LOG_PROB: _padded(nats, longest)[0]}

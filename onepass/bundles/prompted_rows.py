@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.bundles.own_signatures import StreamingSequence
-from onepass.bundles.streaming_models import NoiseSource, State
+from onepass.bundles.streaming_models import Filled, NoiseSource, State
 from onepass.likelihoods.capabilities import table_of
 from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import Choice, Truncated
@@ -20,6 +20,7 @@ from onepass.networks.prompts import Prompt
 from onepass.samplers import cached_chunk
 from onepass.samplers.sampling import Samplers
 
+COUNTS = "counts"  # of earlier symbols, in the state
 PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one step each
 
 
@@ -103,6 +104,9 @@ class Rows:
     Args:
       streaming: the model as pure functions that continue from a state.
       model: the same model as an `Autoregressive`, in time order.
+
+    Attributes:
+      memory: what the state has besides that of `streaming`.
     """
 
     def __init__(self, streaming: StreamingSequence, model: Autoregressive):
@@ -111,6 +115,9 @@ class Rows:
         distribution = model.distribution
         self._noise, self._distribution = distribution.noise, chosen(distribution)
         self.longest_loop = streaming.pieces[1]
+        is_of_tokens = table_of(distribution) is not None
+        counts: dict[str, Filled] = {COUNTS: (tf.int32, (distribution.levels or 0,), 0)}
+        self.memory = counts if is_of_tokens else {}
         options: dict[str, Any] = {"jit_compile": True, "autograph": False}
         self._draw = tf.function(self._drawn, **options)
         self._read = tf.function(self._after, **options)
@@ -158,9 +165,19 @@ class Rows:
         return part.prompt.symbols[:, :position], state
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
-        before = self._streaming.unpacked(start, state)
         condition = self._streaming.conditions.unpacked(channels)
-        return self._streaming.packed(self._samplers.read(symbols, condition, before))
+        before = self._unpacked(start, state)
+        return self._packed(self._samplers.read(symbols, condition, before))
+
+    def _unpacked(self, start: tf.Tensor, state: State) -> Any:
+        """Return the step's state with the counts of symbols, which are 0 at position 0."""
+        before = self._streaming.unpacked(start, state)
+        counts = {n: tf.where(start[0] == 0, 0, state[n]) for n in self.memory}
+        return {**before, **counts}
+
+    def _packed(self, state: Any) -> State:
+        own = {name: value for name, value in state.items() if name not in self.memory}
+        return {**self._streaming.packed(own), **{name: state[name] for name in self.memory}}
 
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
@@ -186,13 +203,13 @@ class Rows:
         state: State,
     ) -> tuple[tf.Tensor, State]:
         size = self.longest_loop
-        before = self._streaming.unpacked(start, state)
+        before = self._unpacked(start, state)
         row = tf.ensure_shape(row, [1])
         noise = self._noise(key[0], row, start[0], size)
         bounded: Any = Bounded(prompt, count)
         given = (noise, self._streaming.conditions.unpacked(channels), heat, before, bounded)
         new, after = cached_chunk(self._network, self._distribution, *given)
-        return tf.ensure_shape(new, [1, size]), self._streaming.packed(after)
+        return tf.ensure_shape(new, [1, size]), self._packed(after)
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:

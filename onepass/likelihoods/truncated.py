@@ -1,9 +1,10 @@
 """Distributions over tokens that are adjusted and truncated, as `Draw` asks, before a draw."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.capabilities import table_of
@@ -12,6 +13,9 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
+COUNTING: tuple[str, ...] = ()  # settings that read `counts`
+FACTS = ("counts",)  # what a setting reads
+LOWEST = -1e30  # a logit of probability 0, finite
 
 
 class Choice(NamedTuple):
@@ -25,22 +29,34 @@ class Choice(NamedTuple):
       top_p: the most probable symbols that together have this probability may be drawn; 1: all.
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
+      logit_bias: added to the logits, [levels].
+      allowed: bool [levels], which symbols may be drawn.
+      counts: int32 [..., levels], how often each symbol occurs before the drawn one; None: unknown.
     """
 
     temperature: tf.Tensor
     top_k: Any = 0
     top_p: Any = 1.0
     min_p: Any = 0.0
+    logit_bias: Any = 0.0
+    allowed: Any = True
+    counts: tf.Tensor | None = None
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
         return any(tf.is_tensor(getattr(self, name)) for name in names)
 
     @property
+    def remembers(self) -> bool:
+        """True if the draw depends on how often symbols occur before it."""
+        return self.asks(*COUNTING)
+
+    @property
     def differs(self) -> tf.Tensor:
         """True if a setting other than the temperature has another value than its default."""
-        defaults = self._field_defaults.items()
-        found = [tf.reduce_any(getattr(self, n) != value) for n, value in defaults if self.asks(n)]
+        defaults = {n: x for n, x in self._field_defaults.items() if n not in FACTS}
+        asked = {name: value for name, value in defaults.items() if self.asks(name)}
+        found = [tf.reduce_any(getattr(self, name) != value) for name, value in asked.items()]
         return tf.reduce_any(tf.stack(found)) if found else tf.constant(False)
 
 
@@ -108,13 +124,71 @@ def drawing(distribution: Distribution, temperature: Any) -> Any:
     return Truncated(distribution) if isinstance(temperature, Choice) else distribution
 
 
+def first_counts(temperature: Any, shape: Sequence[int], levels: int | None) -> Any:
+    """Return the counts before the first symbol, int32 [*shape, levels], if the draw reads them.
+
+    Args:
+      temperature: the temperature, or a `Choice`.
+      shape: [batch, ...], the shape of the symbols of one time step.
+      levels: number of symbols.
+
+    Returns:
+      The counts; None if the draw does not depend on earlier symbols.
+    """
+    if not (isinstance(temperature, Choice) and temperature.remembers):
+        return None
+    return tf.zeros([*shape, levels], tf.int32)
+
+
+def counts_after(counts: Any, symbols: tf.Tensor) -> Any:
+    """Return the counts after further symbols [batch, n, ...]; None stays None."""
+    if counts is None:
+        return None
+    return counts + tf.reduce_sum(tf.one_hot(symbols, counts.shape[-1], dtype=tf.int32), 1)
+
+
+def with_counts(temperature: Any, counts: Any) -> Any:
+    """Return a `Choice` for symbols [batch, 1, ...] after `counts`; unchanged if they are None."""
+    if counts is None:
+        return temperature
+    return temperature._replace(counts=counts[:, tf.newaxis])
+
+
+def recalling(temperature: Any, symbols: tf.Tensor, levels: int | None) -> Any:
+    """Return a `Choice` for drawing each of symbols [batch, n, ...] given those before it.
+
+    Args:
+      temperature: the temperature, or a `Choice`, whose counts are those before the first symbol.
+      symbols: int32 [batch, n, ...].
+      levels: number of symbols.
+    """
+    if first_counts(temperature, (), levels) is None:
+        return temperature
+    ones = tf.one_hot(symbols, levels, dtype=tf.int32)
+    counts = tf.cumsum(ones, 1, exclusive=True)
+    return temperature._replace(
+        counts=counts if temperature.counts is None else counts + temperature.counts
+    )
+
+
+def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+    """Return the logits [..., levels] as they are before the temperature and truncation."""
+    if choice.asks("logit_bias"):
+        logits += tf.cast(choice.logit_bias, logits.dtype)
+    if choice.asks("allowed"):
+        # If the model itself forbids all allowed symbols, they are equally probable.
+        logits = tf.where(choice.allowed, tf.maximum(logits, LOWEST), -np.inf)
+    return logits
+
+
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
-    """Return the logits, with -inf for symbols that may not be drawn.
+    """Return the logits, adjusted, with -inf for symbols that may not be drawn.
 
     Args:
       logits: float32 or float64 [..., levels].
-      choice: temperature and truncation of the draw.
+      choice: settings of the draw.
     """
+    logits = adjusted(logits, choice)
     if not choice.asks("top_k", "top_p", "min_p"):
         return logits
     # A small temperature would make large logits infinite, so the largest is shifted to 0.

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
 from onepass.networks.named_conditions import first_state, over_time
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import SteppedSymbols
@@ -22,7 +23,21 @@ def cached(
 ) -> tf.Tensor:
     """Draw the same symbols [batch, time, ...] as `naive`, with one network step for each."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
+    state = with_memory(state, temperature, noise.shape[2:-1], distribution.levels)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
+
+
+def with_memory(state: Any, temperature: Any, event: Any, levels: int | None) -> Any:
+    """Return a first state with the counts of symbols, if the draw depends on them.
+
+    Args:
+      state: the state, with the keys "input" and "network".
+      temperature: the temperature, or a `Choice`.
+      event: shape of the symbols of one time step.
+      levels: number of symbols.
+    """
+    counts = first_counts(temperature, [state["input"].shape[0], *event], levels)
+    return state if counts is None else {**state, "counts": counts}
 
 
 def cached_chunk(
@@ -46,8 +61,8 @@ def cached_chunk(
       condition: the condition of this chunk: [batch, time, channels], `NamedConditions` or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
         one number for each row.
-      state: the state from `network.initial_state`, or from the previous chunk, whose length must
-        have been a multiple of `network.block`.
+      state: the state from `network.initial_state` and `with_memory`, or from the previous chunk,
+        whose length must have been a multiple of `network.block`.
       prompt: the known symbols of this chunk and the one that ends a row; None: there are none.
       count: int32 scalar, number of symbols to draw; None: one for each noise vector.
     """
@@ -66,12 +81,14 @@ def cached_chunk(
         for remainder in range(block):
             time = number * block + remainder
             parameters, after = step(time, remainder, state)
-            drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
+            heat = with_counts(temperature, state.get("counts"))
+            drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], heat)
             drawn = tf.cast(tf.reshape(drawn, [batch, 1, *event]), dtype)
             if prompt is not None:
                 drawn = prompt.over(drawn, time)
                 ended |= prompt.ends(drawn, time)[:, 0]
-            state = {"input": network.read(drawn), "network": after}
+            memory = {n: counts_after(x, drawn) for n, x in state.items() if n == "counts"}
+            state = {"input": network.read(drawn), "network": after, **memory}
             symbols = symbols.write(time, drawn[:, 0])
         return number + 1, state, symbols, ended
 

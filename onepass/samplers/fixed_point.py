@@ -9,6 +9,7 @@ arXiv:2002.09928. `windows` does this in windows of an image, `time_windows` in 
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import recalling
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import SymbolNetwork
 from onepass.samplers.passes import empty_symbols, sampled
@@ -45,7 +46,8 @@ def fixed_point(
 
     def body(_: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         parameters = network.parameters(symbols, condition)
-        drawn = sampled(parameters, distribution, noise, temperature, symbols)
+        heat = recalling(temperature, symbols, distribution.levels)
+        drawn = sampled(parameters, distribution, noise, heat, symbols)
         drawn = drawn if prompt is None else prompt.over(drawn, 0)
         return tf.reduce_any(drawn != symbols), drawn
 

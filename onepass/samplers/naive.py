@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
 from onepass.networks.named_conditions import over_time
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import SymbolNetwork
@@ -58,7 +59,14 @@ def naive(
 
     def body(position: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         parameters = parameters_at(position, symbols)
-        drawn = distribution.sample(parameters, entry(noise, position), temperature)
+        heat = temperature
+        counts = first_counts(temperature, [sizes[0], *first.shape[2:]], distribution.levels)
+        if counts is not None:
+            is_before = tf.reshape(
+                tf.range(sizes[1]) < position, [-1, *[1] * (first.shape.rank - 2)]
+            )
+            heat = with_counts(temperature, counts_after(counts, tf.where(is_before, symbols, -1)))
+        drawn = distribution.sample(parameters, entry(noise, position), heat)
         symbols = tf.where(order == position, tf.cast(drawn, symbols.dtype), symbols)
         return position + 1, symbols if prompt is None else prompt.over(symbols, 0)
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.truncated import Choice, drawing
+from onepass.likelihoods.truncated import Choice, counts_after, drawing
 from onepass.networks.named_conditions import between, first_state, rows
 from onepass.networks.prompts import Prompt
 from onepass.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from onepass.samplers.buckets import Call, row_bucket, time_bucket
+from onepass.samplers.cached import with_memory
 from onepass.samplers.chunks import chunk_length, in_chunks, padded
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.drafts import check_speculative
@@ -216,6 +217,8 @@ class Samplers:
         given = Call(noise, condition, temperature, prompt).of_rows(row_bucket(num))
         noise, condition, temperature, prompt = given
         state = first_state(self._network, noise.shape[0], length, condition)
+        levels = self._model.distribution.levels
+        state = with_memory(state, temperature, noise.shape[2:-1], levels)
         first, state = self._filled(prompt, shared, condition, state)
         begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
         if first == length:
@@ -250,12 +253,14 @@ class Samplers:
         Args:
           symbols: [batch, n].
           condition: the condition of these symbols, or None.
-          state: the state before the first symbol, a dict with the keys "input" and "network".
+          state: the state before the first symbol, a dict with the keys "input", "network" and, if
+            the draw depends on them, "counts".
         """
         inputs = self._network.read(symbols)
         before = tf.concat([state["input"], inputs[:, :-1]], 1)
         _, after = self._network.chunk(before, state["network"], condition)
-        return {"input": inputs[:, -1:], "network": after}
+        memory = {n: counts_after(x, symbols) for n, x in state.items() if n == "counts"}
+        return {"input": inputs[:, -1:], "network": after, **memory}
 
     def stream(
         self,
@@ -296,6 +301,7 @@ class Samplers:
         if machine is None:
             whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
             state = first_state(self._network, row_count, length, whole.condition)
+            state = with_memory(state, temperature, layout.event, distribution.levels)
             first, state = self._filled(whole.prompt, shared, whole.condition, state)
         else:
             first, state = 0, machine.begin(num, length, condition)

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
-from onepass.likelihoods.truncated import drawing
+from onepass.likelihoods.truncated import (
+    counts_after,
+    drawing,
+    first_counts,
+    recalling,
+    with_counts,
+)
 from onepass.networks.named_conditions import first_state, over_time
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import State, TimeOrder
@@ -133,22 +139,28 @@ def speculative(
         prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
 
+    memory = first_counts(temperature, [batch], distribution.levels)
+    memory = () if memory is None else (memory,)
+
     def body(
-        number: tf.Tensor, states: Any, drawn: tf.TensorArray, count: tf.Tensor
+        number: tf.Tensor, states: Any, drawn: tf.TensorArray, count: tf.Tensor, *memory: tf.Tensor
     ) -> tuple[Any, ...]:
         rows = tf.range(block) + number * block
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
-        now = Block(tf.gather(noise, rows, axis=1), part, temperature)
+        heat = with_counts(temperature, *memory) if memory else temperature
+        now = Block(tf.gather(noise, rows, axis=1), part, heat)
         given = _given(prompt, batch, number * block, block)
         done = settled(passes, distribution, coupling, draft, now, states, given)
-        return number + 1, done.states, drawn.write(number, done.symbols), count + done.passes
+        memory = tuple(counts_after(counts, done.symbols) for counts in memory)
+        written = drawn.write(number, done.symbols)
+        return number + 1, done.states, written, count + done.passes, *memory
 
     if isinstance(draft, SteppedDraft):
         draft = draft.of_length(length, condition)
     states = passes.initial_state(batch, length, condition), draft.initial_state(batch)
-    first = (0, states, drawn, 0)
+    first = (0, states, drawn, 0, *memory)
     blocks = noise.shape[1] // block
-    _, _, drawn, count = tf.while_loop(
+    _, _, drawn, count, *_ = tf.while_loop(
         lambda number, *_: number < blocks, body, first, maximum_iterations=blocks
     )
     symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
@@ -197,7 +209,9 @@ def settled(
         parameters, read = passes(before, guess, block.condition)
         density = getattr(draft, "conditionals", None)
         q = None if density is None else density(memory)
-        kept, fresh = rule(guess, SymbolDistributions(distribution, parameters), q, block)
+        heat = recalling(block.temperature, guess, distribution.levels)
+        given_guess = block._replace(temperature=heat)
+        kept, fresh = rule(guess, SymbolDistributions(distribution, parameters), q, given_guess)
         kept |= index < known[:, tf.newaxis]
         first = tf.reduce_min(tf.where(kept, size, index), 1)
         return Settled(
@@ -256,19 +270,24 @@ class SteppedDraft:
         """Return a block that begins with the known symbols, the memory, and the state after it."""
         size, network = symbols.shape[1], self._network
         distribution = drawing(self._distribution, block.temperature)
-        step = network.stepper(block.condition)
+        step, counts = network.stepper(block.condition), getattr(block.temperature, "counts", None)
+        state = state if counts is None else {**state, "counts": counts[:, 0]}
 
         def body(time: tf.Tensor, state: Any, drawn: tf.TensorArray) -> tuple[Any, ...]:
             parameters, after = step(time, 0, state)
             noise = block.noise[:, time][:, tf.newaxis]
-            new = distribution.sample(parameters, noise, block.temperature)
+            heat = with_counts(block.temperature, state.get("counts"))
+            new = distribution.sample(parameters, noise, heat)
             new = tf.cast(tf.reshape(new, [-1]), tf.int32)
             new = tf.ensure_shape(tf.where(time < known, symbols[:, time], new), known.shape)
-            after = {"input": network.read(new[:, tf.newaxis]), "network": after}
+            one = new[:, tf.newaxis]
+            memory = {n: counts_after(x, one) for n, x in state.items() if n == "counts"}
+            after = {"input": network.read(one), "network": after, **memory}
             return time + 1, after, drawn.write(time, new)
 
         drawn = tf.TensorArray(tf.int32, size, element_shape=known.shape)
         _, state, drawn = tf.while_loop(
             lambda time, *_: time < size, body, (0, state, drawn), maximum_iterations=size
         )
+        state = {name: value for name, value in state.items() if name != "counts"}
         return tf.transpose(drawn.stack()), memory, state

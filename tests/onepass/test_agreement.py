@@ -170,7 +170,10 @@ PROMPTS = {
     "top-k": {"top_k": 3, "temperature": 1.5},
     "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
     "min-p": {"min_p": 0.2, "temperature": [0.5, 1.0, 2.0], "prefix": tokens(3, 4)},
+    "logit bias": {"logit_bias": {3: 2.0, 7: -1e9, 0: 1.5}, "temperature": [0.0, 1.0, 2.0]},
+    "allowed": {"allowed": [2, 4, 9], "top_p": 0.9, "prefix": tokens(3, 4)},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "stops": {"stop": [4, 9, 11], "prefix": [tokens(2), tokens(25), tokens(9)]},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,
@@ -223,6 +226,7 @@ CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPT
 SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
 CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
 CASES["forbidden, top-k"] = Case("forbidden", {"top_k": 6, "temperature": [0.0, 0.5, 1.5]})
+CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {0, 3}})
 CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
 
 

@@ -57,7 +57,10 @@ ASKED = {
     "real": {"": {}, "prefix": {"prefix": as_sound(rows_of(5, 0, 20)), "temperature": 0.5}},
     "picture": {"": {}},
     "deep": {"": {}},
-    "tiles": {"tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]}},
+    "tiles": {
+        "allowed": {"allowed": {1, 3}},
+        "tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]},
+    },
     "attention": {"all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0}},
     "tokens": {
         "one prefix": {"prefix": tokens(20)},
@@ -65,7 +68,10 @@ ASKED = {
         "whole and none": {"prefix": rows_of(70, 0, 70)},
         "tokens": {"top_k": 3, "top_p": 0.8, "temperature": [0.5, 1.0, 1.5]},
         "min-p": {"min_p": 0.3, "temperature": 2.0},
+        "bias": {"logit_bias": {3: 2.0, 7: -1e9, 0: 1.5}, "top_k": 6},
+        "allowed": {"allowed": [2, 4, 9], "temperature": [0.0, 1.0, 2.0]},
         "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
+        "stops": {"stop": [11, 4], "prefix": rows_of(2, 25, 9)},
         "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
         "temperatures": {"temperature": [0.0, 0.7, 2.0]},
     },
@@ -139,11 +145,18 @@ def test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all(name
 
 
 # Models and cases that others have the parts of.
-SELDOM = {"deep": ("",), "conditioned": ("prefix",), "real": ("", "prefix"), "tiles": ("tokens",)}
+SELDOM = {
+    "deep": ("",),
+    "conditioned": ("prefix",),
+    "real": ("", "prefix"),
+    "tiles": ("allowed", "tokens"),
+}
 SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
 SELDOM |= {"voices": ("prefix",)}
 SELDOM |= {
-    "tokens": ("one prefix", "lengths", "whole and none", "tokens", "min-p", "stop", "temperatures")
+    "tokens": tuple(
+        case for case in ASKED["tokens"] if case not in ("all", "bias", "allowed", "stops")
+    )
 }
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
 
@@ -192,7 +205,9 @@ def words_of(name, case, folder):
         np.save(folder / f"{number}.npy", row)
     words += ["--prefix", *(folder / f"{number}.npy" for number in range(NUM))] if prefix else []
     for option, value in options.items():
-        words += [f"--{option.replace('_', '-')}", *np.atleast_1d(value)]
+        words += [f"--{option.replace('_', '-')}"]
+        is_dict = isinstance(value, dict)
+        words += [f"{k}={v}" for k, v in value.items()] if is_dict else np.atleast_1d(value)
     given = GIVEN.get(name, {})
     for place, array in (given if isinstance(given, dict) else {"": given}).items():
         file = folder / f"{name}{place}.npy"
@@ -207,6 +222,7 @@ def words_of(name, case, folder):
     ("name", "case"),
     [
         *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
+        *(("tokens", "bias"), ("tokens", "allowed"), ("tokens", "stops")),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )

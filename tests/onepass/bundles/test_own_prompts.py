@@ -23,7 +23,7 @@ LENGTH, SEED, NUM = 40, 5, 3
 
 STREAMED = {
     "prefix over two parts": {"prefix": rows_of(300, 1, 256)},
-    "stop": {"stop": 4, "prefix": rows_of(2, 25, 270), "top_k": 5},
+    "stop": {"stop": [4, 12], "prefix": rows_of(2, 25, 270), "top_k": 5},
     "temperatures": {"temperature": [0.0, 0.7, 2.0]},
 }
 
@@ -60,8 +60,8 @@ WRONG = {
     "`temperature` must be a finite number, 0 or more, got nan": {"temperature": float("nan")},
     "`temperature` must be a number or one for each of 3 rows": {"temperature": [1.0, 2.0]},
     "`stop` must be between 0 and 12, got -1": {"stop": -1},
-    "`stop` must be one element": {"stop": [1, 2]},
-    "`stop` must be one element, a number, got 'x'": {"stop": "x"},
+    "`stop` must be a number or a list of numbers": {"stop": [[1, 2]]},
+    "`stop` must be a number or a list of numbers, got 'x'": {"stop": "x"},
 }
 
 

@@ -94,10 +94,31 @@ def processed(scores, seen, *processors):
     return torch.softmax(found, -1).numpy()
 
 
+def test_a_bias_is_added_before_all_else():
+    logits = np.random.default_rng(3).normal(size=[5, 7]).astype(np.float32)
+    bias = np.zeros(7, np.float32)
+    bias[[1, 4]] = [3.0, -2.0]
+    found = truncated(tf.constant(logits), choice(0.5, logit_bias=bias, top_k=3))
+    expected = truncated(tf.constant(logits + bias), choice(0.5, top_k=3))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
+    logits = np.array([[3.0, 1.0, 0.0, -np.inf, -np.inf]], np.float32)
+    for allowed, odds in [([1, 2], [0, np.e, 1, 0, 0]), ([3, 4], [0, 0, 0, 1, 1])]:
+        mask = np.isin(np.arange(5), allowed)
+        found = tf.nn.softmax(truncated(tf.constant(logits), choice(allowed=mask)))
+        np.testing.assert_allclose(found[0], np.array(odds) / np.sum(odds), rtol=1e-6)
+
+
 PROCESSORS = {
     "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
     "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),
     "min-p": ({"min_p": 0.2}, [("MinPLogitsWarper", 0.2)]),
+    "bias": (
+        {"logit_bias": np.eye(1, 40, 3, dtype=np.float32)[0] * 2.5},
+        [("SequenceBiasLogitsProcessor", [[[3], 2.5]])],
+    ),
     "all": (
         {"top_k": 9, "top_p": 0.9, "min_p": 0.05},
         [("TopKLogitsWarper", 9), ("TopPLogitsWarper", 0.9), ("MinPLogitsWarper", 0.05)],
@@ -112,7 +133,9 @@ def test_the_probabilities_are_those_of_the_processors_of_transformers(case):
     seen = np.random.default_rng(8).integers(0, 40, [4, 6])
     settings = choice(0.7, **options)
     logits = truncated(tf.constant(scores), settings)
-    expected = processed(scores, seen, ("TemperatureLogitsWarper", 0.7), *processors)
+    warpers = [each for each in processors if each[0].endswith("Warper")]
+    others = [each for each in processors if each not in warpers]
+    expected = processed(scores, seen, *others, ("TemperatureLogitsWarper", 0.7), *warpers)
     np.testing.assert_allclose(tf.nn.softmax(logits / 0.7), expected, atol=1e-6)
 
 

@@ -24,12 +24,14 @@ def tokens(*shape, seed=1):
 
 def test_a_row_ends_with_its_stop_token_and_not_within_its_prefix(model):
     prefix = [np.array([4, 4]), np.array([1])]
-    drawn = model.sample(2, 200, 2, prefix=prefix, stop=4)
     free = model.sample(2, 200, 2, prefix=prefix)
-    for row, own, known in zip(drawn, free, (2, 1), strict=True):
-        end = known + int(np.argmax(own[known:] == 4))
-        np.testing.assert_array_equal(row[: end + 1], own[: end + 1])
-        assert (row[end:] == 4).all()
+    for stop in ([4], {9, 4, 2}):
+        asked = 4 if stop == [4] else stop
+        drawn = model.sample(2, 200, 2, prefix=prefix, stop=asked)
+        for row, own, known in zip(drawn, free, (2, 1), strict=True):
+            end = known + int(np.argmax(np.isin(own[known:], list(stop))))
+            np.testing.assert_array_equal(row[: end + 1], own[: end + 1])
+            assert (row[end:] == own[end]).all()
 
 
 def test_log_probabilities_are_the_models_at_temperature_one(model):
@@ -62,12 +64,19 @@ BAD = {
     "must have 2 rows": {"prefix": tokens(3, 4)},
     r"in \[0, 12\]": {"prefix": np.full([2, 3], TOKENS)},
     "`stop` must be in": {"stop": TOKENS},
-    "`stop` must be one element": {"stop": [1, 2]},
+    "`stop` must be a number or a list of numbers, got shape": {"stop": [[1, 2]]},
     r"`top_p` must be a number in \(0, 1\], got 0.0": {"top_p": 0.0},
     r"`top_p` must be a number in \(0, 1\], got 1.5": {"top_p": 1.5},
     "`top_p` must be a number": {"top_p": float("nan")},
     r"`min_p` must be a number in \[0, 1\], got -0.1": {"min_p": -0.1},
     r"`min_p` must be a number in \[0, 1\], got nan": {"min_p": float("nan")},
+    "`logit_bias` must be a dict of elements and numbers, got 3": {"logit_bias": 3},
+    "`logit_bias` must be a finite number, got inf": {"logit_bias": {1: float("inf")}},
+    "`logit_bias` must be one element, a number, got 'a'": {"logit_bias": {"a": 1.0}},
+    r"`logit_bias` must be in \[0, 12\]": {"logit_bias": {TOKENS: 1.0}},
+    "`allowed` must be a number or a list of numbers, got 'a'": {"allowed": "a"},
+    r"`allowed` must be a number or a list of numbers, got shape \[0\]": {"allowed": []},
+    r"`allowed` must be in \[0, 12\]": {"allowed": {1, TOKENS}},
     "`top_k` must be an integer": {"top_k": -1},
     "`top_k` must be an integer of": {"top_k": 1.5},
     "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
