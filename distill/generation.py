@@ -55,7 +55,7 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     first_samples: int = FIRST_SAMPLES,
 ) -> Iterator[np.ndarray]:
-    """Yield the sounds of `generate` in chunks, float32 [batch, about chunk_samples].
+    """Return an iterator over the sounds of `generate` in chunks, [batch, about chunk_samples].
 
     Args:
       student: the network, with its current weights.
@@ -70,16 +70,20 @@ def stream(
     Raises:
       UserError: `backend` is unknown, or this processor lacks its instructions.
       ValueError: the frames or the speaker do not fit the student, or the frames are too few for
-        the length. All errors are raised when the first chunk is requested.
+        the length.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
-    phase_cycles = tf.zeros([len(request.rows)], tf.float64)
-    for first, last in _chunk_bounds(student, request.num_samples, chunk_samples, first_samples):
-        condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
-        drawn = student.noise_of(noise.words(request.seed, request.rows, first, last - first))
-        sound = run(drawn * request.temperature, condition)
-        yield np.clip(sound, -1.0, 1.0)
+
+    def parts() -> Iterator[np.ndarray]:
+        phase_cycles = tf.zeros([len(request.rows)], tf.float64)
+        bounds = _chunk_bounds(student, request.num_samples, chunk_samples, first_samples)
+        for first, last in bounds:
+            condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
+            drawn = student.noise_of(noise.words(request.seed, request.rows, first, last - first))
+            yield np.clip(run(drawn * request.temperature, condition), -1.0, 1.0)
+
+    return parts()
 
 
 def condition_between(

@@ -36,7 +36,7 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     count: PassCount | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield the levels of `generate` in chunks, int32 [batch, up to chunk_samples].
+    """Return an iterator over the levels of `generate` in chunks [batch, up to chunk_samples].
 
     Args:
       network: the network, used with its current weights.
@@ -61,13 +61,12 @@ def stream(
         )
     sampler = sampler_of(network, backend)
     if sampler is None:
-        yield _whole(network, request, backend)
-        return
+        return (_whole(network, request, backend) for _ in range(1))
     total, rows, noise = request.num_samples, request.rows, network.likelihood.noise
     length = chunk_length(chunk_samples, total, symbols.block, symbols.longest)
     given = total, length, request.temperature, request.prime, count
     condition = condition_of(network, request)
-    yield from in_chunks(
+    return in_chunks(
         sampler, len(rows), lambda *place: noise(request.seed, rows, *place), condition, *given
     )
 
