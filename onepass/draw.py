@@ -61,6 +61,7 @@ class Option:
       needs_tokens: whether it needs a distribution with a table of its levels.
       needs_time: whether it needs a model in time order.
       needs_levels: whether it needs integer symbols.
+      reads: names of other options whose tensors its mathematics reads.
       is_prompted: whether only the prompt signatures of a bundle take it.
       default: the value that changes nothing, the default of the field.
     """
@@ -68,6 +69,7 @@ class Option:
     needs_tokens: bool = False
     needs_time: bool = False
     needs_levels: bool = False
+    reads: tuple[str, ...] = ()
     is_prompted: bool = True
     default: Any = None
     words: ClassVar[Any] = tuple[str, ...] | None  # type of the command's option
@@ -411,6 +413,7 @@ class Draw:
         file, or one file per row.
       stop: the element that ends a row, or several of which each does; all later elements of the
         row are equal to the one that ended it. None: rows do not end early.
+      min_length: number of elements, the prefix included, before which no `stop` is drawn.
     """
 
     temperature: Any = dataclasses.field(
@@ -432,6 +435,12 @@ class Draw:
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)}
+    )
+    min_length: Any = dataclasses.field(
+        default=0,
+        metadata={
+            KIND: Number(low=0, is_whole=True, needs_tokens=True, needs_time=True, reads=("stop",))
+        },
     )
 
     def checked(self, num: int, length: int, order: str, event: Sequence[int] = ()) -> "Draw":
@@ -508,7 +517,12 @@ class Draw:
         def encode(elements: Any, name: str) -> Any:
             return encode_tokens(elements, codec, name)
 
-        found = {n: kind.tensor(getattr(self, n), n, encode, levels) for n, kind in asked.items()}
+        asked |= {n: OPTIONS[n] for kind in [*asked.values()] for n in kind.reads}
+        found = {
+            n: kind.tensor(getattr(self, n), n, encode, levels)
+            for n, kind in asked.items()
+            if getattr(self, n) is not None
+        }
         return Choice(heat, **found)
 
     def prompt(self, codec: Any, num: int, length: int, layout: Any) -> tuple[Any, int]:
@@ -549,6 +563,7 @@ def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
 
     heat = OPTIONS["temperature"].tensor_of(given, "temperature", encode, levels)
     kinds = {n: each for n, each in OPTIONS.items() if each.needs_tokens and n in given}
+    kinds |= {n: OPTIONS[n] for kind in [*kinds.values()] for n in kind.reads}
     found = {n: each.tensor_of(given, n, encode, levels) for n, each in kinds.items()}
     return Choice(heat, **found) if found else heat
 

@@ -13,8 +13,8 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
-COUNTING: tuple[str, ...] = ()  # settings that read `counts`
-FACTS = ("counts",)  # what a setting reads
+COUNTING = ("min_length",)  # settings that read `counts`
+FACTS = ("stop", "counts")  # what a setting reads
 LOWEST = -1e30  # a logit of probability 0, finite
 
 
@@ -31,6 +31,8 @@ class Choice(NamedTuple):
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
       logit_bias: added to the logits, [levels].
       allowed: bool [levels], which symbols may be drawn.
+      min_length: number of symbols before which none of `stop` is drawn.
+      stop: bool [levels], the symbols that end a row.
       counts: int32 [..., levels], how often each symbol occurs before the drawn one; None: unknown.
     """
 
@@ -40,6 +42,8 @@ class Choice(NamedTuple):
     min_p: Any = 0.0
     logit_bias: Any = 0.0
     allowed: Any = True
+    min_length: Any = 0
+    stop: Any = False
     counts: tf.Tensor | None = None
 
     def asks(self, *names: str) -> bool:
@@ -175,6 +179,10 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits [..., levels] as they are before the temperature and truncation."""
     if choice.asks("logit_bias"):
         logits += tf.cast(choice.logit_bias, logits.dtype)
+    if choice.asks("min_length") and choice.asks("stop"):
+        position = tf.reduce_sum(choice.counts, axis=-1, keepdims=True)
+        is_early = (position < choice.min_length) & choice.stop
+        logits = tf.where(is_early, tf.minimum(logits, LOWEST), logits)
     if choice.asks("allowed"):
         # If the model itself forbids all allowed symbols, they are equally probable.
         logits = tf.where(choice.allowed, tf.maximum(logits, LOWEST), -np.inf)

@@ -174,6 +174,7 @@ PROMPTS = {
     "allowed": {"allowed": [2, 4, 9], "top_p": 0.9, "prefix": tokens(3, 4)},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "stops": {"stop": [4, 9, 11], "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "min length": {"stop": [4, 9], "min_length": 18, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,
@@ -226,7 +227,7 @@ CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPT
 SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
 CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
 CASES["forbidden, top-k"] = Case("forbidden", {"top_k": 6, "temperature": [0.0, 0.5, 1.5]})
-CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {0, 3}})
+CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {1, 3, 5}})
 CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
 
 

@@ -111,6 +111,11 @@ def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
         np.testing.assert_allclose(found[0], np.array(odds) / np.sum(odds), rtol=1e-6)
 
 
+def counts_of(seen, levels):
+    """How often each of some levels occurs in rows, int32 [rows, levels]."""
+    return np.apply_along_axis(np.bincount, 1, seen, minlength=levels).astype(np.int32)
+
+
 PROCESSORS = {
     "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
     "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),
@@ -118,6 +123,14 @@ PROCESSORS = {
     "bias": (
         {"logit_bias": np.eye(1, 40, 3, dtype=np.float32)[0] * 2.5},
         [("SequenceBiasLogitsProcessor", [[[3], 2.5]])],
+    ),
+    "min length, before": (
+        {"min_length": 7, "stop": np.isin(np.arange(40), [5, 6])},
+        [("MinLengthLogitsProcessor", 7, [5, 6])],
+    ),
+    "min length, after": (
+        {"min_length": 6, "stop": np.isin(np.arange(40), [5, 6])},
+        [("MinLengthLogitsProcessor", 6, [5, 6])],
     ),
     "all": (
         {"top_k": 9, "top_p": 0.9, "min_p": 0.05},
@@ -131,7 +144,7 @@ def test_the_probabilities_are_those_of_the_processors_of_transformers(case):
     options, processors = PROCESSORS[case]
     scores = np.random.default_rng(7).normal(size=[4, 40]).astype(np.float32) * 3.0
     seen = np.random.default_rng(8).integers(0, 40, [4, 6])
-    settings = choice(0.7, **options)
+    settings = choice(0.7, **options, counts=counts_of(seen, 40))
     logits = truncated(tf.constant(scores), settings)
     warpers = [each for each in processors if each[0].endswith("Warper")]
     others = [each for each in processors if each not in warpers]
