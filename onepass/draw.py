@@ -407,6 +407,8 @@ class Draw:
         one's, in [0, 1]; 0: all tokens.
       logit_bias: dict of tokens and finite numbers, which are added to their logits before all
         else; for the command, TOKEN=NUMBER.
+      repetition_penalty: above 0; divides the positive logits of tokens that have occurred, prefix
+        included, and multiplies their negative ones; 1: no penalty.
       allowed: the tokens that may be drawn, a set, list or array; None: all.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix. For the command: numbers for all rows, an npy
@@ -429,6 +431,10 @@ class Draw:
         default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
     )
     logit_bias: Any = dataclasses.field(default=None, metadata={KIND: Weights(needs_tokens=True)})
+    repetition_penalty: Any = dataclasses.field(
+        default=1.0,
+        metadata={KIND: Number(low=0.0, is_above=True, needs_tokens=True, needs_time=True)},
+    )
     allowed: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}
     )

@@ -132,6 +132,10 @@ PROCESSORS = {
         {"min_length": 6, "stop": np.isin(np.arange(40), [5, 6])},
         [("MinLengthLogitsProcessor", 6, [5, 6])],
     ),
+    "repetition": (
+        {"repetition_penalty": 1.6},
+        [("RepetitionPenaltyLogitsProcessor", 1.6)],
+    ),
     "all": (
         {"top_k": 9, "top_p": 0.9, "min_p": 0.05},
         [("TopKLogitsWarper", 9), ("TopPLogitsWarper", 0.9), ("MinPLogitsWarper", 0.05)],

@@ -76,6 +76,32 @@ def test_no_stop_is_drawn_before_the_least_length_and_any_stop_after(model):
     )
 
 
+def logits_of(model, drawn):
+    """The model's logits before every element of rows, in float64."""
+    return np.asarray(model.conditionals(drawn), np.float64)
+
+
+def penalised(logits, drawn, repetition_penalty=1.0):
+    """The logits after the penalty of tokens that have occurred, element by element."""
+    found = logits.copy()
+    for row, position in np.ndindex(*drawn.shape):
+        for token in set(drawn[row, :position].tolist()):
+            value = found[row, position, token]
+            value = value / repetition_penalty if value > 0 else value * repetition_penalty
+            found[row, position, token] = value
+    return found
+
+
+@pytest.mark.parametrize("penalty", [{"repetition_penalty": 1.8}, {"repetition_penalty": 0.6}])
+def test_tokens_that_have_occurred_are_penalised_the_prefix_included(model, penalty):
+    prefix = tokens(3, 4)
+    drawn = model.sample(3, LENGTH, 1, prefix=prefix, temperature=0.0, **penalty)
+    expected = penalised(logits_of(model, drawn), drawn, **penalty)
+    np.testing.assert_array_equal(drawn[:, 4:], expected.argmax(-1)[:, 4:])
+    free = model.sample(3, LENGTH, 1, prefix=prefix, temperature=0.0)
+    assert (free != drawn).any()
+
+
 BAD = {
     "at most as long": {"prefix": tokens(2, LENGTH + 1)},
     "must have 2 rows": {"prefix": tokens(3, 4)},
@@ -95,6 +121,7 @@ BAD = {
     r"`allowed` must be a number or a list of numbers, got shape \[0\]": {"allowed": []},
     r"`allowed` must be in \[0, 12\]": {"allowed": {1, TOKENS}},
     "`min_length` must be an integer of at least 0, got -1": {"min_length": -1},
+    "`repetition_penalty` must be a finite number above 0, got 0": {"repetition_penalty": 0},
     "`top_k` must be an integer": {"top_k": -1},
     "`top_k` must be an integer of": {"top_k": 1.5},
     "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
