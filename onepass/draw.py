@@ -409,6 +409,8 @@ class Draw:
         else; for the command, TOKEN=NUMBER.
       repetition_penalty: above 0; divides the positive logits of tokens that have occurred, prefix
         included, and multiplies their negative ones; 1: no penalty.
+      presence_penalty: subtracted once from the logits of tokens that have occurred, prefix
+        included, after `repetition_penalty`; 0: no penalty.
       allowed: the tokens that may be drawn, a set, list or array; None: all.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; None: no prefix. For the command: numbers for all rows, an npy
@@ -434,6 +436,9 @@ class Draw:
     repetition_penalty: Any = dataclasses.field(
         default=1.0,
         metadata={KIND: Number(low=0.0, is_above=True, needs_tokens=True, needs_time=True)},
+    )
+    presence_penalty: Any = dataclasses.field(
+        default=0.0, metadata={KIND: Number(needs_tokens=True, needs_time=True)}
     )
     allowed: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}

@@ -13,7 +13,7 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
-COUNTING = ("min_length", "repetition_penalty")  # settings that read `counts`
+COUNTING = ("min_length", "repetition_penalty", "presence_penalty")  # settings that read `counts`
 FACTS = ("stop", "counts")  # what a setting reads
 LOWEST = -1e30  # a logit of probability 0, finite
 
@@ -32,6 +32,7 @@ class Choice(NamedTuple):
       logit_bias: added to the logits, [levels].
       repetition_penalty: divides positive logits of symbols that have occurred, and multiplies
         negative ones.
+      presence_penalty: subtracted from the logits of symbols that have occurred.
       allowed: bool [levels], which symbols may be drawn.
       min_length: number of symbols before which none of `stop` is drawn.
       stop: bool [levels], the symbols that end a row.
@@ -44,6 +45,7 @@ class Choice(NamedTuple):
     min_p: Any = 0.0
     logit_bias: Any = 0.0
     repetition_penalty: Any = 1.0
+    presence_penalty: Any = 0.0
     allowed: Any = True
     min_length: Any = 0
     stop: Any = False
@@ -187,6 +189,9 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
         penalty = tf.cast(choice.repetition_penalty, logits.dtype)[..., tf.newaxis]
         weakened = tf.where(logits > 0.0, logits / penalty, logits * penalty)
         logits = tf.where(tf.greater(choice.counts, 0), weakened, logits)
+    if choice.asks("presence_penalty"):
+        penalty = tf.cast(choice.presence_penalty, logits.dtype)[..., tf.newaxis]
+        logits -= tf.where(tf.greater(choice.counts, 0), penalty, 0.0)
     if choice.asks("min_length") and choice.asks("stop"):
         position = tf.reduce_sum(choice.counts, axis=-1, keepdims=True)
         is_early = (position < choice.min_length) & choice.stop

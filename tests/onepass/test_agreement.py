@@ -177,6 +177,7 @@ PROMPTS = {
     "stops": {"stop": [4, 9, 11], "prefix": [tokens(2), tokens(25), tokens(9)]},
     "min length": {"stop": [4, 9], "min_length": 18, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "repetition": {"repetition_penalty": 1.7, "prefix": PROMPTS_OF_ROWS},
+    "presence": {"presence_penalty": 2.0, "top_p": 0.9, "prefix": PROMPTS_OF_ROWS},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,

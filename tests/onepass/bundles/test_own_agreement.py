@@ -63,6 +63,7 @@ ASKED = {
     },
     "attention": {
         "repetition": {"repetition_penalty": 2.5, "prefix": [np.ones(2), np.ones(9), np.ones(0)]},
+        "presence": {"presence_penalty": 2.0, "temperature": [0.5, 1.0, 1.5]},
         "all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0},
     },
     "tokens": {
@@ -162,7 +163,7 @@ SELDOM |= {
     "tokens": tuple(
         case
         for case in ASKED["tokens"]
-        if case not in ("all", "bias", "allowed", "stops", "min length", "repetition")
+        if case not in ("all", "bias", "allowed", "stops", "min length", "repetition", "presence")
     )
 }
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
@@ -232,6 +233,7 @@ def words_of(name, case, folder):
         *(("tokens", "bias"), ("tokens", "allowed"), ("tokens", "stops")),
         ("tokens", "min length"),
         ("tokens", "repetition"),
+        ("tokens", "presence"),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )

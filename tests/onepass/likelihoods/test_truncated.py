@@ -116,6 +116,13 @@ def counts_of(seen, levels):
     return np.apply_along_axis(np.bincount, 1, seen, minlength=levels).astype(np.int32)
 
 
+def test_a_penalty_of_presence_is_subtracted_once_from_what_has_occurred():
+    logits = np.random.default_rng(3).normal(size=[5, 7]).astype(np.float32)
+    counts = np.random.default_rng(4).integers(0, 4, [5, 7]).astype(np.int32)
+    found = truncated(tf.constant(logits), choice(presence_penalty=0.8, counts=counts))
+    np.testing.assert_allclose(found, logits - np.float32(0.8) * (counts > 0), rtol=1e-6)
+
+
 PROCESSORS = {
     "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
     "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),

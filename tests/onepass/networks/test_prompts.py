@@ -81,18 +81,26 @@ def logits_of(model, drawn):
     return np.asarray(model.conditionals(drawn), np.float64)
 
 
-def penalised(logits, drawn, repetition_penalty=1.0):
+def penalised(logits, drawn, repetition_penalty=1.0, presence_penalty=0.0):
     """The logits after the penalty of tokens that have occurred, element by element."""
     found = logits.copy()
     for row, position in np.ndindex(*drawn.shape):
         for token in set(drawn[row, :position].tolist()):
             value = found[row, position, token]
             value = value / repetition_penalty if value > 0 else value * repetition_penalty
-            found[row, position, token] = value
+            found[row, position, token] = value - presence_penalty
     return found
 
 
-@pytest.mark.parametrize("penalty", [{"repetition_penalty": 1.8}, {"repetition_penalty": 0.6}])
+PENALTIES = [
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.6},
+    {"presence_penalty": 1.5},
+    {"presence_penalty": -0.7, "repetition_penalty": 1.3},
+]
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
 def test_tokens_that_have_occurred_are_penalised_the_prefix_included(model, penalty):
     prefix = tokens(3, 4)
     drawn = model.sample(3, LENGTH, 1, prefix=prefix, temperature=0.0, **penalty)
@@ -122,6 +130,7 @@ BAD = {
     r"`allowed` must be in \[0, 12\]": {"allowed": {1, TOKENS}},
     "`min_length` must be an integer of at least 0, got -1": {"min_length": -1},
     "`repetition_penalty` must be a finite number above 0, got 0": {"repetition_penalty": 0},
+    "`presence_penalty` must be a finite number, got inf": {"presence_penalty": float("inf")},
     "`top_k` must be an integer": {"top_k": -1},
     "`top_k` must be an integer of": {"top_k": 1.5},
     "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
