@@ -61,6 +61,7 @@ class Option:
       needs_tokens: whether it needs a distribution with a table of its levels.
       needs_time: whether it needs a model in time order.
       needs_levels: whether it needs integer symbols.
+      reads: names of other options whose tensors its mathematics reads.
       is_prompted: whether only the prompt signatures of a bundle take it.
       default: the value that changes nothing, the default of the field.
     """
@@ -68,6 +69,7 @@ class Option:
     needs_tokens: bool = False
     needs_time: bool = False
     needs_levels: bool = False
+    reads: tuple[str, ...] = ()
     is_prompted: bool = True
     default: Any = None
     words: ClassVar[Any] = tuple[str, ...] | None  # type of the command's option
@@ -416,6 +418,10 @@ class Draw:
         one's, in [0, 1]; 0: all tokens.
       logit_bias: dict of tokens and finite numbers, which are added to their logits before all
         else; for the command, TOKEN=NUMBER.
+      repetition_penalty: above 0; divides the positive logits of tokens that have occurred, prefix
+        included, and multiplies their negative ones; 1: no penalty.
+      presence_penalty: subtracted once from the logits of tokens that have occurred, prefix
+        included, after `repetition_penalty`; 0: no penalty.
       allowed: the tokens that may be drawn, a set, list or array; None: all.
       prefix: elements with which the rows begin, [num, n, ...], [n, ...] for all rows, or a list of
         rows of different lengths; a PixelCNN begins with pixels [n, channels] or rows of pixels
@@ -424,6 +430,7 @@ class Draw:
         one file per row.
       stop: the element that ends a row, or several of which each does; all later elements of the
         row are equal to the one that ended it. None: rows do not end early.
+      min_length: number of elements, the prefix included, before which no `stop` is drawn.
       guidance: weight by which every pixel's distribution is moved away from the unconditional one;
         0 samples the model.
       refine: number of passes that fit a student's sound to the mel that it read
@@ -461,12 +468,25 @@ class Draw:
         default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
     )
     logit_bias: Any = dataclasses.field(default=None, metadata={KIND: Weights(needs_tokens=True)})
+    repetition_penalty: Any = dataclasses.field(
+        default=1.0,
+        metadata={KIND: Number(low=0.0, is_above=True, needs_tokens=True, needs_time=True)},
+    )
+    presence_penalty: Any = dataclasses.field(
+        default=0.0, metadata={KIND: Number(needs_tokens=True, needs_time=True)}
+    )
     allowed: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}
     )
     prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
     stop: Any = dataclasses.field(
         default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)}
+    )
+    min_length: Any = dataclasses.field(
+        default=0,
+        metadata={
+            KIND: Number(low=0, is_whole=True, needs_tokens=True, needs_time=True, reads=("stop",))
+        },
     )
     guidance: float = 0.0
     refine: int | None = None
@@ -563,7 +583,12 @@ class Draw:
         def encode(elements: Any, name: str) -> Any:
             return encode_tokens(elements, codec, name)
 
-        found = {n: kind.tensor(getattr(self, n), n, encode, levels) for n, kind in asked.items()}
+        asked |= {n: OPTIONS[n] for kind in [*asked.values()] for n in kind.reads}
+        found = {
+            n: kind.tensor(getattr(self, n), n, encode, levels)
+            for n, kind in asked.items()
+            if getattr(self, n) is not None
+        }
         return Choice(heat, **found)
 
     def prompt(self, codec: Any, num: int, length: int, layout: Any) -> tuple[Any, int]:
@@ -607,6 +632,7 @@ def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
 
     heat = OPTIONS["temperature"].tensor_of(given, "temperature", encode, levels)
     kinds = {n: each for n, each in OPTIONS.items() if each.needs_tokens and n in given}
+    kinds |= {n: OPTIONS[n] for kind in [*kinds.values()] for n in kind.reads}
     found = {n: each.tensor_of(given, n, encode, levels) for n, each in kinds.items()}
     return Choice(heat, **found) if found else heat
 

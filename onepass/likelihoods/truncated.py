@@ -13,8 +13,8 @@ from onepass.likelihoods.distribution import Distribution
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31
-COUNTING: tuple[str, ...] = ()  # settings that read `counts`
-FACTS = ("counts",)  # what a setting reads
+COUNTING = ("min_length", "repetition_penalty", "presence_penalty")  # settings that read `counts`
+FACTS = ("stop", "counts")  # what a setting reads
 LOWEST = -1e30  # a logit of probability 0, finite
 
 
@@ -30,7 +30,12 @@ class Choice(NamedTuple):
         With `top_k`, it is a share of the total probability of the `top_k` symbols.
       min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
       logit_bias: added to the logits, [levels].
+      repetition_penalty: divides positive logits of symbols that have occurred, and multiplies
+        negative ones.
+      presence_penalty: subtracted from the logits of symbols that have occurred.
       allowed: bool [levels], which symbols may be drawn.
+      min_length: number of symbols before which none of `stop` is drawn.
+      stop: bool [levels], the symbols that end a row.
       counts: int32 [..., levels], how often each symbol occurs before the drawn one; None: unknown.
     """
 
@@ -39,7 +44,11 @@ class Choice(NamedTuple):
     top_p: Any = 1.0
     min_p: Any = 0.0
     logit_bias: Any = 0.0
+    repetition_penalty: Any = 1.0
+    presence_penalty: Any = 0.0
     allowed: Any = True
+    min_length: Any = 0
+    stop: Any = False
     counts: tf.Tensor | None = None
 
     def asks(self, *names: str) -> bool:
@@ -66,7 +75,8 @@ class Truncated:
 
     Symbols that tie with the least probable one kept are kept, too. Sources: Fan et al. 2018,
     arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
-    (top-p); Nguyen et al. 2025, arXiv:2407.01082, section 3 (min-p).
+    (top-p); Nguyen et al. 2025, arXiv:2407.01082, section 3 (min-p); Keskar et al.
+    2019, arXiv:1909.05858, section 4.1 (repetition penalty).
 
     Args:
       distribution: a `Categorical` or a `Tabulated` distribution.
@@ -175,6 +185,17 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits [..., levels] as they are before the temperature and truncation."""
     if choice.asks("logit_bias"):
         logits += tf.cast(choice.logit_bias, logits.dtype)
+    if choice.asks("repetition_penalty"):
+        penalty = tf.cast(choice.repetition_penalty, logits.dtype)[..., tf.newaxis]
+        weakened = tf.where(logits > 0.0, logits / penalty, logits * penalty)
+        logits = tf.where(tf.greater(choice.counts, 0), weakened, logits)
+    if choice.asks("presence_penalty"):
+        penalty = tf.cast(choice.presence_penalty, logits.dtype)[..., tf.newaxis]
+        logits -= tf.where(tf.greater(choice.counts, 0), penalty, 0.0)
+    if choice.asks("min_length") and choice.asks("stop"):
+        position = tf.reduce_sum(choice.counts, axis=-1, keepdims=True)
+        is_early = (position < choice.min_length) & choice.stop
+        logits = tf.where(is_early, tf.minimum(logits, LOWEST), logits)
     if choice.asks("allowed"):
         # If the model itself forbids all allowed symbols, they are equally probable.
         logits = tf.where(choice.allowed, tf.maximum(logits, LOWEST), -np.inf)

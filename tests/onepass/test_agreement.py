@@ -160,6 +160,7 @@ def tokens(*shape, seed=1):
 
 
 PROMPT = tokens(9)  # of every row
+PROMPTS_OF_ROWS = [tokens(1), tokens(20), tokens(12)]
 PROMPTS = {
     "prefix": {"prefix": tokens(3, 11)},
     "long prefix": {"prefix": tokens(3, 29)},
@@ -174,6 +175,9 @@ PROMPTS = {
     "allowed": {"allowed": [2, 4, 9], "top_p": 0.9, "prefix": tokens(3, 4)},
     "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
     "stops": {"stop": [4, 9, 11], "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "min length": {"stop": [4, 9], "min_length": 18, "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "repetition": {"repetition_penalty": 1.7, "prefix": PROMPTS_OF_ROWS},
+    "presence": {"presence_penalty": 2.0, "top_p": 0.9, "prefix": PROMPTS_OF_ROWS},
     "rows": {
         "temperature": [0.0, 0.5, 1.5],
         "top_k": 5,
@@ -226,7 +230,8 @@ CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPT
 SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
 CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
 CASES["forbidden, top-k"] = Case("forbidden", {"top_k": 6, "temperature": [0.0, 0.5, 1.5]})
-CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {0, 3}})
+CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {1, 3, 5}})
+CASES["codes, repetition"] = Case("codes", {"repetition_penalty": 3.0})
 CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
 
 

@@ -61,7 +61,11 @@ ASKED = {
         "allowed": {"allowed": {1, 3}},
         "tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]},
     },
-    "attention": {"all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0}},
+    "attention": {
+        "repetition": {"repetition_penalty": 2.5, "prefix": [np.ones(2), np.ones(9), np.ones(0)]},
+        "presence": {"presence_penalty": 2.0, "temperature": [0.5, 1.0, 1.5]},
+        "all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0},
+    },
     "tokens": {
         "one prefix": {"prefix": tokens(20)},
         "lengths": {"prefix": rows_of(1, 69, 17)},
@@ -72,6 +76,8 @@ ASKED = {
         "allowed": {"allowed": [2, 4, 9], "temperature": [0.0, 1.0, 2.0]},
         "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
         "stops": {"stop": [11, 4], "prefix": rows_of(2, 25, 9)},
+        "min length": {"stop": [11, 4], "min_length": 15, "prefix": rows_of(2, 25, 9)},
+        "repetition": {"repetition_penalty": 1.7, "prefix": rows_of(0, 25, 9)},
         "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
         "temperatures": {"temperature": [0.0, 0.7, 2.0]},
     },
@@ -151,11 +157,13 @@ SELDOM = {
     "real": ("", "prefix"),
     "tiles": ("allowed", "tokens"),
 }
-SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("all",), "picture": ("",)}
+SELDOM |= {"own": ("",), "pairs": ("",), "attention": ("repetition", "all"), "picture": ("",)}
 SELDOM |= {"voices": ("prefix",)}
 SELDOM |= {
     "tokens": tuple(
-        case for case in ASKED["tokens"] if case not in ("all", "bias", "allowed", "stops")
+        case
+        for case in ASKED["tokens"]
+        if case not in ("all", "bias", "allowed", "stops", "min length", "repetition", "presence")
     )
 }
 OFTEN = {name: [c for c in ASKED[name] if c not in SELDOM.get(name, ())] for name in ASKED}
@@ -207,7 +215,7 @@ def words_of(name, case, folder):
     for option, value in options.items():
         words += [f"--{option.replace('_', '-')}"]
         is_dict = isinstance(value, dict)
-        words += [f"{k}={v}" for k, v in value.items()] if is_dict else np.atleast_1d(value)
+        words += [f"{k}={v}" for k, v in value.items()] if is_dict else [*np.atleast_1d(value)]
     given = GIVEN.get(name, {})
     for place, array in (given if isinstance(given, dict) else {"": given}).items():
         file = folder / f"{name}{place}.npy"
@@ -223,6 +231,9 @@ def words_of(name, case, folder):
     [
         *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
         *(("tokens", "bias"), ("tokens", "allowed"), ("tokens", "stops")),
+        ("tokens", "min length"),
+        ("tokens", "repetition"),
+        ("tokens", "presence"),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )

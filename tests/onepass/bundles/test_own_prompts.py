@@ -24,6 +24,8 @@ LENGTH, SEED, NUM = 40, 5, 3
 STREAMED = {
     "prefix over two parts": {"prefix": rows_of(300, 1, 256)},
     "stop": {"stop": [4, 12], "prefix": rows_of(2, 25, 270), "top_k": 5},
+    "min length": {"stop": [4, 12], "min_length": 300, "prefix": rows_of(2, 25, 270)},
+    "repetition": {"repetition_penalty": 1.3, "prefix": rows_of(2, 257, 270)},
     "temperatures": {"temperature": [0.0, 0.7, 2.0]},
 }
 

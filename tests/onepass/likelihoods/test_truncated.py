@@ -111,6 +111,18 @@ def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
         np.testing.assert_allclose(found[0], np.array(odds) / np.sum(odds), rtol=1e-6)
 
 
+def counts_of(seen, levels):
+    """How often each of some levels occurs in rows, int32 [rows, levels]."""
+    return np.apply_along_axis(np.bincount, 1, seen, minlength=levels).astype(np.int32)
+
+
+def test_a_penalty_of_presence_is_subtracted_once_from_what_has_occurred():
+    logits = np.random.default_rng(3).normal(size=[5, 7]).astype(np.float32)
+    counts = np.random.default_rng(4).integers(0, 4, [5, 7]).astype(np.int32)
+    found = truncated(tf.constant(logits), choice(presence_penalty=0.8, counts=counts))
+    np.testing.assert_allclose(found, logits - np.float32(0.8) * (counts > 0), rtol=1e-6)
+
+
 PROCESSORS = {
     "top-k": ({"top_k": 5}, [("TopKLogitsWarper", 5)]),
     "top-p": ({"top_p": 0.7}, [("TopPLogitsWarper", 0.7)]),
@@ -118,6 +130,18 @@ PROCESSORS = {
     "bias": (
         {"logit_bias": np.eye(1, 40, 3, dtype=np.float32)[0] * 2.5},
         [("SequenceBiasLogitsProcessor", [[[3], 2.5]])],
+    ),
+    "min length, before": (
+        {"min_length": 7, "stop": np.isin(np.arange(40), [5, 6])},
+        [("MinLengthLogitsProcessor", 7, [5, 6])],
+    ),
+    "min length, after": (
+        {"min_length": 6, "stop": np.isin(np.arange(40), [5, 6])},
+        [("MinLengthLogitsProcessor", 6, [5, 6])],
+    ),
+    "repetition": (
+        {"repetition_penalty": 1.6},
+        [("RepetitionPenaltyLogitsProcessor", 1.6)],
     ),
     "all": (
         {"top_k": 9, "top_p": 0.9, "min_p": 0.05},
@@ -131,7 +155,7 @@ def test_the_probabilities_are_those_of_the_processors_of_transformers(case):
     options, processors = PROCESSORS[case]
     scores = np.random.default_rng(7).normal(size=[4, 40]).astype(np.float32) * 3.0
     seen = np.random.default_rng(8).integers(0, 40, [4, 6])
-    settings = choice(0.7, **options)
+    settings = choice(0.7, **options, counts=counts_of(seen, 40))
     logits = truncated(tf.constant(scores), settings)
     warpers = [each for each in processors if each[0].endswith("Warper")]
     others = [each for each in processors if each not in warpers]

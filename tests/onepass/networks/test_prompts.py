@@ -59,6 +59,57 @@ def test_a_model_of_real_numbers_takes_a_prefix():
         model.sample(1, 12, 1, top_k=2)
 
 
+def test_no_stop_is_drawn_before_the_least_length_and_any_stop_after(model):
+    prefix, stop = tokens(2, 3), [4, 9]
+    drawn = model.sample(2, 200, 2, prefix=prefix, stop=stop, min_length=40)
+    assert not np.isin(drawn[:, 3:40], stop).any()
+    ends = 40 + np.argmax(np.isin(drawn[:, 40:], stop), 1)
+    assert (ends < 190).all()
+    for row, end in zip(drawn, ends, strict=True):
+        assert (row[end:] == row[end]).all()
+    # It counts the prefix, and changes nothing without a stop.
+    free = model.sample(2, 30, 2, prefix=prefix)
+    np.testing.assert_array_equal(model.sample(2, 30, 2, prefix=prefix, min_length=20), free)
+    np.testing.assert_array_equal(
+        model.sample(2, 30, 2, prefix=prefix, stop=stop, min_length=3),
+        model.sample(2, 30, 2, prefix=prefix, stop=stop),
+    )
+
+
+def logits_of(model, drawn):
+    """The model's logits before every element of rows, in float64."""
+    return np.asarray(model.conditionals(drawn), np.float64)
+
+
+def penalised(logits, drawn, repetition_penalty=1.0, presence_penalty=0.0):
+    """The logits after the penalty of tokens that have occurred, element by element."""
+    found = logits.copy()
+    for row, position in np.ndindex(*drawn.shape):
+        for token in set(drawn[row, :position].tolist()):
+            value = found[row, position, token]
+            value = value / repetition_penalty if value > 0 else value * repetition_penalty
+            found[row, position, token] = value - presence_penalty
+    return found
+
+
+PENALTIES = [
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.6},
+    {"presence_penalty": 1.5},
+    {"presence_penalty": -0.7, "repetition_penalty": 1.3},
+]
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_tokens_that_have_occurred_are_penalised_the_prefix_included(model, penalty):
+    prefix = tokens(3, 4)
+    drawn = model.sample(3, LENGTH, 1, prefix=prefix, temperature=0.0, **penalty)
+    expected = penalised(logits_of(model, drawn), drawn, **penalty)
+    np.testing.assert_array_equal(drawn[:, 4:], expected.argmax(-1)[:, 4:])
+    free = model.sample(3, LENGTH, 1, prefix=prefix, temperature=0.0)
+    assert (free != drawn).any()
+
+
 BAD = {
     "at most as long": {"prefix": tokens(2, LENGTH + 1)},
     "must have 2 rows": {"prefix": tokens(3, 4)},
@@ -77,6 +128,9 @@ BAD = {
     "`allowed` must be a number or a list of numbers, got 'a'": {"allowed": "a"},
     r"`allowed` must be a number or a list of numbers, got shape \[0\]": {"allowed": []},
     r"`allowed` must be in \[0, 12\]": {"allowed": {1, TOKENS}},
+    "`min_length` must be an integer of at least 0, got -1": {"min_length": -1},
+    "`repetition_penalty` must be a finite number above 0, got 0": {"repetition_penalty": 0},
+    "`presence_penalty` must be a finite number, got inf": {"presence_penalty": float("inf")},
     "`top_k` must be an integer": {"top_k": -1},
     "`top_k` must be an integer of": {"top_k": 1.5},
     "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
