@@ -303,8 +303,8 @@ class Autoregressive:
           length: number of time steps, including the prefix, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: the conditions of `num` rows, an array or a dict of arrays by name.
-          method: "cached", one cached step per element; "fixed-point", full passes until nothing
-            changes; "naive", one full pass per element; "speculative", passes over blocks from
+          method: "cached", one cached step per element; "fixed-point", full passes until all
+            are final; "naive", one full pass per element; "speculative", passes over blocks from
             `draft`; "auto", the registered sampler, "cached", or without a step "fixed-point".
           return_log_prob: whether to return the log-probability of every element, too.
           draft: for "speculative", what proposes symbols: a smaller model with equal symbols and
@@ -317,7 +317,8 @@ class Autoregressive:
 
         Raises:
           ValueError: an argument is invalid for this model.
-          UnsupportedNetworkError: the method needs a step, which the network does not have.
+          UnsupportedNetworkError: the method needs a step, which the network does not have, or its
+            passes do not converge.
         """
         self.follow()
         methods = *methods_of(self.network, self.distribution), "speculative"
