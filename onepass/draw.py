@@ -530,7 +530,8 @@ class Draw:
 
     def _value(self, name: str) -> Any:
         value = getattr(self, name)
-        return OPTIONS[name].default if value is None else value
+        is_unset = value is None and getattr(Draw, name) is None
+        return OPTIONS[name].default if is_unset else value
 
     def _differs(self, name: str) -> bool:
         value, default = self._value(name), OPTIONS[name].default

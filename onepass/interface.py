@@ -39,7 +39,8 @@ class Model:
 
         Raises:
           ValueError: an argument is invalid for this model.
-          UnsupportedNetworkError: the method needs a step, which the network does not have.
+          UnsupportedNetworkError: the method needs a step, which the network does not have, or its
+            passes do not converge.
         """
         draw = Draw(num, length, seed, condition, **options)
         self.check_options(**draw.changed_options())

@@ -12,7 +12,9 @@ from onepass.bundles.condition_inputs import COUNT, ELEMENTS
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import LOG_PROB, PLAIN, Arrays, Signature
 from onepass.foundation.errors import UserError
-from onepass.storage.comparison import MOVED, TOLERANCES, difference, has_halves
+from onepass.samplers.passes import MOVED
+from onepass.step import UnsupportedNetworkError
+from onepass.storage.comparison import TOLERANCES, difference, has_halves
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
 COUNTS = (COUNT, "num_frames")
@@ -43,6 +45,8 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
             elements = elements.astype(signatures[LOG_PROB].inputs[ELEMENTS].dtype)
         try:
             expected = live(inputs, elements)
+        except UnsupportedNetworkError as error:
+            raise UserError(f"The model cannot be exported: {error}") from error
         except ValueError as error:
             fault = str(error)
             continue

@@ -2,7 +2,7 @@
 
 One pass of the network suffices: given the elements that the bundle has drawn, each is drawn again
 from its noise and the elements before it. So an element that rounding moves to another level has no
-effect on those after it.
+effect on those after it. Where many move, the passes of the model itself may not have converged.
 """
 
 import numpy as np
@@ -12,7 +12,8 @@ from distill.flow_student import FlowStudent
 from onepass.bundles.own_conditions import Conditions
 from onepass.bundles.signature import SEED, Arrays
 from onepass.model import Autoregressive
-from onepass.samplers.passes import sampled
+from onepass.networks.condition_values import given_once
+from onepass.samplers.passes import MOVED, has_moved, sampled
 
 
 def drawn_again(
@@ -25,12 +26,19 @@ def drawn_again(
       conditions: the conditions that the model reads, and their inputs.
       inputs: inputs of `serving_default`.
       elements: elements that the bundle has drawn for them.
+
+    Raises:
+      UnsupportedNetworkError: the model has no step, and its passes do not converge.
     """
     given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
     parameters = model.conditionals(elements, given)
     seed, num = int(inputs[SEED][0]), len(elements)
     noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
     drawn = sampled(parameters, model.distribution, noise, 1.0, symbols)
+    moved = tf.reduce_mean(tf.cast(has_moved(symbols, drawn), tf.float32))
+    if moved > MOVED and not getattr(model.symbol_network, "has_step", False):
+        once = given_once(model.symbol_network, given, model.order, elements.shape)
+        model.samplers.draw("fixed-point", noise, once, tf.constant(1.0))
     return model.codec.decode(drawn), model.log_prob(elements, given)
 
 

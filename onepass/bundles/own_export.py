@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -138,11 +139,12 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler, unless it cannot be saved or bundles do not allow it."""
+    """Write the model next to its sampler; warn if it cannot be saved or read back from there."""
     try:
         save(model, folder)
-    except UserError:
+    except UserError as error:
         shutil.rmtree(folder, ignore_errors=True)
+        warnings.warn(f"The bundle has a sampler, but no `autoregressive`: {error}", stacklevel=4)
 
 
 def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str, Any], Exported]:

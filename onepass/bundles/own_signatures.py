@@ -388,11 +388,11 @@ def drawer(
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
         network: Any = model.symbol_network
-        if not conditions.at_frame_rate:
-            return fixed_point(network, draws, noise, condition, heat, prompt)
-        condition = given_once(network, condition, model.order, (1, *shape))
-        by_steps = cached if network.has_step else fixed_point
-        return by_steps(network, draws, noise, condition, heat, prompt)
+        if conditions.at_frame_rate:
+            condition = given_once(network, condition, model.order, (1, *shape))
+            if network.has_step:
+                return cached(network, draws, noise, condition, heat, prompt)
+        return fixed_point(network, draws, noise, condition, heat, prompt).symbols
 
     return drawn
 

@@ -16,6 +16,7 @@ from onepass.samplers.cached import with_memory
 from onepass.samplers.chunks import chunk_length, in_chunks, padded
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.drafts import check_speculative
+from onepass.samplers.passes import Settled
 
 # The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
 # few compiled passes serve prompts of any length.
@@ -59,7 +60,8 @@ class Samplers:
 
         Raises:
           ValueError: the method or the draft does not support the request.
-          UnsupportedNetworkError: the method needs a step, which the network does not have.
+          UnsupportedNetworkError: the method needs a step, which the network does not have, or its
+            passes do not converge.
         """
         given = noise, condition, temperature
         if method == "speculative":
@@ -82,7 +84,8 @@ class Samplers:
                 return machine(*given)
         if method == "cached":
             return self._cached(*given, prompt, shared)
-        return self._whole(method)(*given, prompt)
+        drawn = self._whole(method)(*given, prompt)
+        return drawn.checked() if isinstance(drawn, Settled) else drawn
 
     def registered(self, method: str = "auto") -> Any:
         """Return the sampler registered for the network and the method, or None."""

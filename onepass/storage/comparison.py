@@ -16,8 +16,6 @@ LENGTHS = (5, 12)  # neither equal to the number of rows, nor to each other
 SIDES = (8, 6)
 # Largest difference by rounding, relative to the largest value, by the bytes of a number.
 TOLERANCES = {2: 0.1, 4: 1e-3, 8: 1e-6}
-# Largest share of drawn elements that may differ: rounding moves some across the border of a level.
-MOVED = 0.25
 
 Call = Callable[..., tf.Tensor]
 

@@ -33,7 +33,8 @@ from onepass.networks.condition_specs import ONLY, Frames, Memory, is_at_rate, o
 from onepass.networks.ragged import filler
 from onepass.networks.reading import settings_of
 from onepass.networks.trainable import frozen_among
-from onepass.storage.comparison import MOVED, check_calls, difference
+from onepass.samplers.passes import MOVED
+from onepass.storage.comparison import check_calls, difference
 from onepass.storage.gradients import forget_gradients
 from onepass.storage.load import network_of, program_in
 from onepass.storage.program import STEP_ROWS, Program
