@@ -114,8 +114,11 @@ def evaluate(
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     speculated: dict[str, Any] = {}
     if asked.speculative_samples:
-        what = (model, teacher, items[0], asked.speculative_samples, asked.seed)
-        speculated = {"speculative": speed_of_speculation(*what)}
+        speculated = {
+            "speculative": speed_of_speculation(
+                model, teacher, items[0], asked.speculative_samples, asked.seed
+            )
+        }
     return {
         **closeness(model, teacher, items, asked.seed),
         **speculated,

@@ -90,7 +90,6 @@ class StudentRecipe(Recipe):
         state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
         others = () if opponent is None else opponent.trainable_variables
         drawn, past = batches(corpus, config, teacher), config.student.receptive_field
-        args = (student, state, teacher, corpus)
         return Setup(
             state,
             Objective(
@@ -98,7 +97,9 @@ class StudentRecipe(Recipe):
                 *(classifier, corpus.mel, opponent),
             ),
             drawn,
-            lambda: EvaluationCallback(*args, run.samples(), run.log, config.loss.kl),
+            lambda: EvaluationCallback(
+                student, state, teacher, corpus, run.samples(), run.log, config.loss.kl
+            ),
             drawn.portable(),
             lambda: state.start([*begun.trainable_variables, *others]),
             _frozen(density, classifier),

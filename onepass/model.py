@@ -102,8 +102,9 @@ class Autoregressive(Model):
             raise ValueError("`condition_channels` must not be given next to `conditions`.")
         specs = condition_specs(network, as_specs(conditions or condition_channels))
 
-        given = distribution, codec, order, specs, inputs, start, input_scale
-        self._make = functools.partial(symbols_of, network, *given)
+        self._make = functools.partial(
+            symbols_of, network, distribution, codec, order, specs, inputs, start, input_scale
+        )
         self._begin(self._make(), distribution, codec, order)
         self._watch = Watch(network)
 

@@ -118,8 +118,11 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
     if classifier is None:
         print("samples are not evaluated: --data has no training images", file=sys.stderr)
         return {}
-    options = (given.samples, given.seed, given.guidance, given.temperature)
-    return {"samples": evaluate_samples(model, dataset, classifier, *options)}
+    return {
+        "samples": evaluate_samples(
+            model, dataset, classifier, given.samples, given.seed, given.guidance, given.temperature
+        )
+    }
 
 
 def training_data(path: Path) -> str:

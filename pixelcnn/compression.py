@@ -64,8 +64,9 @@ class ImageConditionals:
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of a stream of images; the pixels of each scale form a class."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
-        sizes = (shape[-1], scales, int(np.prod(shape[:3])))
-        return Layout(depth_of(self.levels), *sizes, self.levels)
+        return Layout(
+            depth_of(self.levels), shape[-1], scales, int(np.prod(shape[:3])), self.levels
+        )
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
         """Return True, since all images of a batch are decoded together."""

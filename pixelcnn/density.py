@@ -30,18 +30,24 @@ class ImageDensity(tf.Module):
         initial = Initial(config.seed) if initial is None else initial
         self.config = config
         self.conditioner = Conditioner(config.conditioning, initial, config.data.size)
-        channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
         self.pixelcnn: PixelCNN | None = None
         self.multiscale: Multiscale | None = None
         if config.kind == "pixelcnn":
-            self.pixelcnn = PixelCNN(config.network, config.output, initial, *channels)
+            self.pixelcnn = PixelCNN(
+                config.network,
+                config.output,
+                initial,
+                self.conditioner.vector_channels,
+                self.conditioner.map_channels,
+            )
         else:
             self.multiscale = Multiscale(
                 config.network,
                 config.data.size,
                 config.output,
                 initial,
-                *channels,
+                self.conditioner.vector_channels,
+                self.conditioner.map_channels,
                 parts=config.part_names,
             )
 

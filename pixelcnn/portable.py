@@ -113,9 +113,18 @@ def _pixelcnn_sampler(
 
     def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         given = Prefix(inputs["given"], inputs["given_count"])
-        numbered = (inputs, inputs["seed"], inputs["rows"], given, inputs["temperature"])
-        fixed = (density.conditioner, network, size, sampler_of(sampler))
-        levels = sample_pixelcnn(*fixed, *numbered, inputs.get("guidance"))
+        levels = sample_pixelcnn(
+            density.conditioner,
+            network,
+            size,
+            sampler_of(sampler),
+            inputs,
+            inputs["seed"],
+            inputs["rows"],
+            given,
+            inputs["temperature"],
+            inputs.get("guidance"),
+        )
         if sampler != "fixed-point":
             return {"picture": levels}
         return {"picture": levels.levels, "passes": levels.batch_passes}

@@ -140,8 +140,7 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dic
     corpus = dev_corpus(model, data, given.speaker)
     copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
     with listening_page(given, model.sample_rate_hz) as page:
-        rest = (copies, given.seed, given.split, given.temperatures)
-        return evaluate(model, corpus, *rest, page)
+        return evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page)
 
 
 def _parts() -> Parts:

@@ -79,10 +79,9 @@ class Recordings(Kind):
                 "the sound itself, and would have to be in the file."
             )
         self._model, self._network, density = model, model.network, Density(model.network)
-        sizes = (density.window_samples, density.past_samples)
         symbols = RingSymbols(model.network)
         own = Autoregressive.of_symbols(symbols, likelihood, model.network.codec)
-        self.conditionals = SymbolConditionals(own, *sizes)
+        self.conditionals = SymbolConditionals(own, density.window_samples, density.past_samples)
         if self._odds == "table":
             check_table(likelihood)
 

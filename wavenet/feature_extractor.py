@@ -90,8 +90,7 @@ class FeatureExtraction:
 
     def level_gain_of(self: Any, recording: RecordingInPieces) -> float:
         """Return the gain, in dB, that brings a recording in pieces to the model's level."""
-        levels = (recording.rms_db, recording.peak_db)
-        return gain_of_levels_db(*levels, self.gain_db, self.level_db)
+        return gain_of_levels_db(recording.rms_db, recording.peak_db, self.gain_db, self.level_db)
 
     def speaker_number(self: Any, name: str | None) -> int | None:
         """Return the number of the speaker `name`, by default 0; None if the model has no speakers.

@@ -202,8 +202,9 @@ class Objective:
 
         @functools.cache
         def condition() -> Any:
-            given = self.frames(batch), self._speaker(batch), _shape(batch)[1]
-            return self.teacher.condition(*given, self._side_frames)
+            return self.teacher.condition(
+                self.frames(batch), self._speaker(batch), _shape(batch)[1], self._side_frames
+            )
 
         def teach(by_row_before: bool) -> Any:
             given = condition()

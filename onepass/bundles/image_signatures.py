@@ -128,8 +128,9 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
     def plain(batch: Tensors, seed: tf.Tensor, rows: tf.Tensor, *arguments: Any) -> Any:
         words = multiscale_words(model, seed, rows, sizes[-1])
-        fixed = (density.conditioner, model, sizes[-1], sample)
-        return sample_multiscale(*fixed, batch, words, *arguments)
+        return sample_multiscale(
+            density.conditioner, model, sizes[-1], sample, batch, words, *arguments
+        )
 
     def row_of(name: str, program: Callable[..., Any]) -> Row:
         def row(given: Tensors) -> Tensors:

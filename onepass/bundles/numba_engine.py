@@ -55,8 +55,12 @@ class Engine:
         made, opening = self._generation, {}
         if ahead_samples:
             opening["first_samples"] = made.FIRST_SAMPLES + ahead_samples
-        arguments = self._network, self._asked(request), self._backend, chunk_samples
-        return map(self._sound, made.stream(*arguments, **opening))
+        return map(
+            self._sound,
+            made.stream(
+                self._network, self._asked(request), self._backend, chunk_samples, **opening
+            ),
+        )
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of the signature for whole sounds, which are computed row by row."""

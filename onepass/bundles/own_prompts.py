@@ -113,8 +113,14 @@ def _with_prompt(
 
 def _facts(model: Autoregressive, longest: int) -> Facts:
     of_tokens = table_of(model.distribution) is not None
-    sizes = model.codec.levels, element_type(model).name, *element_range(model), longest
-    return Facts(model.order == "time", of_tokens, *sizes)
+    return Facts(
+        model.order == "time",
+        of_tokens,
+        model.codec.levels,
+        element_type(model).name,
+        *element_range(model),
+        longest,
+    )
 
 
 def _flag() -> TensorInfo:

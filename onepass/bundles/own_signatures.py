@@ -237,8 +237,9 @@ class StreamingAutoregressive(StreamingSequence):
     ) -> tuple[tf.Tensor, Any]:
         model, condition = self._model, self.conditions.unpacked(channels)
         noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
-        given = (noise, condition, source.temperature[0], state)
-        symbols, after = cached_chunk(model.symbol_network, model.distribution, *given)
+        symbols, after = cached_chunk(
+            model.symbol_network, model.distribution, noise, condition, source.temperature[0], state
+        )
         return model.codec.decode(symbols), after
 
 
@@ -402,8 +403,7 @@ def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> A
 
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])
-        given_to = seed_key(given["seed"]), given["row"], temperature
-        made = drawn(*given_to, conditions.of(given))
+        made = drawn(seed_key(given["seed"]), given["row"], temperature, conditions.of(given))
         return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
 
     return row

@@ -186,8 +186,16 @@ class Rows:
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
-        noise = (source.key, source.row, source.start)
-        new, state = self._draw(*noise, part.heat, cut.prompt, cut.count, cut.channels, state)
+        new, state = self._draw(
+            source.key,
+            source.row,
+            source.start,
+            part.heat,
+            cut.prompt,
+            cut.count,
+            cut.channels,
+            state,
+        )
         is_end = cut.prompt.ends(new) & (tf.range(size) < cut.count)
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
@@ -207,8 +215,15 @@ class Rows:
         row = tf.ensure_shape(row, [1])
         noise = self._noise(key[0], row, start[0], size)
         bounded: Any = Bounded(prompt, count)
-        given = (noise, self._streaming.conditions.unpacked(channels), heat, before, bounded)
-        new, after = cached_chunk(self._network, self._distribution, *given)
+        new, after = cached_chunk(
+            self._network,
+            self._distribution,
+            noise,
+            self._streaming.conditions.unpacked(channels),
+            heat,
+            before,
+            bounded,
+        )
         return tf.ensure_shape(new, [1, size]), self._packed(after)
 
 

@@ -147,8 +147,9 @@ def read(
         raise UserError(DAMAGED)
     streams = tuple(data[a:b] for a, b in itertools.pairwise(edges))
     description = _described(data[start : start + described], len(data))
-    parts = (digest, levels, checksum, tuple(shape), description, streams, version)
-    found = Container(kinds[0], *parts)
+    found = Container(
+        kinds[0], digest, levels, checksum, tuple(shape), description, streams, version
+    )
     if _least_size(found.elements, 0) > len(data):
         raise UserError(
             f"The compressed file is damaged: it declares {found.elements:,} elements in"

@@ -113,8 +113,16 @@ def compress(
         raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
     shape, description, parts = kind.pack(elements, condition, tolerance, **options)
     description |= {} if names is None else {"names": names}
-    head = (kind.name, kind.digests()[0], kind.conditionals.levels, 0, shape, description)
-    made = Container(*head, (), kind.version)
+    made = Container(
+        kind.name,
+        kind.digests()[0],
+        kind.conditionals.levels,
+        0,
+        shape,
+        description,
+        (),
+        kind.version,
+    )
     coding = dataclasses.replace(kind.coding(made), tolerance=tolerance)
     streams, checksum = [], 0
     with _advancing(made, "compressing", progress) as advance:

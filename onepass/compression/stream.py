@@ -164,8 +164,10 @@ class Encoder:
             choices = np.full(-(-len(odds.t) // group), counts_of(1)[2] - 1, np.int64)
         index = np.arange(odds.t.size)
         each = choices[index // (group * bits)]
-        flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
-        order, ones = self._coding_order(), rounded(*flat, choice_bits)
+        order, ones = (
+            self._coding_order(),
+            rounded(odds.t.ravel(), steps.ravel(), each, index % (group * bits), choice_bits),
+        )
         coder = self._coded(odds.bit.ravel()[order].astype(np.int32), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
         words = coder.get_compressed().astype("<u4").tobytes()

@@ -265,14 +265,13 @@ class Fusion:
     def _placed(self) -> None:
         """Make instructions write parts of a concatenated row directly into the row."""
         # These write exactly their numbers; other operations write whole vectors, past the end.
-        exact = (Op.READ, Op.ROWS, Op.GATHER, Op.INPUT)
         for copy in self.instructions:
             if copy.op is not Op.COPY or copy.out is None or copy.out.buffer.kept or copy.stays:
                 continue
             if copy.numbers[1:3] != (1, 1) or copy.numbers[6::3] != (1, 1):
                 continue
             source = copy.reads[0]
-            maker = self._maker(source, *exact)
+            maker = self._maker(source, Op.READ, Op.ROWS, Op.GATHER, Op.INPUT)
             whole = source.start == 0 and source.buffer.size == copy.numbers[3]
             if maker is None or not whole or source.buffer.wide != copy.out.buffer.wide:
                 continue

@@ -101,8 +101,9 @@ class FixedPointSampler(ChunkSampler):
         self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return levels int32 [batch, time], the number of passes, and the state after them."""
-        settings = condition, temperature, state, self._window
-        return by_time_windows(self._pass, self._distribution, noise, *settings)
+        return by_time_windows(
+            self._pass, self._distribution, noise, condition, temperature, state, self._window
+        )
 
 
 def in_chunks(

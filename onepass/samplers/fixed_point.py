@@ -43,8 +43,9 @@ def fixed_point(
     symbols = empty_symbols(distribution, noise)
     windows = settings_of(network, noise.shape[1]) if symbols.shape.rank == 4 else {}
     if windows:
-        settings = condition, temperature, prompt
-        symbols = by_windows(network, distribution, noise, *settings, **windows).levels
+        symbols = by_windows(
+            network, distribution, noise, condition, temperature, prompt, **windows
+        ).levels
     positions = network.positions(symbols)
     end = tf.reduce_max(positions) + 1
 

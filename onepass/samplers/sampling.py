@@ -63,28 +63,29 @@ class Samplers:
           UnsupportedNetworkError: the method needs a step, which the network does not have, or its
             passes do not converge.
         """
-        given = noise, condition, temperature
         if method == "speculative":
-            return self._speculative(draft, condition)(*given, prompt)
+            return self._speculative(draft, condition)(noise, condition, temperature, prompt)
         own = self._own(method, temperature, prompt)
         if own is not None and not hasattr(own, "present"):
-            return own(self._network, self._model.distribution, *given)
+            return own(self._network, self._model.distribution, noise, condition, temperature)
         if own is not None:
-            (num, count), rest = noise.shape[:2], (condition, temperature, prompt)
+            (num, count) = noise.shape[:2]
 
             def noise_of(start: int, length: int) -> tf.Tensor:
                 return padded(noise[:, start : start + length], length)
 
-            parts = self._in_chunks(own, noise_of, num, count, count, *rest)
+            parts = self._in_chunks(
+                own, noise_of, num, count, count, condition, temperature, prompt
+            )
             return tf.constant(np.concatenate(list(parts), 1))
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
             machine = self._machine(temperature, prompt, condition, noise.shape[0], noise.shape[1])
             if method == "cached" and machine is not None:
-                return machine(*given)
+                return machine(noise, condition, temperature)
         if method == "cached":
-            return self._cached(*given, prompt, shared)
-        drawn = self._whole(method)(*given, prompt)
+            return self._cached(noise, condition, temperature, prompt, shared)
+        drawn = self._whole(method)(noise, condition, temperature, prompt)
         return drawn.checked() if isinstance(drawn, Settled) else drawn
 
     def registered(self, method: str = "auto") -> Any:
@@ -140,8 +141,9 @@ class Samplers:
             )
             count -= known.shape[1]
         heat = temperature if temperature.shape.rank else float(temperature)
-        given = network.given(condition), count, length, heat, known
-        yield from in_chunks(sampler, num, noise, *given)
+        yield from in_chunks(
+            sampler, num, noise, network.given(condition), count, length, heat, known
+        )
 
     def _machine(
         self,
@@ -197,8 +199,9 @@ class Samplers:
                 prompt: Prompt | None,
             ) -> tf.Tensor:
                 draws = drawing(self._model.distribution, temperature)
-                given = noise, condition, temperature, proposing
-                return speculative(network, draws, *given, prompt=prompt)[0]
+                return speculative(
+                    network, draws, noise, condition, temperature, proposing, prompt=prompt
+                )[0]
 
             return tf.function(run, autograph=False, jit_compile=True)
 
@@ -296,8 +299,9 @@ class Samplers:
 
         own = self.chunked(temperature, prompt)
         if own is not None:
-            rest = num, length, chunk, condition, temperature, prompt
-            yield from self._in_chunks(own, noise_of, *rest)
+            yield from self._in_chunks(
+                own, noise_of, num, length, chunk, condition, temperature, prompt
+            )
             return
         machine = self._machine(temperature, prompt, condition, num, length)
         row_count = row_bucket(num)
@@ -339,8 +343,9 @@ class Samplers:
         def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
             noise, condition, temperature, prompt = given
             draws = drawing(self._model.distribution, temperature)
-            rest = noise, condition, temperature, state, prompt, count
-            return cached_chunk(self._network, draws, *rest)
+            return cached_chunk(
+                self._network, draws, noise, condition, temperature, state, prompt, count
+            )
 
         function = self._compiled.function("chunk", run, jit_compile=True)
         drawn, state = function(given.of_times(times), state, stop)

@@ -179,9 +179,10 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
     condition = given.condition_at(at)
     parameters = given.network.parameters(levels, condition)
     # Final pixels are kept, because a window's top rows lack the rows above that they depend on.
-    settings = given.distribution, noise, given.temperature
     is_open = tf.tile(number >= before[:, tf.newaxis, tf.newaxis], [twins, 1, 1])[..., tf.newaxis]
-    fresh = tf.where(is_open, sampled(parameters, *settings, levels), levels)
+    fresh = tf.where(
+        is_open, sampled(parameters, given.distribution, noise, given.temperature, levels), levels
+    )
     changed = tf.reduce_any(fresh != levels, 3)[: tf.size(progress.slots)]
     end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
     # A pixel whose predecessors are final has now been drawn from its true distribution and is
@@ -192,7 +193,11 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
     if forecast is not None:
         expected = forecast(parameters, levels, fresh, condition)
         is_open = tf.tile(number >= final[:, tf.newaxis, tf.newaxis], [twins, 1, 1])
-        fresh = tf.where(is_open[..., tf.newaxis], sampled(expected, *settings, levels), fresh)
+        fresh = tf.where(
+            is_open[..., tf.newaxis],
+            sampled(expected, given.distribution, noise, given.temperature, levels),
+            fresh,
+        )
     where, was_open = progress.slots[:, tf.newaxis], before < height * width
     return progress._replace(
         levels=tf.tensor_scatter_nd_update(progress.levels, at, fresh),

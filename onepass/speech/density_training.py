@@ -81,8 +81,9 @@ class FrameDensity(tf.Module):
         before = tf.concat(
             [padded[:, past - k : past - k + length] for k in range(1, past + 1)], -1
         )
-        where = (batch["expected"], batch["pitch"], batch["positions"])
-        known = context(backend, self.weights, *where)
+        known = context(
+            backend, self.weights, batch["expected"], batch["pitch"], batch["positions"]
+        )
         means, log_scales = conditional(backend, self.config, self.weights, before, known)
         standard = (batch["whitened"] - means) * tf.exp(-log_scales)
         return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)

@@ -137,8 +137,7 @@ class Incremental:
         Returns:
           A function from a state and such arguments to the parameters and the next state.
         """
-        given = arguments[0], state, *arguments[1:]
-        traced = self._compiled.get_concrete_function(*given)
+        traced = self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
         graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
 
         def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:

@@ -85,8 +85,9 @@ class Execution:
         if key not in self._read_keys:
             axis = self._analysis.stream(name).axis
             rows = self._delayed(name, (delay,))[0]
-            given = self._state[key], rows, self._position, self._keys(group), axis
-            self._read_keys[key], self._call.changed[key] = caches.keyed(*given)
+            self._read_keys[key], self._call.changed[key] = caches.keyed(
+                self._state[key], rows, self._position, self._keys(group), axis
+            )
         return self._read_keys[key]
 
     def _delayed(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:

@@ -186,8 +186,7 @@ def fit(
         check_compiler()
     read = _reader(model, int(asked.batch_size), int(asked.seed))
     training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))
-    data = validation, asked.evaluate
-    score = held_out_score(model, training.loss_fn, read, *data, log)
+    score = held_out_score(model, training.loss_fn, read, validation, asked.evaluate, log)
     if asked.patience is not None and score is None:
         raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
     return training.run(score, workdir, replicator, log)

@@ -66,8 +66,10 @@ class MixtureOutput(PixelOutput):
         self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
     ) -> None:
         super().__init__(config, name)
-        make, sizes = LIKELIHOODS[self.kind].make, (config.components, config.min_log_scale)
-        self.likelihood = PixelMixture(self.levels, self.channels, *sizes, make)
+        make = LIKELIHOODS[self.kind].make
+        self.likelihood = PixelMixture(
+            self.levels, self.channels, config.components, config.min_log_scale, make
+        )
         self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
         self.bias = tf.Variable(_spread(self.likelihood), name="bias")
 

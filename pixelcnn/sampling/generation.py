@@ -225,8 +225,11 @@ def pixelcnn_program(
     conditioner: Conditioner, network: PixelCNN, size: int, sampler: Callable[..., Any] = sample
 ) -> Callable[..., Any]:
     """Return `sample_pixelcnn`, compiled, as a function of the arguments starting at `batch`."""
-    fixed = (conditioner, network, size, sampler)
-    return tf.function(partial(sample_pixelcnn, *fixed), jit_compile=True, autograph=False)
+    return tf.function(
+        partial(sample_pixelcnn, conditioner, network, size, sampler),
+        jit_compile=True,
+        autograph=False,
+    )
 
 
 def sample_multiscale(

@@ -149,8 +149,15 @@ class GrpcTransport:
             condition |= condition_rows("label", given, classes, problem=_invalid)
         if "map" in arguments:
             condition["map"] = np.array([arguments["map"]], np.int32)
-        options = (arguments["temperature"], arguments.get("guidance", 0.0), condition, _invalid)
-        inputs = image_inputs(known, arguments["seed"], [0], *options)
+        inputs = image_inputs(
+            known,
+            arguments["seed"],
+            [0],
+            arguments["temperature"],
+            arguments.get("guidance", 0.0),
+            condition,
+            _invalid,
+        )
         chunks = self._images(name, inputs, signature, arguments["num"], deadline)
         return Stream(chunks, lambda: None)
 

@@ -193,8 +193,7 @@ class ServedModel:
             status = error.code
             raise
         finally:
-            labels = (self.name, str(self.version), status)
-            self._metrics.version_requests.labels(*labels).inc()
+            self._metrics.version_requests.labels(self.name, str(self.version), status).inc()
             self._active -= 1
             if not self._active:
                 self._idle.set()

@@ -61,9 +61,11 @@ class DrawRoute(Endpoints):
         value = condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)
         heat = 1.0 if parsed.temperature is None else parsed.temperature
-        options = (heat, parsed.guidance or 0.0, value)
         known = signature(served).inputs
-        rows = [image_inputs(known, parsed.seed or 0, [row], *options) for row in range(num)]
+        rows = [
+            image_inputs(known, parsed.seed or 0, [row], heat, parsed.guidance or 0.0, value)
+            for row in range(num)
+        ]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 

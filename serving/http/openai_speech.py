@@ -121,10 +121,11 @@ class OpenaiSpeech(Endpoints):
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
         speed = parsed.speed or 1.0
-        given = text_frames, served, parts[number], speed
         size = len(parts[number]) / speed
         limit = self._settings.timeout_seconds
-        frames = await prepared(limit, *given, in_pieces=True, size=size)
+        frames = await prepared(
+            limit, text_frames, served, parts[number], speed, in_pieces=True, size=size
+        )
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )

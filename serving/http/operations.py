@@ -91,8 +91,9 @@ def operation(
 
     def marked(method: Handler) -> Handler:
         summary = (method.__doc__ or "").partition("\n")[0]
-        described = (method.__name__, summary, answer, body)
-        cast(Any, method).operations = [Operation(verb, p, *described, **more) for p in paths]
+        cast(Any, method).operations = [
+            Operation(verb, p, method.__name__, summary, answer, body, **more) for p in paths
+        ]
         return method
 
     return marked

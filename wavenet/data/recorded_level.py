@@ -70,8 +70,9 @@ def gain_of_levels_db(
 ) -> float:
     """Return `level_gain_db` for a recording with RMS `stored_db` and peak `peak`, in dB."""
     if level_db is not None and stored_db > SILENCE_DB:
-        near = (level_db - NEAR_DB - stored_db, level_db + NEAR_DB - stored_db)
-        gain_db = float(np.clip(gain_db, *near))
+        gain_db = float(
+            np.clip(gain_db, level_db - NEAR_DB - stored_db, level_db + NEAR_DB - stored_db)
+        )
     return min(gain_db, below_full_scale_db(peak))
 
 

@@ -64,10 +64,17 @@ def stream(
         return (_whole(network, request, backend) for _ in range(1))
     total, rows, noise = request.num_samples, request.rows, network.likelihood.noise
     length = chunk_length(chunk_samples, total, symbols.block, symbols.longest)
-    given = total, length, request.temperature, request.prime, count
     condition = condition_of(network, request)
     return in_chunks(
-        sampler, len(rows), lambda *place: noise(request.seed, rows, *place), condition, *given
+        sampler,
+        len(rows),
+        lambda *place: noise(request.seed, rows, *place),
+        condition,
+        total,
+        length,
+        request.temperature,
+        request.prime,
+        count,
     )
 
 

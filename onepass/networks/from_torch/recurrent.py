@@ -28,8 +28,12 @@ def recurrent(
 ) -> list[torch.Tensor]:
     """Return the outputs [batch, time, channels] of recurrent layers, and their last states."""
     first: Any = states if mode == "LSTM" else states[0]
-    flags = (has_bias, layers, 0.0, False, bidirectional, True)
-    return [each.clone() for each in FUNCTIONS[mode](x, first, weights, *flags)]
+    return [
+        each.clone()
+        for each in FUNCTIONS[mode](
+            x, first, weights, has_bias, layers, 0.0, False, bidirectional, True
+        )
+    ]
 
 
 @recurrent.register_fake
@@ -58,8 +62,15 @@ def _forward(layer: Any, x: Any, states: Any = None) -> tuple[torch.Tensor, Any]
         states = (zeros, zeros) if is_lstm else zeros
     torch._check(x.shape[-1] == layer.input_size)  # known, though x may come from a condition
     weights = [getattr(layer, name) for names in layer._all_weights for name in names]
-    flags = (mode, layer.bias, layer.num_layers, layer.bidirectional)
-    y, *last = recurrent(x, list(states) if is_lstm else [states], weights, *flags)
+    y, *last = recurrent(
+        x,
+        list(states) if is_lstm else [states],
+        weights,
+        mode,
+        layer.bias,
+        layer.num_layers,
+        layer.bidirectional,
+    )
     return y if layer.batch_first else y.transpose(0, 1), tuple(last) if is_lstm else last[0]
 
 

@@ -92,8 +92,12 @@ class Schedule:
 
     def check(self) -> None:
         """Raise ValueError unless every pass runs once, in its own slot, after those it needs."""
-        counts = range(len(self.devices)), range(self.num_microbatches)
-        missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
+        missing = set(
+            itertools.starmap(
+                Pass,
+                itertools.product(KINDS, range(len(self.devices)), range(self.num_microbatches)),
+            )
+        ) ^ set(self.slots)
         if missing:
             raise ValueError(f"`slots` must hold every pass once, got {min(missing)} wrong.")
         taken: dict[tuple[int, int], Pass] = {}

@@ -190,8 +190,9 @@ class Training:
 
         After a loss or gradient that is not finite, no step changes the state.
         """
-        arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
-        self.state, self.alive, metrics = self._advance(*arguments)
+        self.state, self.alive, metrics = self._advance(
+            self.state, self.alive, self._frozen, self.devices.shard(batch)
+        )
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -155,8 +155,13 @@ class Search:
         if not any(map(self._fits, self._costs.values())):
             self._compiled(smallest)
         cuts = self._chosen()
-        counts = len(self._estimates), len(self._costs)
-        return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
+        return Found(
+            Layout(self._mesh, cuts),
+            self._programs[cuts],
+            self._costs[cuts],
+            len(self._estimates),
+            len(self._costs),
+        )
 
     def _chosen(self) -> Cuts:
         """Return the compiled layout that sends the least among the fastest that fit.

@@ -99,9 +99,8 @@ def simulate(program: list[Operation], network: Network, compute_scale: float = 
     for operation in program:
         seconds = compute_scale * operation.seconds
         if operation.is_collective:
-            exchanged = (operation.kind, operation.size_bytes, operation.devices)
-            seconds = network.seconds(*exchanged)
-            sent += sent_bytes(*exchanged)
+            seconds = network.seconds(operation.kind, operation.size_bytes, operation.devices)
+            sent += sent_bytes(operation.kind, operation.size_bytes, operation.devices)
         ready = max((ends[index] for index in operation.inputs), default=0.0)
         start = max(ready, free.get(operation.resource, 0.0))
         free[operation.resource] = start + seconds
