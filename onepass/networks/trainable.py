@@ -17,6 +17,8 @@ _LIBRARIES = {
     *("builtins", "collections", "functools", "keras", "llvmlite", "numba", "numpy", "tensorflow"),
     "typing",
 }
+# Data of a converted network, thousands of objects without a layer.
+_DATA = "onepass.networks.from_torch.graph"
 
 
 _MISSING = object()
@@ -225,4 +227,5 @@ def _referred(function: types.FunctionType) -> list[Any]:
 
 def is_of_library(part: Any) -> bool:
     """Return whether a class or function is one of a library that contains no layers of a user."""
-    return str(offered(part, "__module__", "")).partition(".")[0] in _LIBRARIES
+    module = str(offered(part, "__module__", ""))
+    return module.partition(".")[0] in _LIBRARIES or module == _DATA

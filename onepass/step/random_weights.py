@@ -19,6 +19,7 @@ from onepass.step.wide_floats import DOUBLE, SINGLE, UNCHANGED, Precision, WideC
 TALL = 4
 # Copies of more weights in float64 would take too much memory.
 MANY_WEIGHTS = 20_000_000
+LARGE = 1 << 16  # numbers, which are drawn in float32 if that is their type
 DEFAULT_SYMBOLS = 256
 
 
@@ -63,7 +64,9 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
     else:
         fan_in = int(np.prod(shape[:-1]))
         rows = shape[-1] if len(shape) == 2 and shape[0] > TALL * shape[1] else fan_in
-        values = generator.normal(size=shape) / np.sqrt(max(rows, 1))
+        single = variable.dtype.size <= tf.float32.size and np.prod(shape) > LARGE
+        values = generator.standard_normal(shape, np.float32 if single else np.float64)
+        values /= np.sqrt(max(rows, 1))
     made = tf.constant(values, variable.dtype)
     constraint = getattr(variable, "constraint", None)
     return made if constraint is None else tf.cast(constraint(made), variable.dtype)

@@ -138,8 +138,9 @@ class WideCalls:
         """Return floats with random changes of the relative size `shake`; other values as given."""
         if not self._shake or not values.dtype.is_floating:
             return values
-        signs = self._generator.choice([-self._shake, self._shake], values.shape.as_list())
-        return values * tf.constant(1.0 + signs, values.dtype)
+        scales = np.array([1 - self._shake, 1 + self._shake], values.dtype.as_numpy_dtype)
+        signs = self._generator.integers(0, 2, values.shape.as_list(), np.int8)
+        return values * tf.constant(scales[signs])
 
     def _wide(self, values: tf.Tensor) -> tf.Tensor:
         wide = self.precision.types.get(values.dtype)

@@ -86,7 +86,7 @@ OTHERS: dict[str, Function] = {
     "relu": lambda x: tf.nn.relu(x) if x.dtype.is_floating else tf.maximum(x, 0),
     "relu6": lambda x: tf.clip_by_value(x, tf.cast(0, x.dtype), tf.cast(6, x.dtype)),
     "bitwise_not": lambda x: tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x),
-    SAME: lambda x, *ignored, **options: tf.identity(x),
+    SAME: lambda x, *ignored, **options: tf.convert_to_tensor(x),
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
     "floor_divide": lambda a, b: _div(a, b, "floor"),
     "float_power": lambda a, b: tf.pow(*promoted(a, b, dtype=tf.float64)),
@@ -236,7 +236,7 @@ def _logit(x: tf.Tensor, eps: float | None = None) -> tf.Tensor:
 def _to(x: tf.Tensor, *where: Any, dtype: Any = None, **ignored: Any) -> tf.Tensor:
     for each in where:
         dtype = each if isinstance(each, tf.DType) else each.dtype if is_tensor(each) else dtype
-    return tf.identity(x) if dtype is None else tf.cast(x, dtype)
+    return x if dtype is None else tf.cast(x, dtype)
 
 
 PYTHON = "add sub mul floordiv mod neg truediv pow lt le gt ge eq ne and_ or_ getitem"

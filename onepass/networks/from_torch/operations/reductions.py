@@ -36,9 +36,9 @@ def _reduced(function: Function, prepare: Function) -> Function:
 REDUCTIONS: dict[str, tuple[Function, Function]] = {
     "sum": (tf.reduce_sum, counted),
     "prod": (tf.reduce_prod, counted),
-    "mean": (tf.reduce_mean, tf.identity),
-    "amax": (tf.reduce_max, tf.identity),
-    "amin": (tf.reduce_min, tf.identity),
+    "mean": (tf.reduce_mean, tf.convert_to_tensor),
+    "amax": (tf.reduce_max, tf.convert_to_tensor),
+    "amin": (tf.reduce_min, tf.convert_to_tensor),
     "any": (tf.reduce_any, lambda x: tf.cast(x, tf.bool)),
     "all": (tf.reduce_all, lambda x: tf.cast(x, tf.bool)),
     "logsumexp": (tf.reduce_logsumexp, floating),

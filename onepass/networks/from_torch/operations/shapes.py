@@ -64,7 +64,7 @@ def _transpose(x: tf.Tensor, first: int, second: int) -> tf.Tensor:
     order = list(range(x.shape.rank))
     first, second = axis_of(x, first), axis_of(x, second)
     if first == second:
-        return tf.identity(x)
+        return x
     order[first], order[second] = second, first
     return tf.transpose(x, order)
 
@@ -81,7 +81,7 @@ def _movedim(x: tf.Tensor, source: Any, target: Any) -> tf.Tensor:
 @aten("squeeze")
 def _squeeze(x: tf.Tensor, dims: Any = None) -> tf.Tensor:
     axes = [axis for axis in axes_of(x, dims) if x.shape[axis] == 1]
-    return tf.squeeze(x, axes) if axes else tf.identity(x)  # without axes, it would take all
+    return tf.squeeze(x, axes) if axes else x  # without axes, it would take all
 
 
 @aten("expand", "broadcast_to")
@@ -170,7 +170,7 @@ def _slice(
 ) -> tf.Tensor:
     end = None if end is not None and not is_tensor(end) and end > LAST else end
     if (start is None or (not is_tensor(start) and start == 0)) and end is None and step == 1:
-        return tf.identity(x)
+        return x
     return x[along(axis_of(x, dim), start, end, step)]
 
 

@@ -48,7 +48,7 @@ def _pad(x: tf.Tensor, pads: Sizes, mode: Any = "constant", value: Any = None) -
         if mode != "constant" and any(around[axis]):
             x = _edges(x, axis, around[axis][0], around[axis][1], mode)
     if mode != "constant" or not any(is_tensor(n) or n for pair in around for n in pair):
-        return tf.identity(x)
+        return x
     if not value:
         return tf.pad(x, around)
     return tf.pad(x, around, constant_values=as_dtype(value, x.dtype))
