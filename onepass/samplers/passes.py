@@ -37,8 +37,8 @@ class Settled(NamedTuple):
         if moved <= MOVED * count:
             return self.symbols
         raise UnsupportedNetworkError(
-            f'`method="fixed-point"` does not converge: after {int(self.passes):,} passes, {moved:,}'
-            f" of {count:,} elements still change with those after them, as where activations"
+            f'`method="fixed-point"` does not converge: after {int(self.passes):,} passes,'
+            f" {moved:,} of {count:,} elements still change with those after them, as where activations"
             ' outgrow their precision in a Fourier transform; `method="naive"` draws one element'
             " after another."
         )

@@ -83,5 +83,5 @@ def test_a_network_that_does_not_converge_is_neither_sampled_nor_exported_withou
         with pytest.raises(onepass.UnsupportedNetworkError, match=line):
             model.sample(2, LENGTH, 1, method=method)
     assert model.sample(2, LENGTH, 1, method="naive").shape == (2, LENGTH)
-    with pytest.raises(UserError, match="cannot be exported: .*does not converge: after"):
+    with pytest.raises(UserError, match=r"cannot be exported: .*does not converge: after"):
         onepass.export(model, tmp_path / "own" / "1", length=LENGTH)
