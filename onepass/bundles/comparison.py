@@ -1,5 +1,6 @@
 """Compare what a bundle's program draws with its model, before an export is called done."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         return
     if not _has_conditions(signatures[PLAIN]):
         raise UserError(f"The model cannot be exported: read back, its draw is refused: {fault}")
+    warnings.warn(
+        f"The bundle's draw was not compared with the model's, which refuses conditions: {fault}",
+        stacklevel=6,
+    )
 
 
 def _compare(

@@ -39,8 +39,8 @@ class Settled(NamedTuple):
         raise UnsupportedNetworkError(
             f'`method="fixed-point"` does not converge: after {int(self.passes):,} passes,'
             f" {moved:,} of {count:,} elements still change with those after them, as where"
-            ' activations outgrow their precision in a Fourier transform; `method="naive"` draws one element'
-            " after another."
+            " activations outgrow their precision in a Fourier transform;"
+            ' `method="naive"` draws one element after another.'
         )
 
 

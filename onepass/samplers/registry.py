@@ -48,7 +48,8 @@ def method(name: str) -> Callable[[Sampler], Sampler]:
     Returns:
       A decorator for a function with the arguments of `naive`: the network of symbols, the
       distribution, the noise of all positions, the condition, the temperature, and the known
-      symbols or None. The function returns the symbols, or `Settled` ones; XLA compiles it.
+      symbols or None. The function returns the symbols, or `Settled` ones, and is compiled with
+      XLA.
     """
 
     def add(sampler: Sampler) -> Sampler:

@@ -104,18 +104,43 @@ def test_a_bundle_with_other_log_probabilities_is_refused(tmp_path, monkeypatch)
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.parametrize("function", [tf.math.log, tf.sqrt, lambda c: tf.math.log(-c)])
-def test_a_network_of_conditions_that_are_not_negative_is_exported(function, tmp_path):
-    # No conditions that are drawn at random suit the last one: there is nothing to compare.
+def logarithmic(function):
+    """Return a model whose outputs are finite for some conditions only."""
+
     def network(x, condition):
         h = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1] + function(condition)
         return tf.concat([h, tf.zeros_like(h)], -1)
 
     spec = tf.TensorSpec([None, None, 1])
     gaussian = likelihoods.Gaussian(levels=256)
-    live = onepass.Autoregressive(network, gaussian, inputs=spec, conditions={"condition": spec})
-    onepass.export(live, tmp_path / "mine" / "1", length=SHORT)
+    return onepass.Autoregressive(network, gaussian, inputs=spec, conditions={"condition": spec})
+
+
+@pytest.mark.parametrize("function", [tf.math.log, tf.sqrt, lambda c: tf.math.log(-c)])
+def test_a_network_of_conditions_that_are_not_negative_is_exported(function, tmp_path):
+    onepass.export(logarithmic(function), tmp_path / "mine" / "1", length=SHORT)
     assert (tmp_path / "mine" / "1").is_dir()
+
+
+def test_an_export_says_that_no_conditions_were_found_to_compare_it_by(tmp_path):
+    live = logarithmic(lambda condition: tf.math.log(-1.0 - condition))
+    with pytest.warns(UserWarning, match="draw was not compared .* refuses conditions: "):
+        onepass.export(live, tmp_path / "mine" / "1", length=SHORT)
+    assert (tmp_path / "mine" / "1").is_dir()
+
+
+def test_an_export_says_that_the_model_itself_cannot_be_stored_next_to_its_sampler(
+    tmp_path, monkeypatch
+):
+    def save(*_):
+        raise UserError("The model cannot be stored: its layer.")
+
+    monkeypatch.setattr(own_export, "save", save)
+    line = "The bundle has a sampler, but no `autoregressive`: The model cannot be stored: its"
+    with pytest.warns(UserWarning, match=line):
+        onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
+    with pytest.raises(UserError, match="holds no model, only its sampler"):
+        _ = serving.load(tmp_path / "mine").autoregressive
 
 
 @pytest.mark.slow
