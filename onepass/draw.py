@@ -76,7 +76,7 @@ class Option:
     lists: ClassVar[tuple[str, ...]] = ()  # endings of the names of inputs that are lists
 
     @property
-    def told(self) -> Any:
+    def words_default(self) -> Any:
         """Default of the command's option."""
         return None
 
@@ -166,7 +166,7 @@ class Number(Option):
         return int if self.is_whole else float
 
     @property
-    def told(self) -> Any:
+    def words_default(self) -> Any:
         """Default of the command's option."""
         return (self.default,) if self.by_row else self.default
 

@@ -73,7 +73,7 @@ def with_options_of_draw(kind: type) -> type:
         text = texts.get(name, "")
         help_ = tyro.conf.arg(help=text[:1].upper() + text[1:])
         kind.__annotations__[name] = Annotated[each.words, help_, reaches]
-        setattr(kind, name, each.told)
+        setattr(kind, name, each.words_default)
     return kind
 
 

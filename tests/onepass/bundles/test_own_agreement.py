@@ -63,7 +63,6 @@ ASKED = {
     },
     "attention": {
         "repetition": {"repetition_penalty": 2.5, "prefix": [np.ones(2), np.ones(9), np.ones(0)]},
-        "presence": {"presence_penalty": 2.0, "temperature": [0.5, 1.0, 1.5]},
         "all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0},
     },
     "tokens": {
@@ -78,6 +77,7 @@ ASKED = {
         "stops": {"stop": [11, 4], "prefix": rows_of(2, 25, 9)},
         "min length": {"stop": [11, 4], "min_length": 15, "prefix": rows_of(2, 25, 9)},
         "repetition": {"repetition_penalty": 1.7, "prefix": rows_of(0, 25, 9)},
+        "presence": {"presence_penalty": 2.0, "temperature": [0.5, 1.0, 1.5]},
         "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
         "temperatures": {"temperature": [0.0, 0.7, 2.0]},
     },
@@ -230,10 +230,7 @@ def words_of(name, case, folder):
     ("name", "case"),
     [
         *(("pairs", ""), ("tokens", "all"), ("tokens", "tokens")),
-        *(("tokens", "bias"), ("tokens", "allowed"), ("tokens", "stops")),
-        ("tokens", "min length"),
-        ("tokens", "repetition"),
-        ("tokens", "presence"),
+        *(("tokens", "bias"), ("tokens", "min length"), ("tokens", "presence")),
         *(("voices", ""), ("reading", "prefix"), ("classes", "")),
     ],
 )
